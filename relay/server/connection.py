@@ -551,6 +551,7 @@ class Connection:
                 finally:
                     await self._queries.aclose()
                     await self._negentropy.aclose()
+                    work.charge()
                 if self._hangup is not None:
                     await self._hangup
             finally:

@@ -271,11 +271,15 @@ class Slice:
         self._turns.expect(seconds)
 
     async def rest(self, part: object = None) -> None:
+        self.charge()
+        await self._turns.wait(self.account, part)
+
+    def charge(self) -> None:
+        """Count the work for the account. Before a turn, and when the task ends."""
         account = self.account
         used = max(account.used, self._turns.reached - CREDIT_S)
         account.used = used + self._worked * account.weight
         self._worked = 0.0
-        await self._turns.wait(account, part)
 
 
 class Pauses:

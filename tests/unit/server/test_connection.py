@@ -409,6 +409,17 @@ async def test_a_message_that_waits_for_its_turn_has_arrived(
     assert (await waits.get())[0] == before + 1
 
 
+async def test_the_last_work_of_a_connection_counts_for_its_address(relay: Relay) -> None:
+    visit = await relay.visit()
+    (connection,) = relay.server.connections
+    await visit.asks({"#t": [f"{number}" for number in range(1000)]}, sub="s")
+    account = connection.account
+    before = account.used
+    await visit.socket.close()
+    await eventually("the connection has ended", lambda: not relay.server.connections)
+    assert account.used > before
+
+
 async def test_what_takes_the_loop_long_waits_for_its_turn_before(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:

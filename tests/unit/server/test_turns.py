@@ -336,6 +336,29 @@ async def test_connections_of_one_address_have_the_turns_of_one() -> None:
     assert order[: last + 1].count("many") <= 50 + 20 + CREDIT_S / SLICE_S
 
 
+async def test_work_of_connections_that_end_counts_for_their_address() -> None:
+    """A member's read waited for all of 180 connections from nine addresses, closed at once."""
+    clock = Clock()
+    turns, order = Turns(clock), list[str]()
+
+    async def ends(name: str) -> None:
+        work = Slice(turns, clock, turns.account(name))
+        await work.rest()
+        worked(work, clock, 0.003)
+        work.charge()
+        order.append(name)
+
+    async def reads() -> None:
+        work = Slice(turns, clock, turns.account("member", is_known=True))
+        worked(work, clock, SLICE_S)
+        await work.rest()
+        order.append("member")
+
+    kept = [turns.account(f"{number}") for number in range(9)]
+    await asyncio.gather(*(ends(f"{number % len(kept)}") for number in range(180)), reads())
+    assert order.index("member") <= 2 * len(kept)
+
+
 async def test_known_keys_have_more_turns() -> None:
     clock = Clock()
     turns, order = Turns(clock), list[str]()
