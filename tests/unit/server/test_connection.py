@@ -430,7 +430,7 @@ async def test_what_takes_the_loop_long_waits_for_its_turn_before(
         turns.append(len(relay.fanout))
         await wait(self, account)
 
-    for module in ("server.connection", "server.socket_input", "read.scan"):
+    for module in ("server.connection", "server.socket_input", "read.query", "read.scan"):
         monkeypatch.setattr(f"relay.{module}.perf_counter", lambda: 0)
     visit = await relay.visit()
     monkeypatch.setattr(Turns, "wait", noted)
