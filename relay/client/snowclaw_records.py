@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from relay.client.clocks import is_ahead
 from relay.client.debounce import Debounce
-from relay.client.errors import ClientError, PublishRefused, Unanswered
+from relay.client.errors import PublishRefused, Unanswered
 from relay.client.memory import LeftInCache, MemoryClient
 from relay.client.rebase import Rebase
 from relay.client.withdrawn import withdrawn
@@ -124,16 +124,29 @@ class SnowclawRecords(MemoryClient):
         return self
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        """Flushes first: raises what `flush` raises, unless the block ended with an error."""
+        """Flushes first: raises what `flush` raises, unless the block ended with an error. Changes
+        that the readers of a record must not read are then in `refused`, with a folder."""
         try:
             await self._debounce.stop()
-            if self.unsaved > 0:
-                await self.flush()
-        except (ClientError, OSError):
+            try:
+                if self.unsaved > 0:
+                    await self.flush()
+            finally:
+                await self._keep_back()
+        except (RookeryError, OSError):
             if error is None:
                 raise
         finally:
             await super().__aexit__(kind, error, trace)
+
+    async def _keep_back(self) -> None:
+        """Keep on disk, and send to nobody, what the readers of a record must not read. Raises
+        SpoolDamaged, OSError."""
+        if self._spool is None:
+            return
+        for draft, encrypts, why in list(self._working_copy.kept_back()):
+            event = self._sign_record(draft, encrypts)
+            await asyncio.to_thread(self._spool.put_refused, event, str(why))
 
     async def load(self, at: Iterable[str] = ()) -> None:
         """Load the records; `at`: only these `d` tags. Raises as `read`."""
@@ -391,8 +404,8 @@ class SnowclawRecords(MemoryClient):
         """Publish one event per changed record; returns what was published.
 
         Refused records stay unsaved; others are published. Raises PublishRefused; Invalid if a
-        group has begun to read a record and must not read a change of it; Unanswered (without a
-        folder); SpoolFull, SpoolDamaged, OSError.
+        group has begun to read a record and must not read a change of it, which stays unsaved;
+        Unanswered (without a folder); SpoolFull, SpoolDamaged, OSError.
         """
         async with self._flush_lock:
             self._debounce.clear()
@@ -405,6 +418,7 @@ class SnowclawRecords(MemoryClient):
             for subject in self._working_copy.changed():
                 try:
                     written.append(await self._save(subject))
+                    self._working_copy.check_readers(subject)
                 except _Forgotten:
                     continue
                 except (PublishRefused, Invalid) as refused:

@@ -69,11 +69,11 @@ class Waiting(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """An event that the relay refused, and the reason."""
+    """An event that the relay refused, or that must not be sent, and the reason."""
 
     event: Event
     reason: str
-    """Text of the OK message."""
+    """Text of the OK message, or of the error."""
 
 
 class Spool:
@@ -198,6 +198,14 @@ class Spool:
         """Mark an event as refused: kept with the reason, and not sent again."""
         with self._transaction() as file:
             file.execute("UPDATE waiting SET refusal = ? WHERE id = ?", (reason, event_id))
+
+    def put_refused(self, event: Event, reason: str) -> None:
+        """Add an event that is never sent; durable when it returns."""
+        with self._transaction() as file:
+            file.execute(
+                "INSERT OR IGNORE INTO waiting (id, raw, refusal) VALUES (?, ?, ?)",
+                (event.id, event.raw, reason),
+            )
 
     def refused(self) -> list[Refused]:
         with self._transaction() as file:

@@ -192,9 +192,14 @@ class Edits:
         """Those that may be in a record that this group reads; None: the owner only."""
         return [made.edit for made in self._of_user if _may_be_read(made, group)]
 
-    def has_unreadable(self, group: str | None) -> bool:
-        """Whether one of them says what this group may not read."""
-        return any(_is_kept_from(made, group) for made in self._of_user)
+    def kept_from(self, group: str | None) -> list[tuple[UserEdit, int, str | None]]:
+        """Those that say what this group may not read: each with its time, and the group that it
+        was made for."""
+        return [
+            (made.edit, made.at, None if made.readers is None else made.readers.group)
+            for made in self._of_user
+            if _is_kept_from(made, group)
+        ]
 
     @property
     def is_encrypted(self) -> bool:

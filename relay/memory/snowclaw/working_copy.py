@@ -430,7 +430,7 @@ class WorkingCopy:
                 isinstance(own, (UserRecord, GroupRecord))
                 and self._published(subject, own) == own.memory
                 and self.is_encrypted(subject) == is_encrypted(own.event)
-                and not self._edits(subject).has_unreadable(own.event.tag("h"))
+                and not self._kept_from_readers(subject)
             ):
                 del self._unsaved[subject]
         return [subject for subject in self._unsaved if self.unwritable(subject) is None]
@@ -468,8 +468,8 @@ class WorkingCopy:
         if own is not None:
             h = own.event.tag("h")
             is_same = self.is_encrypted(subject) == is_encrypted(own.event)
-            if memory == own.memory and is_same and edits.has_unreadable(h):
-                raise _not_for(h)
+            if memory == own.memory and is_same and edits.kept_from(h):
+                raise _not_for(own.event.d, h)
             if own.event.d != d:
                 at = max(at, own.event.created_at + 1)
         else:
@@ -490,6 +490,25 @@ class WorkingCopy:
             edits.drop_in_flight()
             if len(edits) == 0:
                 del self._unsaved[subject]
+
+    def check_readers(self, subject: Subject) -> None:
+        """Raises Invalid if edits are left that the readers of the stored version must not see."""
+        own = self._own(subject)
+        if own is not None and self._kept_from_readers(subject):
+            raise _not_for(own.event.d, own.event.tag("h"))
+
+    def kept_back(self) -> Iterator[tuple[Draft, bool, Invalid]]:
+        """The edits that the readers of a stored version must not see: each as a first version, for
+        a deletion is only for what was noted before it; whether that must be encrypted; and why it
+        is not published."""
+        for subject in self._unsaved:
+            own = self._own(subject)
+            if own is None or isinstance(subject, OfGroup):
+                continue
+            why = _not_for(own.event.d, own.event.tag("h"))
+            for edit, at, group in self._kept_from_readers(subject):
+                draft = record_draft(edit(self._new_user(subject)), own.event.d, at, group)
+                yield draft, self.is_encrypted(subject), why
 
     def forget(self, d: str) -> None:
         """Discard the edits of the record with this `d`, and who may read it: it is deleted."""
@@ -575,7 +594,7 @@ class WorkingCopy:
             return None, encrypted
         h = (version if stored is None else stored).tag("h")
         if h not in (None, version.tag("h")) and _texts(memory) != _texts(known):
-            raise _not_for(h)
+            raise _not_for(version.d, h)
         if isinstance(memory, UserMemory) and memory.first_seen is None:
             memory = replace(memory, first_seen=memory.known_since(version.created_at))
         return record_draft(memory, version.d, at, h), encrypted
@@ -674,6 +693,11 @@ class WorkingCopy:
             memory = edit(GroupMemory() if memory is None else memory)
         return memory
 
+    def _kept_from_readers(self, subject: Subject) -> list[tuple[UserEdit, int, str | None]]:
+        """The edits that the readers of the stored version must not see."""
+        own = self._own(subject)
+        return self._edits(subject).kept_from(None if own is None else own.event.tag("h"))
+
     def _edits(self, subject: Subject) -> Edits:
         return self._unsaved.get(subject, _NO_EDITS)
 
@@ -715,9 +739,9 @@ class WorkingCopy:
 _NO_EDITS: Final = Edits()
 
 
-def _not_for(group: str | None) -> Invalid:
+def _not_for(d: str, group: str | None) -> Invalid:
     return Invalid(
-        f"group:{group} reads the version of another program, and must not read this one"
+        f"{d}: group:{group} reads the stored version, and must not read what was not noted for it"
     )
 
 

@@ -1110,7 +1110,7 @@ async def test_what_was_not_written_for_a_group_is_not_given_to_it(
         claw.note_user(alice.npub, "more", group="tea")
         await claw.flush()
     assert "for the owner" in refused.event.content
-    assert "group:tea reads the version of another program" in refused.reason
+    assert "group:tea reads the stored version" in refused.reason
     assert fields(fake)["notes"] == ["for all", "more"]
 
 

@@ -824,7 +824,7 @@ async def test_a_note_for_one_group_is_kept_out_of_a_record_that_another_reads(
         ):
             with pytest.raises(UserError, match="is read by group:tea, not by group:board"):
                 change(group="board")
-        with pytest.raises(Invalid, match="group:tea reads the version of another program"):
+        with pytest.raises(Invalid, match="group:tea reads the stored version"):
             await claw.flush()
         assert stored(fake, ALICE) == [{"notes": ["likes tea"]}]
         await claw.forget(ALICE)
@@ -851,11 +851,68 @@ async def test_a_note_for_the_owner_is_kept_out_of_a_record_that_another_machine
         else:
             fake.on["EVENT"] = store_another_first
         claw.add_theme("tea", "leaves")
-        with pytest.raises(Invalid, match="group:tea reads the version of another program"):
+        with pytest.raises(Invalid, match="group:tea reads the stored version"):
             await claw.flush()
         assert (claw.unsaved, stored(fake, ALICE)) == (1, [{"notes": ["likes tea"]}])
         assert stored(fake, "snowclaw:memory:group:tea")[-1]["themes"] == ["leaves"]
         await claw.forget(ALICE)
+
+
+async def end_with_a_note_for_the_owner(
+    fake: FakeRelay, folder: Path | None = None, error: Exception | None = None
+) -> None:
+    async with started(fake, folder=folder) as claw:
+        await note_for_the_owner_and_the_group(fake, claw)
+        if error is not None:
+            raise error
+
+
+async def note_for_the_owner_and_the_group(fake: FakeRelay, claw: Snowclaw) -> None:
+    """Another machine shared the record between the two notes."""
+    claw.note_user(alice.npub, "looks for another job")
+    await fake.publish(
+        robot.sign(30078, [["d", ALICE], ["h", "tea"]], '{"notes":["likes tea"]}', NOW + 1)
+    )
+    await until(lambda: claw.group_reading(alice.npub) == "tea")
+    claw.note_user(alice.npub, "green", group="tea")
+
+
+@pytest.mark.proves("S-33")
+async def test_a_flush_tells_that_a_part_was_kept_from_the_readers(fake: FakeRelay) -> None:
+    """It was a success, since the other note of the user was stored."""
+    async with started(fake) as claw:
+        await note_for_the_owner_and_the_group(fake, claw)
+        with pytest.raises(Invalid, match=f"{ALICE}: group:tea reads the stored version"):
+            await claw.flush()
+        assert (claw.unsaved, stored(fake, ALICE)[-1]["notes"]) == (1, ["likes tea", "green"])
+        await claw.forget(ALICE)
+
+
+@pytest.mark.proves("S-33")
+@pytest.mark.parametrize("error", [None, ZeroDivisionError()], ids=["its end", "an error"])
+async def test_what_is_kept_from_the_readers_is_on_disk_after_the_block(
+    fake: FakeRelay, tmp_path: Path, error: Exception | None
+) -> None:
+    """It was lost, without a word if there was another note of the user."""
+    with pytest.raises(Invalid if error is None else ZeroDivisionError):
+        await end_with_a_note_for_the_owner(fake, tmp_path, error)
+    async with started(fake, folder=tmp_path) as claw:
+        (kept,) = await claw.refused()
+        assert (json.loads(kept.event.content)["notes"], kept.event.tag("h")) == (
+            ["looks for another job"],
+            None,
+        )
+        assert "group:tea reads the stored version" in kept.reason
+        claw.note_user(bob.npub, "x")
+        await claw.flush()  # sends the queue first
+        assert stored(fake, ALICE)[-1]["notes"] == ["likes tea", "green"]
+        await claw.forget(ALICE)
+        assert await claw.refused() == []
+
+
+async def test_without_a_folder_the_end_of_the_block_tells_what_is_lost(fake: FakeRelay) -> None:
+    with pytest.raises(Invalid, match=ALICE):
+        await end_with_a_note_for_the_owner(fake)
 
 
 @pytest.mark.proves("S-25")

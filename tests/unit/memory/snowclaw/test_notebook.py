@@ -545,8 +545,39 @@ def test_what_a_group_may_not_read_keeps_nothing_else_from_being_published() -> 
     assert (event.tag("h"), book.unsaved) == ("tea", 2)
     assert notes(book) == ("likes tea", "green", "looks for another job", "from the board")
     assert book.changed() == [user]
-    with pytest.raises(Invalid, match="group:tea reads the version of another program"):
+    with pytest.raises(Invalid, match="group:tea reads the stored version"):
         book.next_version(user, AT + 200)
+
+
+@pytest.mark.proves("S-33")
+@pytest.mark.parametrize("is_secret", [False, True])
+def test_what_a_group_may_not_read_is_kept_for_whom_it_was_noted(*, is_secret: bool) -> None:
+    book = working_copy()
+    user = book.subject_of(alice.npub)
+    if is_secret:
+        book.encrypt(user, at=AT)
+    book.edit_user(user, noted("from the board"), "board", at=AT + 1)
+    book.edit_user(user, noted("looks for another job"), at=AT + 2)
+    assert list(book.kept_back()) == []
+    book.apply(of_tea())
+    book.edit_user(user, noted("green"), "tea", at=AT + 3)
+    book.see_user(user, AT + 5, (), "tea")
+    book.edit_group(OfGroup("tea"), lambda memory: memory.noted("x"), at=AT)
+    first, second = book.kept_back()
+    assert [draft.tags for draft, _, _ in (first, second)] == [
+        [["d", ALICE], ["h", "board"]],
+        [["d", ALICE]],
+    ]
+    assert [orjson.loads(draft.content)["notes"] for draft, _, _ in (first, second)] == [
+        ["from the board"],
+        ["looks for another job"],
+    ]
+    for (draft, is_encrypted, why), at in ((first, AT + 1), (second, AT + 2)):
+        assert (draft.created_at, is_encrypted) == (at, is_secret)
+        assert str(why) == (
+            f"invalid: {ALICE}: group:tea reads the stored version, and must not read what was not"
+            " noted for it"
+        )
 
 
 @pytest.mark.proves("S-33")
