@@ -239,6 +239,23 @@ def placed_tombstone(event: Event, group: str | None, why: str) -> Tombstone | N
     return tombstone_of_id(event.id, why)
 
 
+def tombstones_of_ended(row: Stored) -> list[Tombstone]:
+    """For a row that is deleted with its group. What it had replaced may be of no group."""
+    if is_group_record(row.event):
+        return []
+    stones = (
+        placed_tombstone(row.event, row.group, END_OF_GROUP),
+        tombstone_of_slot(row, END_OF_GROUP),
+    )
+    return [stone for stone in stones if stone is not None]
+
+
+def tombstones_of_author(row: Stored) -> list[Tombstone]:
+    """For a row that is deleted with a ban of its author."""
+    stones = tombstone_of_id(row.event.id, BAN), tombstone_of_slot(row, BAN)
+    return [stone for stone in stones if stone is not None]
+
+
 def delete_by_author(
     event: Event, targets: DeletionTargets, found: Found, plan: WritePlan
 ) -> Sequence[Stored]:
@@ -386,7 +403,8 @@ def delete_banned_author(pubkey: str, found: Found, plan: WritePlan) -> None:
     for row in {row.seq: row for row in (*found.rows.values(), *found.slots.values())}.values():
         if row.event.pubkey == pubkey and not is_group_record(row.event):
             remove(row, found, plan)
-            add_tombstone(tombstone_of_id(row.event.id, BAN), found, plan)
+            for stone in tombstones_of_author(row):
+                add_tombstone(stone, found, plan)
     for named, about in list(found.present.items()):
         if about.pubkey == pubkey and not _is_of_record(about.kind):
             del found.present[named]

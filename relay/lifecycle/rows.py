@@ -209,12 +209,12 @@ class WritePlan:
     """Groups whose rows in the tables about groups change."""
     deleted_groups: set[str] = field(default_factory=set)
     """Groups whose rows are all deleted but their 9007 and 9008 (N29-124). For rows of these, and
-    of a group in `ending`, the store adds `placed_tombstone`."""
+    of a group in `ending`, the store adds `tombstones_of_ended`."""
     vanishes: list[Vanish] = field(default_factory=list)
     """Requests to vanish; rows that the batch itself adds are deleted too (N62-01)."""
     deleted_authors: dict[str, int] = field(default_factory=dict)
-    """Banned key → seq up to which its rows are deleted, each with a tombstone; `is_group_record`
-    rows stay (N86-11)."""
+    """Banned key → seq up to which its rows are deleted, with `tombstones_of_author`;
+    `is_group_record` rows stay (N86-11)."""
     erasures: dict[str, Erasure] = field(default_factory=dict)
     """id of a request → its erasure. The store keeps those that deleted something for
     ERASURE_DAYS."""

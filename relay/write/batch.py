@@ -40,7 +40,6 @@ from relay.groups.notices import (
 )
 from relay.groups.rules import as_imported
 from relay.lifecycle.deletion import (
-    END_OF_GROUP,
     add_tombstone,
     delete_banned_author,
     delete_by_author,
@@ -54,6 +53,7 @@ from relay.lifecycle.deletion import (
     tombstone_in_group,
     tombstone_of_banned,
     tombstone_of_id,
+    tombstones_of_ended,
     vanish,
 )
 from relay.lifecycle.retention import hold_reason, tombstone_for
@@ -462,7 +462,8 @@ class Batch:
         for row in rows.values():
             if row.group == group_id and row.event.kind not in kept:
                 remove(row, found, self.plan)
-                self._keep_out(placed_tombstone(row.event, row.group, END_OF_GROUP))
+                for stone in tombstones_of_ended(row):
+                    self._keep_out(stone)
 
     def _unpin(self, group_ids: Iterable[str]) -> None:
         """Drop pins of these groups whose event is removed or expired (N29-172)."""

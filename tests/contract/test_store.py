@@ -504,8 +504,43 @@ async def test_a_slot_is_free_when_its_row_is_deleted(store: Store) -> None:
     """What a plan removes makes room for what it adds."""
     await stored(store, unsigned(cast.alice, 30095, [["d", "x"], ["h", "tea"]], at=9))
     await change(store, lambda plan: plan.deleted_groups.add("tea"))
-    later = await stored(store, unsigned(cast.alice, 30095, [["d", "x"]], at=1))
+    later = await stored(store, unsigned(cast.alice, 30095, [["d", "x"]], at=10))
     assert await read(store) == raws(later.event)
+
+
+@pytest.mark.parametrize("way", ["leaves", "ends", "banned"])
+async def test_versions_before_one_that_went_with_its_group_or_author_are_kept_out(
+    store: Store, way: str
+) -> None:
+    """What is of no group itself would be stored, and public. A record by `ts` goes by that."""
+    records = [(0, [["d", "of no slot"]]), (30023, [["d", "a\0:b"]]), (30023, [])]
+    by_ts = [(30093, [["d", "x"], ["ts", "50"]])]
+    rows = []
+    for kind, tags in (*records, *by_ts):
+        newest = unsigned(cast.alice, kind, [*tags, ["h", "tea"]], at=9)
+        rows.append(await stored(store, newest))
+
+    def plan(out: WritePlan) -> None:
+        match way:
+            case "leaves":
+                out.leaving["ab" * 32] = [row.seq for row in rows]
+                out.ending["ab" * 32] = "tea"
+            case "ends":
+                out.deleted_groups.add("tea")
+            case _:
+                out.deleted_authors[ALICE] = rows[-1].seq
+
+    await change(store, plan)
+    for kind, tags in records:
+        older = unsigned(cast.alice, kind, tags, at=8)
+        assert await write(store, older) == [WriteOutcome.DELETED]
+        await stored(store, unsigned(cast.alice, kind, tags, at=10))
+    older, newer = [
+        unsigned(cast.alice, 30093, [["d", "x"], ["ts", ts]], at=at)
+        for ts, at in (("49", 99), ("51", 1))
+    ]
+    assert await write(store, older) == [WriteOutcome.DELETED]
+    await stored(store, newer)
 
 
 # since and head ---------------------------------------------------------------------------------

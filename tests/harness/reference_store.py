@@ -11,7 +11,7 @@ import sys
 from array import array
 from collections import Counter
 from contextlib import closing
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Final, assert_never
 
 from msgspec import structs
@@ -22,11 +22,11 @@ from relay.errors import StoreFault, TooMuchToRead
 from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.deletion import (
     BAN,
-    END_OF_GROUP,
     event_target,
     is_group_record,
-    placed_tombstone,
     tombstone_of_id,
+    tombstones_of_author,
+    tombstones_of_ended,
 )
 from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
 from relay.lifecycle.rows import (
@@ -260,7 +260,7 @@ class ReferenceStore:
         for request, seqs in plan.leaving.items():
             rows = [self._rows.pop(seq) for seq in sorted(seqs)]
             if request in plan.ending:
-                self._keep_out(rows)
+                self._tombstones += chain.from_iterable(map(tombstones_of_ended, rows))
             left = [*self._without_holder(), *rows]
             for row in left if request in plan.erasures else ():
                 plan.erasures[request].add(row.event.id, row.event.kind)
@@ -268,7 +268,7 @@ class ReferenceStore:
         for seq, row in list(self._rows.items()):
             if row.group in plan.deleted_groups and row.event.kind not in _OUTLIVE_THEIR_GROUP:
                 del self._rows[seq]
-                self._keep_out([row])
+                self._tombstones += tombstones_of_ended(row)
         for seq, old in list(self._old.items()):
             if old.row.group in plan.deleted_groups:
                 del self._old[seq]
@@ -293,7 +293,7 @@ class ReferenceStore:
             upto = plan.deleted_authors.get(row.event.pubkey, 0)
             if row.seq <= upto and not is_group_record(row.event):
                 del self._rows[row.seq]
-                self._tombstones.append(tombstone_of_id(row.event.id, BAN))
+                self._tombstones += tombstones_of_author(row)
         for seq, old in list(self._old.items()):
             if seq <= plan.deleted_authors.get(old.row.event.pubkey, 0):
                 del self._old[seq]
@@ -305,10 +305,6 @@ class ReferenceStore:
             self._management = self._management.after(change)
         for group_id, group in plan.groups.items():
             self.groups[group_id] = group
-
-    def _keep_out(self, rows: Sequence[Stored]) -> None:
-        stones = [placed_tombstone(row.event, row.group, END_OF_GROUP) for row in rows]
-        self._tombstones.extend(filter(None, stones))
 
     def _counted(self) -> list[Stored]:
         return [*self._rows.values(), *(old.row for old in self._old.values())]

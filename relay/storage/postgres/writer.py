@@ -17,7 +17,7 @@ import orjson
 
 from relay.errors import Outdated, StoreFault
 from relay.groups.group import EndedGroup
-from relay.lifecycle.deletion import BAN, event_target, tombstone_of_id
+from relay.lifecycle.deletion import BAN, END_OF_GROUP, event_target, tombstone_of_id
 from relay.lifecycle.rows import (
     ERASURE_DAYS,
     Found,
@@ -257,8 +257,9 @@ class Writer:
             change.erases = True
 
     async def _keep_out(self, db: Any, seqs: Sequence[int], group_id: str) -> None:
-        """`placed_tombstone` for those rows of the group that need one."""
+        """`tombstones_of_ended`."""
         await db.execute(QUERIES["keep_out"], list(seqs), self._hashes.tag("h", group_id))
+        await db.execute(QUERIES["keep_out_versions"], list(seqs), END_OF_GROUP.encode())
 
     async def _move(self, db: Any, moves: Mapping[int, str], change: _Change) -> None:
         wanted = [(seq, group.encode()) for seq, group in moves.items()]
@@ -394,7 +395,9 @@ class Writer:
         key = bytes.fromhex(pubkey)
         rows = await db.fetch(QUERIES["rows_to_ban"], key, upto)
         gone = await self._forget(db, change, None, "forget_of_key", key, _MAX_INT, upto)
-        await self._delete_many(db, [seq for seq, _ in rows], change)
+        seqs = [seq for seq, _ in rows]
+        await db.execute(QUERIES["keep_out_versions"], seqs, BAN.encode())
+        await self._delete_many(db, seqs, change)
         ids = [*(event_id.hex() for _, event_id in rows), *gone]
         await _add_tombstones(db, [tombstone_of_id(event_id, BAN) for event_id in ids])
 

@@ -23,19 +23,21 @@ from relay.errors import StoreFault
 from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import (
     BAN,
-    END_OF_GROUP,
     event_target,
-    placed_tombstone,
     tombstone_of_id,
+    tombstones_of_author,
+    tombstones_of_ended,
 )
 from relay.lifecycle.rows import (
     ERASURE_DAYS,
     Found,
+    Keep,
     Lookups,
     Stored,
     Tombstone,
     Vanish,
     WritePlan,
+    slot_of,
 )
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
         Callable,
         Collection,
         Container,
+        Iterable,
         Mapping,
         Sequence,
     )
@@ -280,15 +283,16 @@ class Writer:
         if plan.forgotten or plan.dropped_versions or plan.version_deadlines:
             self._forget_named(plan, change)
         for request, seqs in plan.leaving.items():
-            erasure, ends = plan.erasures.get(request), plan.ending.get(request)
-            self._delete_many(seqs, change, erasure, ends=ends)
+            keep_out = tombstones_of_ended if request in plan.ending else None
+            self._delete_many(seqs, change, plan.erasures.get(request), keep_out)
         for group_id in plan.deleted_groups:
             h, d = self._hashes.tag("h", group_id), self._hashes.tag("d", group_id)
             found = db.execute(
                 QUERIES["rows_of_group"],
                 {"h": h, "d": d, "grp": group_id, "newest": self._newest([h, d], change)},
             )
-            self._delete_many([row[0] for row in found.fetchall()], change, ends=group_id)
+            seqs = [row[0] for row in found.fetchall()]
+            self._delete_many(seqs, change, keep_out=tombstones_of_ended)
             self._forget_found(change, "old_of_group", {"grp": group_id})
             self._delete_unnamed(group_id, change)
         for gone in plan.vanishes:
@@ -314,7 +318,7 @@ class Writer:
             return
         named = orjson.dumps(list(moves)).decode()
         rows = self._db.execute(QUERIES["raws_by_seq"], {"seqs": named}).fetchall()
-        for seq, _, _, pubkey, kind, grp, raw in rows:
+        for seq, _, _, pubkey, kind, grp, raw, *_ in rows:
             change.grow((pubkey, kind, grp), -1, -len(raw))
             change.grow((pubkey, kind, moves[seq]), 1, len(raw))
         self._db.executemany(QUERIES["move_event"], [(grp, seq) for seq, grp in moves.items()])
@@ -332,7 +336,8 @@ class Writer:
             if events > 0 and kind not in (kinds.CREATE_GROUP, kinds.DELETE_GROUP):
                 named = {**key_of(pubkey.hex()), "kind": kind, "grp": group_id}
                 found = self._db.execute(QUERIES["rows_of_author_in_group"], named)
-                self._delete_many([seq for (seq,) in found.fetchall()], change, ends=group_id)
+                seqs = [seq for (seq,) in found.fetchall()]
+                self._delete_many(seqs, change, keep_out=tombstones_of_ended)
 
     def _add_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
         """In the order of the table, so that neighbours are on the same pages."""
@@ -491,15 +496,17 @@ class Writer:
         change: _Change,
         erasure: Erasure | None = None,
         kept: Container[int] = (),
-        ends: str | None = None,
+        keep_out: Callable[[Stored], Iterable[Tombstone]] | None = None,
     ) -> None:
-        """`kept`: seq of those that become old versions; `ends`: as in `_delete_many`."""
+        """`kept`: seq of those that become old versions; `keep_out`: the tombstones of a row."""
         if not seqs:
             return
         db = self._db
         named = orjson.dumps(sorted(seqs)).decode()
-        tags, stones = [], []
-        for seq, created_at, key, *of, raw in db.execute(QUERIES["raws_by_seq"], {"seqs": named}):
+        tags: list[tuple[int, int, int, int]] = []
+        stones: list[Tombstone] = []
+        found = db.execute(QUERIES["raws_by_seq"], {"seqs": named})
+        for seq, created_at, key, *of, raw, has_slot, version in found:
             event = event_from_raw(raw)
             if seq not in kept:
                 change.grow(tuple(of), -1, -len(raw))
@@ -508,8 +515,9 @@ class Writer:
                 tags.append((hash_, created_at, key, seq))  # noqa: PERF401
             if erasure is not None:
                 erasure.add(event.id, event.kind)
-            if (stone := placed_tombstone(event, ends, END_OF_GROUP)) is not None:
-                stones.append(stone)
+            if keep_out is not None:
+                slot = slot_of(event, Keep.LATEST) if has_slot else None
+                stones += keep_out(Stored(seq, event, of[2] or None, slot=slot, version=version))
         self._add_tombstones(stones)
         db.executemany(QUERIES["delete_tag"], tags)
         db.execute(QUERIES["delete_events"], {"seqs": named})
@@ -572,25 +580,24 @@ class Writer:
     def _ban(self, pubkey: str, upto: int, change: _Change) -> None:
         rows = self._db.execute(QUERIES["rows_to_ban"], {**key_of(pubkey), "upto": upto}).fetchall()
         gone = self._forget_of_key(pubkey, _MAX_INT, upto, change)
-        self._delete_many([seq for seq, _ in rows], change)
-        ids = [*(event_id.hex() for _, event_id in rows), *gone]
-        self._add_tombstones([tombstone_of_id(event_id, BAN) for event_id in ids])
+        self._delete_many([seq for (seq,) in rows], change, keep_out=tombstones_of_author)
+        self._add_tombstones([tombstone_of_id(event_id, BAN) for event_id in gone])
 
     def _delete_many(
         self,
         seqs: Sequence[int],
         change: _Change,
         erasure: Erasure | None = None,
-        ends: str | None = None,
+        keep_out: Callable[[Stored], Iterable[Tombstone]] | None = None,
     ) -> None:
-        """In chunks, for a key may have written most of the store; with their old versions. `ends`:
-        the group that all are of, which ends."""
+        """In chunks, for a key may have written most of the store; with their old versions.
+        `keep_out`: as in `_delete`."""
         seqs = sorted(seqs)
         for start in range(0, len(seqs), _DELETE_CHUNK):
             chunk = seqs[start : start + _DELETE_CHUNK]
             named = {"seqs": orjson.dumps(chunk).decode()}
             self._forget_found(change, "old_of_rows", named, erasure)
-            self._delete(chunk, change, erasure, ends=ends)
+            self._delete(chunk, change, erasure, keep_out=keep_out)
 
     def _put_group(self, group_id: str, group: Group | EndedGroup) -> None:
         db = self._db

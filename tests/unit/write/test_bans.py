@@ -157,8 +157,29 @@ async def test_rows_go_with_the_ban_where_the_policies_say_so(strict: Home) -> N
     await strict.call("banpubkey", bob.pubkey)
     assert await strict.found(kinds=[0, 1]) == [other]
     await strict.call("unbanpubkey", bob.pubkey)
-    assert await strict.take(note, wrote) == [(False, "blocked: deleted")] * 2
-    assert await strict.take(strict.made(bob, 0)) == [STORED]
+    assert await strict.take(note, wrote) == [DELETED] * 2
+    assert await strict.take(strict.made(bob, 0, at=strict.now + 1)) == [STORED]
+
+
+@pytest.mark.proves("N86-11")
+@pytest.mark.parametrize("together", [True, False])
+async def test_versions_before_those_that_went_with_a_ban_do_not_come_back(
+    strict: Home,
+    together: bool,  # noqa: FBT001
+) -> None:
+    old = await strict.do(bob, 30023, ["d", "essay"], at=strict.now - 2)
+    newest = strict.made(bob, 30023, ["d", "essay"], at=strict.now - 1)
+    if together:  # in the batch of the ban
+        sent = strict.post(newest)
+        (banned,) = strict.calls(("banpubkey", bob.pubkey))
+        assert [await sent.answer, await banned] == [STORED, DONE]
+    else:
+        assert await strict.take(newest) == [STORED]
+        await strict.call("banpubkey", bob.pubkey)
+    await strict.call("unbanpubkey", bob.pubkey)
+    assert await strict.take(newest, old) == [DELETED] * 2
+    newer = await strict.do(bob, 30023, ["d", "essay"])
+    assert await strict.found(kinds=[30023]) == [newer]
 
 
 @pytest.mark.proves("N86-11")

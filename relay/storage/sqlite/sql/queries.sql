@@ -168,8 +168,8 @@ SELECT e.grp FROM (
 ) AS t CROSS JOIN events AS e ON e.seq = t.seq
 WHERE e.kind = 1059 AND e.grp IS NOT NULL;
 
--- :rows_to_ban  id_key and pubkey, seq -> seq, id of rows of a banned key up to seq (N86-11)
-SELECT seq, id FROM events INDEXED BY events_author
+-- :rows_to_ban  id_key and pubkey, seq -> seq of rows of a banned key up to seq (N86-11)
+SELECT seq FROM events INDEXED BY events_author
 WHERE author_key = :key AND pubkey = :pubkey AND seq <= :upto
 AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005;
 
@@ -191,8 +191,9 @@ FROM events AS e INDEXED BY events_kind
 WHERE (e.kind BETWEEN 9000 AND 9022 OR e.kind BETWEEN 39000 AND 39005)
 AND e.grp IN (SELECT value FROM json_each(:groups)) ORDER BY e.seq;
 
--- :raws_by_seq  [seq] -> seq, created_at, id_key, pubkey, kind, grp, raw
-SELECT e.seq, e.created_at, e.id_key, e.pubkey, e.kind, ifnull(e.grp, ''), e.raw
+-- :raws_by_seq  [seq] -> seq, created_at, id_key, pubkey, kind, grp, raw, whether it has a slot, version
+SELECT e.seq, e.created_at, e.id_key, e.pubkey, e.kind, ifnull(e.grp, ''), e.raw,
+  e.slot IS NOT NULL, e.version
 FROM json_each(:seqs) AS j CROSS JOIN events AS e ON e.seq = j.value;
 
 -- :old_of_slot  slot, seq before which, limit -> raw and the other columns of a row, whether it is the row of the slot; newest first
