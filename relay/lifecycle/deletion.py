@@ -188,9 +188,13 @@ def take_out(row: Stored, found: Found, plan: WritePlan) -> None:
 
 
 def add_tombstone(tombstone: Tombstone | None, found: Found, plan: WritePlan) -> None:
-    if tombstone is None:
-        return
-    plan.tombstones.append(tombstone)
+    if tombstone is not None:
+        plan.tombstones.append(tombstone)
+        note_tombstone(tombstone, found)
+
+
+def note_tombstone(tombstone: Tombstone, found: Found) -> None:
+    """For the rest of the batch alone."""
     found.tombstones.setdefault(tombstone.target, []).append(tombstone)
 
 

@@ -46,6 +46,7 @@ from relay.lifecycle.deletion import (
     delete_named,
     is_group_record,
     note_erased,
+    note_tombstone,
     placed_tombstone,
     remaining_records,
     remove,
@@ -53,6 +54,7 @@ from relay.lifecycle.deletion import (
     tombstone_in_group,
     tombstone_of_banned,
     tombstone_of_id,
+    tombstone_of_slot,
     tombstones_of_ended,
     vanish,
 )
@@ -396,11 +398,20 @@ class Batch:
             self._place_followers(row, candidate)
         if candidate.targets is not None:
             rows = delete_by_author(event, candidate.targets, found, self.plan)
+            self._note_old_versions(rows)
             note_erased(event, rows, self.plan, self._now)
         if judged.ruling is not None and judged.group is not None:
             self._apply(judged.ruling, judged.group, candidate)
         if judged.outdated_pins:
             self._unpin(judged.outdated_pins)
+
+    def _note_old_versions(self, rows: Iterable[Stored]) -> None:
+        """The store finds the old versions of deleted rows, and keeps them out, after the batch."""
+        for row in rows:
+            if self._history is not None and self._history.of(row) is not None:
+                stone = tombstone_of_slot(row, "history")
+                if stone is not None:
+                    note_tombstone(stone, self._found)
 
     def _place_followers(self, row: Stored, candidate: Candidate) -> None:
         """Put what names this row into its group, and what names that in turn."""

@@ -13,7 +13,7 @@ from relay.access.management import ListName
 from relay.access.visibility import Viewer
 from relay.facts import Origin
 from tests.cast import alice, bob, carol, owner, robot
-from tests.harness.relay_in_process import RELAY, STORED, Home, policy_of
+from tests.harness.relay_in_process import DELETED, RELAY, STORED, Home, policy_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,7 +26,6 @@ BAD_CODE = (False, "restricted: the group is closed: this code is not valid")
 BANNED = (False, "blocked: this key is banned here")
 BANNED_EVENT = (False, "blocked: this event is banned here")
 KIND = (False, "blocked: events of this kind are not accepted here")
-DELETED = (False, "blocked: deleted")
 DONE = (True, "")
 DELETE = '[bans]\nstored = "delete"\n'
 

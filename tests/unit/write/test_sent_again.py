@@ -308,6 +308,22 @@ async def test_a_deleted_address_refuses_older_versions_also_where_all_are_kept(
             await home.do(alice, kept, *tags)
 
 
+@pytest.mark.parametrize("kind", ["reference", "sqlite"])
+async def test_an_old_version_does_not_come_back_in_the_batch_that_deletes_it(kind: str) -> None:
+    """The store finds the old versions after the batch is judged."""
+    rule = '[[retention]]\nname = "history"\nmatch = { kinds = [30023] }\nhistory = { count = 3 }\n'
+    async with store_of(kind) as store, Home(store, policy_of("open", rule)) as home:
+        for kept, answer in ((30023, DELETED), (30024, STORED)):
+            old, newest = [
+                await home.do(alice, kept, ["d", "essay"], at=home.now - n) for n in (2, 1)
+            ]
+            deletion = home.made(alice, 5, ["e", newest.id])
+            newer = home.made(alice, kept, ["d", "essay"])
+            answers = await home.take(deletion, old, newer)
+            assert answers == [STORED, answer, STORED]
+            assert await home.found(kinds=[kept]) == [newer]
+
+
 @pytest.mark.proves("N29-124", "N09-10")
 @pytest.mark.parametrize("kind", ["reference", "sqlite"])
 async def test_a_comment_of_a_group_that_has_ended_does_not_come_back_outside(kind: str) -> None:
