@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from relay.client.client import Client
 from relay.client.debounce import Debounce
 from relay.client.errors import ClientError, PublishRefused, QueryClosed
+from relay.client.information import lists_nip
 from relay.client.resume import OVERLAP_S
 from relay.client.snowclaw_records import SnowclawRecords
+from relay.client.withdrawn import withdrawn
 from relay.errors import Invalid
 from relay.memory.bounded import BoundedDict
 from relay.memory.fence import recalled
@@ -61,6 +63,7 @@ Summarise = Callable[[Part, Sequence[str], int], Awaitable[str]]
 characters."""
 _OF_GROUPS: Final = (kinds.GROUP_METADATA, kinds.GROUP_MEMBERS)
 _OF_PEOPLE: Final = (kinds.PROFILE, *_OF_GROUPS)
+_GROUPS_NIP: Final = 29
 _MAX_AUTHORS: Final = 250
 """Authors per query for profiles."""
 _MAX_GROUPS: Final = 10_000
@@ -227,18 +230,33 @@ class Snowclaw(SnowclawRecords):
         """After each reconnect, and every now and then, drop what is no longer there. A failure is
         that of the connection or a file: the next one begins anew."""
         with suppress(ClientError, OSError):
+            await self._drop_absent_messages()
             if await self._drop_absent():
                 self._chat.resize()
         self._absence.soon()
 
+    async def _drop_absent_messages(self) -> None:
+        ids = list(self._chat.ids_of_groups())
+        if ids:
+            document = await self._client.information_or_empty()
+            self._chat.drop({*await withdrawn(self._client, self.pubkey, document, ids)})
+
     async def _follow_chat(self, is_consent_known: asyncio.Event, started: asyncio.Event) -> None:
         await is_consent_known.wait()
-        wanted: dict[str, object] = {"kinds": list(KINDS), "since": self._client.now()}
+        now = self._client.now()
+        wanted: dict[str, object] = {"kinds": list(KINDS), "since": now}
+        deletions: dict[str, object] = {"kinds": [kinds.DELETION], "since": now - OVERLAP_S}
+        if lists_nip(await self._client.known_information(), _GROUPS_NIP):
+            # Of another relay anybody could send one, for the messages of others.
+            deletions["kinds"] = [kinds.DELETION, kinds.DELETE_EVENT]
         if self._consent.named is not None:
-            wanted["#h"] = sorted(self._consent.named)
-        async with self._client.subscribe(wanted) as events:
+            wanted["#h"] = deletions["#h"] = sorted(self._consent.named)
+        async with self._client.subscribe(wanted, deletions) as events:
             started.set()
             async for event in events:
+                if event.kind not in KINDS:
+                    self.see(event)
+                    continue
                 if not self._consent.listens_to(event.tag("h")):
                     continue
                 await self.learn_group(event.tag("h") or "")
@@ -425,9 +443,9 @@ class Snowclaw(SnowclawRecords):
 
     def see(self, event: Event) -> None:
         """Process a message: adds it to the group's history, and its author to the known users
-        (S-30, S-34), unless `groups` are named without its group. Also accepts profiles, and names
-        and members of groups that it listens to (S-18). `start` calls this for every event of
-        those."""
+        (S-30, S-34), unless `groups` are named without its group. Also accepts profiles, names and
+        members of groups that it listens to (S-18), and deletions of messages. `start` calls this
+        for every event of those."""
         if self._consent.named is not None and event.tag("h") not in {None, *self._consent.named}:
             return
         if event.kind in _OF_GROUPS and not self._consent.listens_to(event.d):
@@ -453,10 +471,12 @@ class Snowclaw(SnowclawRecords):
 
     def history(self, group: str) -> list[HistoryMessage]:
         """The last messages, oldest first."""
+        self._chat.drop_expired(self._client.now())
         return self._chat.history(group)
 
     def direct_history(self, *keys: str) -> list[HistoryMessage]:
         """The last direct messages with these others (npub or hex). Raises Invalid."""
+        self._chat.drop_expired(self._client.now())
         return self._chat.history(frozenset(map(public_key, keys)))
 
     def should_respond(self, event: Event) -> bool:
@@ -466,7 +486,13 @@ class Snowclaw(SnowclawRecords):
     def assemble(self, event: Event, system: str, budget: int) -> Context:
         """The context for a model to answer a message, within a token budget (S-37). `system`:
         added to the system prompt. Raises Invalid for what is no message."""
-        return self._chat.assemble(event, system, budget)
+        return self._assembled(event, system, budget, {})
+
+    def _assembled(
+        self, event: Event, system: str, budget: int, summaries: Mapping[Part, str]
+    ) -> Context:
+        self._chat.drop_expired(self._client.now())
+        return self._chat.assemble(event, system, budget, summaries)
 
     async def assemble_summarised(
         self, event: Event, system: str, budget: int, summarise: Summarise
@@ -478,7 +504,7 @@ class Snowclaw(SnowclawRecords):
         for part in (Part.GROUP, Part.NOTES):
             if made.dropped[part] and (room := made.room_for(part)).tokens > 0:
                 summaries[part] = await summarise(part, room.texts, room.tokens)
-                made = self._chat.assemble(event, system, budget, summaries)
+                made = self._assembled(event, system, budget, summaries)
         return made
 
     # -- search, isolation ------------------------------------------------------------------------

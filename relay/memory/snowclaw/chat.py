@@ -6,6 +6,7 @@ S-18, S-30, S-33…S-38. Not persistent: after a restart the agent queries the r
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -24,9 +25,10 @@ from relay.memory.snowclaw.system_prompt import IN_DIRECT_MESSAGES, in_group, sy
 from relay.memory.snowclaw.users import UserMemory
 from relay.nostr import keys, kinds
 from relay.nostr.event import is_hex64, object_in
+from relay.nostr.nip40 import expiry_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from relay.memory.snowclaw.context import Context, Part
     from relay.memory.snowclaw.edits import Names
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 KINDS: Final = (kinds.CHAT, kinds.THREAD, kinds.THREAD_COMMENT)
 """Kinds of group messages (S-28)."""
 _MAX_OWN_IDS: Final = 10_000
+_MAX_DELETED: Final = 10_000
+"""Ids of deleted messages that are remembered, for a message that comes after its deletion."""
 _MAX_DIRECT: Final = 100
 """Conversations in direct messages whose history is kept."""
 _MAX_GROUPS: Final = 10_000
@@ -45,6 +49,14 @@ _MAX_MEMBERS: Final = 500
 
 Correspondents = frozenset[str]
 """Public keys of a conversation in direct messages, without the agent's own."""
+
+
+class _Deleted(NamedTuple):
+    """A message, and whose it must be: `of` is its author for a kind 5, its group for a 9005."""
+
+    kind: int
+    of: str
+    event_id: str
 
 
 class _Profile(NamedTuple):
@@ -95,6 +107,7 @@ class Chat:
         )
         self._own_ids: BoundedDict[str, None] = BoundedDict(_MAX_OWN_IDS)
         """Events of the agent itself: a reply to one addresses the agent."""
+        self._deleted: BoundedDict[_Deleted, None] = BoundedDict(_MAX_DELETED)
         self._profiles: BoundedDict[str, _Profile] = BoundedDict(_MAX_USERS)
         """Public key → profile."""
         self._titles: BoundedDict[str, _Listed] = BoundedDict(_MAX_GROUPS)
@@ -104,17 +117,20 @@ class Chat:
     # -- events ------------------------------------------------------------------------------------
 
     def see(self, event: Event) -> bool:
-        """Add a message, the name in a profile, or what a group's records tell. Whether it changed
-        anything."""
+        """Add a message, the name in a profile, or what a group's records tell; drop the messages
+        that a kind 5 of their author names, or a 9005 of their group, which the relay takes only
+        from who may send it. Whether it changed anything."""
         match event.kind:
             case kinds.PROFILE:
                 return self._see_profile(event)
             case kinds.GROUP_METADATA | kinds.GROUP_MEMBERS:
                 return self._see_group(event)
+            case kinds.DELETION | kinds.DELETE_EVENT:
+                return self._see_deletion(event)
         ring, group = self._ring_of(event), event.tag("h")
         if ring is None:
             return False
-        if any(message.event_id == event.id for message in ring):
+        if self._is_deleted(event) or any(message.event_id == event.id for message in ring):
             return False
         self._remember(event)
         if event.pubkey != self._agent.pubkey:
@@ -127,11 +143,21 @@ class Chat:
         """Add earlier messages, in any order."""
         of_ring: dict[int, tuple[RingBuffer[HistoryMessage], list[Event]]] = {}
         for event in oldest_first(events):
-            if (ring := self._ring_of(event)) is not None:
+            if (ring := self._ring_of(event)) is not None and not self._is_deleted(event):
                 self._remember(event)
                 of_ring.setdefault(id(ring), (ring, []))[1].append(event)
         for ring, found in of_ring.values():
             ring.fill(missing_from(ring, map(self._message, found)))
+
+    def drop(self, ids: Collection[str]) -> None:
+        """Drop these messages of groups."""
+        for ring in self._rings.values():
+            ring.drop(lambda message: message.event_id in ids)
+
+    def drop_expired(self, now: int) -> None:
+        """`now`: Unix seconds."""
+        for ring in (*self._rings.values(), *self._direct.values()):
+            ring.drop(lambda m: m.expires_at is not None and m.expires_at <= now)
 
     def resize(self) -> None:
         """Apply the configured history lengths (S-18)."""
@@ -177,6 +203,24 @@ class Chat:
         members = tuple(filter(is_hex64, members))
         of_kind[event.d] = _Listed(event.created_at, event.tag("name") or "", members)
         return self.note_members(event.d)
+
+    def _see_deletion(self, event: Event) -> bool:
+        of = event.pubkey if event.kind == kinds.DELETION else event.tag("h") or ""
+        ids = frozenset(filter(is_hex64, event.tag_values("e")))
+        for id_ in ids:
+            self._deleted[_Deleted(event.kind, of, id_)] = None
+        if event.kind == kinds.DELETE_EVENT:
+            ring = self._rings.get(of)
+            return ring is not None and ring.drop(lambda message: message.event_id in ids)
+        author, is_changed = _npub_of(of), False
+        for ring in self._rings.values():
+            is_changed |= ring.drop(lambda m: m.npub == author and m.event_id in ids)
+        return is_changed
+
+    def _is_deleted(self, message: Event) -> bool:
+        by_author = _Deleted(kinds.DELETION, message.pubkey, message.id)
+        by_admin = _Deleted(kinds.DELETE_EVENT, message.tag("h") or "", message.id)
+        return by_author in self._deleted or by_admin in self._deleted
 
     def _remember(self, event: Event) -> None:
         self._pubkeys[event.pubkey] = None
@@ -249,6 +293,10 @@ class Chat:
         if isinstance(place, str):
             return list(self._rings.get(place, ()))
         return list(self._direct.get(place, ()))
+
+    def ids_of_groups(self) -> Iterator[str]:
+        """Of the messages of all groups."""
+        return (message.event_id for ring in self._rings.values() for message in ring)
 
     def capacity(self, group: str) -> int:
         return self._ring(group).capacity
@@ -330,6 +378,9 @@ class Chat:
         return "" if author is None else attribution(author, self.name_of(author, group))
 
     def _message(self, event: Event) -> HistoryMessage:
+        expires_at = None
+        with suppress(Invalid):
+            expires_at = expiry_of(event)
         return HistoryMessage(
             sender=self.name_of(event.pubkey, event.tag("h") or ""),
             npub=_npub_of(event.pubkey),
@@ -338,6 +389,7 @@ class Chat:
             event_id=event.id,
             is_owner=event.pubkey in self._agent.owners,
             kind=event.kind,
+            expires_at=expires_at,
         )
 
     def name_of(self, pubkey: str, group: str | None) -> str:

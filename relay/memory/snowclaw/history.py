@@ -33,6 +33,8 @@ class HistoryMessage:
     event_id: str
     is_owner: bool = False
     kind: int = kinds.CHAT
+    expires_at: int | None = None
+    """Unix seconds (NIP-40)."""
 
 
 class RingBuffer(Generic[_T]):
@@ -65,6 +67,14 @@ class RingBuffer(Generic[_T]):
         before = list(older)
         free = self._capacity - len(self._items)
         self._items.extendleft(reversed(before[len(before) - min(free, len(before)) :]))
+
+    def drop(self, is_gone: Callable[[_T], bool]) -> bool:
+        """Whether there were any."""
+        left = [item for item in self._items if not is_gone(item)]
+        is_changed = len(left) < len(self._items)
+        if is_changed:
+            self._items = deque(left, maxlen=self._capacity)
+        return is_changed
 
     def resize(self, capacity: int) -> None:
         """Change the capacity; a smaller one keeps the newest (S-18)."""

@@ -385,6 +385,60 @@ async def test_what_the_relay_gives_no_more_is_dropped_while_the_agent_is_connec
     assert not left_of(["poison"], tmp_path)
 
 
+@pytest.mark.proves("S-34")
+@pytest.mark.parametrize("groups", [["tea"], None])
+async def test_a_deleted_message_leaves_the_context_at_once(
+    fake: FakeRelay, groups: list[str] | None
+) -> None:
+    fake.information = {**ROOKERY, "supported_nips": [1, 29]}
+    await fake.publish(added("tea"))
+    by_author, by_admin = said("of its author"), said("of an admin")
+    async with started(fake, groups=groups) as claw:
+        messages = claw.messages()
+        for event in (by_author, by_admin):
+            await fake.publish(event)
+        await until(lambda: len(claw.history("tea")) == 2)
+        behind = NOW - 60  # the clock of who deletes
+        await fake.publish(alice.sign(5, [["e", by_author.id], ["h", "tea"]], "", behind))
+        await fake.publish(owner.sign(9005, [["e", by_admin.id], ["h", "tea"]], "", behind))
+        await fake.publish(said("and now?"))
+        assert [(await anext(messages)).content for _ in range(3)][-1] == "and now?"
+        assert [message.content for message in claw.history("tea")] == ["and now?"]
+        await messages.aclose()
+
+
+async def test_a_9005_counts_only_where_the_relay_checks_who_may_send_it(fake: FakeRelay) -> None:
+    kept = said("hello")
+    async with started(fake, groups=["tea"]) as claw:
+        await fake.publish(kept)
+        await fake.publish(bob.sign(9005, [["e", kept.id], ["h", "tea"]], "", NOW))
+        await fake.publish(said("and now?"))
+        await until(lambda: len(claw.history("tea")) == 2)
+
+
+async def test_messages_that_the_relay_gives_no_more_leave_the_context(fake: FakeRelay) -> None:
+    """As after a ban, or a kind 5 without `h`; also the agent's own."""
+    gone, own, kept = said("gone"), said("own", by=robot), said("kept")
+    clock = Clock()
+    async with started(fake, groups=["tea"], later=clock.later) as claw:
+        for event in (gone, own, kept):
+            await fake.publish(event)
+        await until(lambda: len(claw.history("tea")) == 3)
+        fake.events[:] = [kept]
+        (due,) = [timer for timer in clock.timers if 900.0 <= timer[0] <= 990.0]
+        due[1]()
+        await until(lambda: [each.content for each in claw.history("tea")] == ["kept"])
+
+
+async def test_an_expired_message_is_in_no_context(fake: FakeRelay) -> None:
+    async with started(fake, groups=["tea"]) as claw:
+        claw.see(alice.sign(9, [["h", "tea"], ["expiration", str(NOW)]], "poison", NOW - 9))
+        claw.see(said("kept", NOW - 8))
+        assert "poison" not in claw.assemble(said("now?"), "", 4_000).text
+        claw.see(alice.sign(9, [["h", "tea"], ["expiration", str(NOW)]], "poison", NOW - 7))
+        assert [message.content for message in claw.history("tea")] == ["kept"]
+
+
 async def test_messages_are_yielded_after_see(fake: FakeRelay) -> None:
     await fake.publish(alice.sign(0, [], '{"name":"alice"}', NOW - 99))
     async with started(fake, groups=["tea"]) as claw:

@@ -61,6 +61,15 @@ def listed(*members: SecretKey, at: int = AT, group: str = "tea") -> Event:
     return stranger.sign(39002, [["d", group], *(["p", key.pubkey] for key in members)], "", at)
 
 
+def deletion(by: SecretKey, *messages: Event) -> Event:
+    return by.sign(5, [["e", message.id] for message in messages], "", AT)
+
+
+def moderation(group: str, *messages: Event) -> Event:
+    """A 9005, which a relay takes only from who may send it."""
+    return owner.sign(9005, [["h", group], *(["e", each.id] for each in messages)], "", AT)
+
+
 @pytest.mark.proves("S-34")
 def test_each_group_has_the_newest_messages_whatever_the_mode() -> None:
     heard = Heard(config("group:tea", {"context_history": 2, "respond_mode": "none"}))
@@ -113,6 +122,60 @@ def test_what_came_before_is_put_in_front() -> None:
     heard.see(said("now", AT + 9))
     heard.chat.fill([said("b", AT + 2), said("now", AT + 9), said("a", AT + 1)])
     assert heard.said() == ["a", "b", "now"]
+
+
+@pytest.mark.proves("S-34")
+def test_a_deleted_message_leaves_the_history_and_does_not_come_back() -> None:
+    heard = Heard()
+    by_author, by_admin, kept = said("a", AT + 1), said("b", AT + 2), said("c", AT + 3)
+    heard.see(by_author, by_admin, kept)
+    assert heard.chat.see(deletion(alice, by_author))
+    assert heard.chat.see(moderation("tea", by_admin))
+    assert not heard.chat.see(deletion(alice, by_author))
+    assert heard.said() == ["c"]
+    # Queried before it was deleted, or passed on late.
+    heard.chat.fill([by_author])
+    assert not heard.chat.see(by_admin)
+    assert heard.said() == ["c"]
+
+
+def test_nobody_else_s_deletion_takes_a_message_from_the_history() -> None:
+    """A group may have a public key as its id."""
+    heard = Heard()
+    message, of_key = said("tea"), said("key", group=alice.pubkey)
+    heard.see(message, of_key)
+    for other in (
+        deletion(bob, message, of_key),
+        moderation("den", message, of_key),
+        moderation(alice.pubkey, message),
+        bob.sign(5, [["e"], ["a", message.id]], "", AT),
+        alice.sign(9005, [["e", message.id]], "", AT),
+    ):
+        assert not heard.chat.see(other)
+    heard.chat.fill([said("before", AT - 1), message])
+    assert (heard.said(), heard.said(alice.pubkey)) == (["before", "tea"], ["key"])
+
+
+def test_an_expired_message_leaves_the_history() -> None:
+    heard = Heard()
+    for at, expires in enumerate(("", "soon", str(AT + 9), str(AT + 10), "9" * 30)):
+        tags = [["expiration", expires]] if expires else []
+        heard.see(said(expires, AT + at, "tea", alice, 9, *tags))
+    heard.see(unsigned(alice.pubkey, 14, [["p", robot.pubkey], ["expiration", "1"]], "x", AT))
+    heard.chat.drop_expired(AT + 9)
+    assert heard.said() == ["", "soon", str(AT + 10), "9" * 30]
+    assert heard.chat.history(frozenset({alice.pubkey})) == []
+
+
+def test_what_a_relay_no_longer_gives_leaves_the_history() -> None:
+    """Direct messages are in gift wraps: a relay gives none of them by its id."""
+    heard = Heard()
+    gone, kept, private = said("gone"), said("kept", group="coffee"), direct("between us")
+    heard.see(gone, kept, private)
+    assert sorted(heard.chat.ids_of_groups()) == sorted([gone.id, kept.id])
+    heard.chat.drop([gone.id])
+    assert (heard.said(), heard.said("coffee")) == ([], ["kept"])
+    assert len(heard.chat.history(frozenset({alice.pubkey}))) == 1
 
 
 @pytest.mark.proves("S-30")
