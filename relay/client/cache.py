@@ -10,6 +10,7 @@ gives which does not know of the deletion, is not taken in again.
 from __future__ import annotations
 
 from contextlib import suppress
+from threading import Lock
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import orjson
@@ -17,16 +18,15 @@ import orjson
 from relay.client.local_file import Damaged, LocalFile
 from relay.errors import Invalid
 from relay.nostr.event import event_from
-from relay.nostr.nip09 import EVER, address_hash, has_versions, version_target
+from relay.nostr.nip09 import EVER, Target, address_hash, has_versions, version_target
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
-    from relay.nostr.nip09 import Target
 
     Result = TypeVar("Result")
 
@@ -65,10 +65,29 @@ class Cache:
         """`copy_of`: identifies relay and key."""
         self.path = path
         self._copy_of = copy_of
+        self._unwritten: dict[tuple[str, str], int] = {}
+        """Name, author → `until` of deletions that could not be written: the disk may be full."""
+        self._lock = Lock()
+        """Of `_unwritten`."""
         self._file = self._opened()
 
     def close(self) -> None:
+        with suppress(OSError):
+            self.retry()
         self._file.close()
+
+    def retry(self) -> None:
+        """Delete what could not be deleted before; so does every other use of the file."""
+        with self._lock:
+            left = [Target(*key, until) for key, until in self._unwritten.items()]
+        if not left:
+            return
+        if self._run_once(_deletion(left)):
+            self._file.erase_soon()
+        with self._lock:
+            for target in left:
+                if self._unwritten.get(target[:2]) == target.until:
+                    del self._unwritten[target[:2]]
 
     def matching(self, *filters: Filter) -> list[Event]:
         """Events that match any of the filters, newest first, ties lowest id first."""
@@ -76,7 +95,8 @@ class Cache:
         def read(file: sqlite3.Connection) -> dict[str, Event]:
             found: dict[str, Event] = {}
             for filter_ in filters:
-                of_filter = [e for e in _candidates(file, filter_) if filter_.matches(e)]
+                matching = (e for e in _candidates(file, filter_) if filter_.matches(e))
+                of_filter = self._without_unwritten(matching)
                 of_filter.sort(key=newest_first)
                 found.update((event.id, event) for event in of_filter[: filter_.limit])
             return found
@@ -121,21 +141,12 @@ class Cache:
     def delete(self, targets: Iterable[Target]) -> None:
         """Drop these, and do not take them in again."""
         named = list(targets)
-
-        def write(file: sqlite3.Connection) -> int:
-            gone = file.executemany(_DROP, named).rowcount
-            file.executemany(
-                "INSERT OR REPLACE INTO deleted (name, author, until) VALUES (?1, ?2, max(?3,"
-                " coalesce((SELECT until FROM deleted WHERE name = ?1 AND author = ?2), 0)))",
-                named,
-            )
-            file.execute(
-                "DELETE FROM deleted WHERE position <= (SELECT max(position) FROM deleted) - ?",
-                (MOST_DELETED,),
-            )
-            return gone
-
-        if self._run(write):
+        try:
+            gone = self._run(_deletion(named))
+        except OSError:
+            self._note_unwritten(named)
+            raise
+        if gone:
             self._file.erase_soon()
 
     def deletions(self, author: str) -> list[tuple[str, int]]:
@@ -153,9 +164,20 @@ class Cache:
 
         return self._run(read)
 
+    def _note_unwritten(self, targets: Sequence[Target]) -> None:
+        with self._lock:
+            for *key, until in targets:
+                known = self._unwritten.pop((key[0], key[1]), until)
+                self._unwritten[key[0], key[1]] = max(until, known)
+            for oldest in list(self._unwritten)[:-MOST_DELETED]:
+                del self._unwritten[oldest]
+
     def undelete(self, targets: Iterable[Target]) -> None:
         """Take them in again when a relay gives them: it will not delete them."""
         named = [(name, author) for name, author, _ in targets]
+        with self._lock:
+            for key in named:
+                self._unwritten.pop(key, None)
 
         def write(file: sqlite3.Connection) -> None:
             file.executemany("DELETE FROM deleted WHERE name = ? AND author = ?", named)
@@ -165,9 +187,21 @@ class Cache:
     def undeleted(self, events: Iterable[Event]) -> list[Event]:
         """Those that were not deleted, in the same order."""
         given = list(events)
-        return self._run(lambda file: _undeleted(file, given)) if given else given
+        if not given:
+            return given
+        return self._without_unwritten(self._run(lambda file: _undeleted(file, given)))
+
+    def _without_unwritten(self, events: Iterable[Event]) -> list[Event]:
+        with self._lock:
+            until = self._unwritten.copy()
+        return _after(until, events)
 
     def _run(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+        with suppress(OSError):
+            self.retry()
+        return self._run_once(work)
+
+    def _run_once(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
         try:
             with self._file.transaction() as file:
                 return work(file)
@@ -190,6 +224,25 @@ class Cache:
         return _opened(self.path, self._copy_of)
 
 
+def _deletion(targets: Sequence[Target]) -> Callable[[sqlite3.Connection], int]:
+    """Writes it; gives how many rows it deleted."""
+
+    def write(file: sqlite3.Connection) -> int:
+        gone = file.executemany(_DROP, targets).rowcount
+        file.executemany(
+            "INSERT OR REPLACE INTO deleted (name, author, until) VALUES (?1, ?2, max(?3,"
+            " coalesce((SELECT until FROM deleted WHERE name = ?1 AND author = ?2), 0)))",
+            targets,
+        )
+        file.execute(
+            "DELETE FROM deleted WHERE position <= (SELECT max(position) FROM deleted) - ?",
+            (MOST_DELETED,),
+        )
+        return gone
+
+    return write
+
+
 def newest_first(event: Event) -> tuple[int, str]:
     """Sort key of NIP-01: newest first, ties lowest id first."""
     return -event.created_at, event.id
@@ -203,7 +256,13 @@ def _undeleted(file: sqlite3.Connection, events: Sequence[Event]) -> list[Event]
         "SELECT name, author, until FROM deleted WHERE name IN (SELECT value FROM json_each(?))",
         (_json_list(names),),
     )
-    until = {(name, author): at for name, author, at in rows}
+    return _after({(name, author): at for name, author, at in rows}, events)
+
+
+def _after(until: Mapping[tuple[str, str], int], events: Iterable[Event]) -> list[Event]:
+    """Those that are newer than the deletions that name them."""
+    if not until:
+        return list(events)
     return [
         event
         for event in events

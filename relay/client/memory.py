@@ -47,12 +47,15 @@ _CONNECT_S: Final = 3.0
 """With a folder: how long `async with` waits for the relay before it continues offline."""
 _IDS_AT_ONCE: Final = 100
 """Of a query for deletions."""
+_RETRY_S: Final = 10.0
+"""Interval at which what a full disk kept in the cache is tried again."""
 _RECONNECT_S: Final = 1.0
 """With a folder: how long a query waits for a lost connection before the cache is used."""
 
 
 class LeftInCache(ClientError):
-    """The deletion was sent, or waits in the spool, and the cache could not be changed."""
+    """The deletion was sent, or waits in the spool, and the cache could not be changed; it tries
+    again as long as the client runs."""
 
     def __init__(self, written: Written, path: Path, why: OSError, *, is_waiting: bool) -> None:
         done = "the deletion waits for the relay" if is_waiting else "the relay has deleted it"
@@ -242,13 +245,17 @@ class MemoryClient(BaseClient):
         and nothing sends it any more. `gone`: what it was seen to delete, whose older versions go
         too. Raises OSError, SpoolDamaged."""
         targets = [*targets_of(deletion), *map(version_target, gone)]
-        if self._spool is not None:
-            # What waits may have been written after a deletion by a clock that is ahead.
-            named, now = set(deletion.tag_values("e")), self._client.now()
-            sure = [each for each in targets if each.name in named or not is_ahead(each.until, now)]
-            await asyncio.to_thread(self._spool.drop, sure)
-        if self._cache is not None:
-            await asyncio.to_thread(self._cache.delete, targets)
+        try:
+            if self._spool is not None:
+                # What waits may have been written after a deletion by a clock that is ahead.
+                ids, now = set(deletion.tag_values("e")), self._client.now()
+                sure = [
+                    each for each in targets if each.name in ids or not is_ahead(each.until, now)
+                ]
+                await asyncio.to_thread(self._spool.drop, sure)
+        finally:
+            if self._cache is not None:  # it tries again what it cannot write
+                await asyncio.to_thread(self._cache.delete, targets)
 
     async def _unsendable(self, waiting: Sequence[Event]) -> set[str]:
         """Ids of writes of a backlog that are dropped, and not sent. Raises QueryClosed,
@@ -268,7 +275,12 @@ class MemoryClient(BaseClient):
                 for start in range(0, len(refused), _IDS_AT_ONCE):
                     await self._drop_deleted_of(refused[start : start + _IDS_AT_ONCE])
                 await self._drop_withdrawn(cache)
-            await reconnected.wait()
+            while not reconnected.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_RETRY_S):
+                        await reconnected.wait()
+                with suppress(OSError):
+                    await asyncio.to_thread(cache.retry)
 
     async def _drop_withdrawn(self, cache: Cache) -> None:
         """Drop from the cache what the relay no longer gives of others: an admin's deletion, or a

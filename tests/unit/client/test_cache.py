@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.client import cache as cache_module
+from relay.client import local_file
 from relay.client.cache import Cache
 from relay.nostr.filters import Filter
 from relay.nostr.nip09 import targets_of
@@ -150,6 +151,48 @@ def test_of_what_was_deleted_the_last_are_noted_and_no_text(
     assert [event.d[-1] for event in cache.undeleted(gone)] == ["0", "1", "3"]
     cache.close()
     assert not any(b"secret" in file.read_bytes() for file in path.parent.iterdir())
+
+
+@pytest.mark.parametrize("ends", ["goes on", "closes"])
+def test_a_deletion_that_could_not_be_written_is_tried_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr(local_file, "_BUSY_S", 0)
+    cache = Cache(path, "a relay")
+    named, other = version("tea", 1), version("milk", 1, "b")
+    cache.change([named, other], [])
+    blocker = sqlite3.connect(path, isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    with pytest.raises(OSError, match="locked"):
+        cache.delete(targets_of(deletion(["a", f"30078:{robot.pubkey}:a"])))
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    if ends == "goes on":
+        assert texts(cache, Filter()) == ["milk"]
+        cache.change([named], [])
+    cache.close()
+    cache = Cache(path, "a relay")
+    assert texts(cache, Filter()) == ["milk"]
+    cache.close()
+
+
+def test_what_a_relay_will_not_delete_is_not_deleted_later(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_file, "_BUSY_S", 0)
+    cache = Cache(path, "a relay")
+    cache.change([version("tea", 1)], [])
+    blocker = sqlite3.connect(path, isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    targets = targets_of(deletion(["a", f"30078:{robot.pubkey}:a"]))
+    with pytest.raises(OSError, match="locked"):
+        cache.delete(targets)
+    with pytest.raises(OSError, match="locked"):
+        cache.undelete(targets)
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    assert texts(cache, Filter()) == ["tea"]
+    cache.close()
 
 
 def test_a_cache_of_another_relay_or_key_is_recreated(path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
-from contextlib import asynccontextmanager, suppress
+import sqlite3
+from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -1033,6 +1035,34 @@ async def test_a_forgotten_record_does_not_come_back_without_the_relay(
     async with agent(fake, **given) as claw:
         await claw.start()
         assert claw.group("tea") is None
+
+
+@pytest.mark.proves("S-25")
+async def test_a_deletion_that_came_while_the_disk_was_full_reaches_the_cache(
+    fake: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else needs to be read or written for it."""
+    monkeypatch.setattr("relay.client.memory._RETRY_S", 0.01)
+    stored = record("snowclaw:memory:group:tea", {"notes": ["forget me"]})
+    await fake.publish(stored)
+    async with started(fake, folder=tmp_path) as claw:
+        assert claw._cache is not None
+        cache = claw._cache
+
+        def on_a_full_disk(*_: object) -> Callable[[sqlite3.Connection], int]:
+            def write(_: sqlite3.Connection) -> int:
+                raise OSError(errno.ENOSPC, "database or disk is full")
+
+            return write
+
+        with monkeypatch.context() as full:
+            full.setattr("relay.client.cache._deletion", on_a_full_disk)
+            await fake.publish(robot.sign(5, [["e", stored.id]], "", NOW))
+            await until(lambda: claw.group("tea") is None)
+            await until(lambda: cache.matching(Filter()) == [])
+        with closing(sqlite3.connect(cache.path)) as file:
+            left = "SELECT count(*) FROM events"
+            await until(lambda: file.execute(left).fetchone() == (0,))
 
 
 @pytest.mark.proves("S-25")
