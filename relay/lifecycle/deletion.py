@@ -36,7 +36,8 @@ def address_target(slot: Slot) -> str:
 
 
 def slot_target(slot: Slot) -> str:
-    """For the versions that the order of the slot puts at or before one that was removed."""
+    """For the versions that the order of the slot puts at or before one that was removed, where
+    that may be an order by `ts`."""
     return f"s:{slot.kind}:{slot.pubkey}:{slot.d}"
 
 
@@ -118,15 +119,23 @@ def is_deleted(
     if slot is not None:
         targets.append(address_target(slot))
         for tombstone in found.tombstones.get(slot_target(slot), ()):
-            is_older = tombstone.until is not None and version <= tombstone.until
-            if is_older and tombstone.why != _why_banned(event.id):
+            if _refuses(tombstone, event, version):
                 return True
     if event.kind == kinds.GIFT_WRAP:
         targets.extend(key_target(pubkey) for pubkey in event.tag_values("p"))
     return any(
-        tombstone.until is not None and event.created_at <= tombstone.until
+        _refuses(tombstone, event, event.created_at)
         for target in targets
         for tombstone in found.tombstones.get(target, ())
+    )
+
+
+def _refuses(tombstone: Tombstone, event: Event, number: int) -> bool:
+    """`number`: the event's version or date. `allowevent` may let a banned event in again."""
+    return (
+        tombstone.until is not None
+        and number <= tombstone.until
+        and tombstone.why != _why_banned(event.id)
     )
 
 
@@ -223,7 +232,12 @@ def tombstone_in_group(event_id: str, group: str) -> Tombstone:
 def tombstone_of_slot(row: Stored, why: str, by: str = "") -> Tombstone | None:
     """Refuses what the row had replaced, and the row: whoever has an older version could send it
     again. None: all versions are kept."""
-    return None if row.slot is None else Tombstone(slot_target(row.slot), by, row.version, why)
+    if row.slot is None:
+        return None
+    if row.event.tag("ts") is not None:
+        return Tombstone(slot_target(row.slot), by, row.version, why)
+    # Ordered by date, whatever the policy says: earlier versions know this one.
+    return Tombstone(address_target(row.slot), by, row.event.created_at, why)
 
 
 def tombstone_of_banned(row: Stored) -> Tombstone | None:

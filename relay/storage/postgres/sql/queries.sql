@@ -400,11 +400,14 @@ ON CONFLICT DO NOTHING;
 
 -- :keep_out_versions  [seq], why; tombstones for those that have a slot, as `tombstone_of_slot`
 INSERT INTO tombstones AS t (target, by, until, why, request)
-SELECT convert_to(format('s:%s:%s:', kind, encode(pubkey, 'hex')), 'UTF8')
+SELECT convert_to(format('%s:%s:%s:', ordered, kind, encode(pubkey, 'hex')), 'UTF8')
     || CASE WHEN kind IN (0, 3) OR kind BETWEEN 10000 AND 19999 THEN ''::bytea ELSE d END,
-    ''::bytea, max(version), $2::bytea, NULL::bytea
-FROM events WHERE seq = ANY($1::bigint[]) AND slot IS NOT NULL
-AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005
+    ''::bytea, max(CASE ordered WHEN 's' THEN version ELSE created_at END), $2::bytea, NULL::bytea
+FROM (
+    SELECT *, CASE position('["ts",'::bytea IN raw) WHEN 0 THEN 'a' ELSE 's' END AS ordered
+    FROM events WHERE seq = ANY($1::bigint[]) AND slot IS NOT NULL
+    AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005
+) AS rows
 GROUP BY 1
 ON CONFLICT (sha256(target), sha256(by)) DO UPDATE
 SET until = excluded.until, why = excluded.why, request = excluded.request
