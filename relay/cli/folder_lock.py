@@ -48,14 +48,15 @@ def locked(folder: Path, name: str = "rookery.lock") -> Iterator[None]:
 
 
 def _refuse_root(folder: Path) -> None:
-    """The relay could not open the files that root would make. Its key tells whose folder it is:
-    the folder itself may be a mount of another user's."""
+    """The relay could not open the files that root would make. Its key and its store tell whose
+    folder it is: the folder itself may be a mount of another user's, and so may the key."""
     if os.geteuid() != 0:
         return
-    try:
-        owner = (folder / "relay.key").stat().st_uid
-    except OSError:  # what opens it says why
-        return
+    owners = set[int]()
+    for path in (folder / "relay.key", folder / "rookery.db"):
+        with suppress(OSError):  # what opens it says why
+            owners.add(path.stat().st_uid)
+    owner = max(owners, default=0)
     if owner == 0:
         return
     try:

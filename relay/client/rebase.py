@@ -13,10 +13,11 @@ knows as deleted counts as none, and is deleted again.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from relay.client.clocks import is_ahead
-from relay.client.errors import QueryClosed
+from relay.client.errors import PublishRefused, QueryClosed
 from relay.errors import Invalid
 from relay.memory.draft import Draft
 from relay.memory.snowclaw.edit_dates import Deleted
@@ -137,7 +138,9 @@ class Rebase:
             at = max(each.created_at for each in gone)
             again = Draft(kinds.DELETION, request_by_id(gone), "", at)
             is_encrypted = False
-            await self._client.publish(self._sign(again, is_encrypted))
+            # A refusal is about the deletion, not about what waits.
+            with suppress(PublishRefused):
+                await self._client.publish(self._sign(again, is_encrypted))
         return left
 
     async def rebased(self, waiting: Waiting, *, is_deleted: bool = False) -> Event | None:

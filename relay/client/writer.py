@@ -384,10 +384,15 @@ class Writer:
 
     async def _date_anew(self, event: Event, spool: Spool) -> None:
         now = self._client.now()
-        found = await self._client.query(_deletions_of(event.kind, event.pubkey, event.d))
+        found = await self._client.query(
+            address_filter(event.kind, event.pubkey, event.d),
+            _deletions_of(event.kind, event.pubkey, event.d),
+        )
         deletions = [each for each in found if named_by(each, [event])]
         if not deletions or any(deletes_waiting(each, event, now) for each in deletions):
             return
+        if any(each.kind == event.kind for each in found):
+            return  # superseded by what another machine has stored since
         for each in deletions:
             self.note_stored(each)
         at = next_created_at(now, self._last.get((event.kind, event.d)))

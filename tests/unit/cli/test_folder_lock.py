@@ -147,6 +147,19 @@ def test_root_leaves_no_files_in_the_folder_of_another_user(
     assert owned(folder) == before
 
 
+def test_the_store_tells_too_whose_folder_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key may be a secret that is mounted, and belong to root."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    (tmp_path / "relay.key").touch()
+    (tmp_path / "rookery.db").touch()
+    if os.getuid() == 0:
+        os.chown(tmp_path / "rookery.db", 4711, 4711)
+    with pytest.raises(UserError, match="belongs to user"), locked(tmp_path):
+        pass
+
+
 def test_root_may_work_on_a_folder_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

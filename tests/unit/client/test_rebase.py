@@ -912,6 +912,37 @@ async def test_what_a_restored_relay_gives_again_is_not_stored_with_the_next_not
     assert not left_of(["secret"], one.folder)
 
 
+async def test_a_relay_that_refuses_to_delete_again_takes_no_note_away(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    """Its `blocked: deleted` was taken for the answer to the note."""
+    one, _ = machines
+    await one.note("secret", NOW)
+    backup = list(fake.events)
+    one.now = NOW + 5
+    await forget_on(one)
+    fake.events[:] = backup
+    latest(fake)
+    take = fake.on["EVENT"]
+
+    async def refuse_deletions(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[1]["kind"] == kinds.DELETION:
+            await visitor.say_no(frame[1]["id"], "blocked: deleted")
+        else:
+            await take(visitor, frame)
+
+    async with apart(one) as claw:
+        one.now = NOW + 9
+        claw.note_user(alice.npub, "after")
+    await fake.start()
+    fake.on["EVENT"] = refuse_deletions
+    async with one as claw:
+        await sent(claw)
+        (refused,) = await claw.refused()
+        assert "after" in refused.event.content
+        assert refused.reason == "duplicate: another version is stored"
+
+
 @pytest.mark.proves("S-25")
 @pytest.mark.parametrize("restarts", [True, False], ids=["started again", "running"])
 async def test_what_is_noted_after_one_s_own_forget_is_kept_though_the_other_machine_wrote_since(

@@ -19,6 +19,7 @@ from relay.nostr.nip09 import named_by
 from tests.cast import robot, rover
 from tests.harness.fake_relay import ignoring, refusing
 from tests.unit.client.conftest import TIMEOUTS
+from tests.unit.client.test_snowclaw import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -385,6 +386,38 @@ async def test_a_deletion_of_a_clock_that_is_ahead_loses_no_spooled_version(
     versions = [(event.content, event.created_at) for event in fake.events if event.kind == KIND]
     kept = [("one", NOW + 62)] if ahead == 61 else []
     assert versions == [*kept, ("two", NOW)]
+
+
+async def test_what_was_stored_since_is_not_replaced_by_a_version_that_is_dated_after_a_deletion(
+    fake: FakeRelay, path: Path
+) -> None:
+    latest(fake)
+    await fake.stop()
+    async with Program(fake, path) as program:
+        await program.write("one")
+    await fake.start()
+    async with Client(fake.url, robot, timeouts=TIMEOUTS, now=lambda: NOW) as other:
+        await other.publish(robot.sign(DELETION, [["a", f"{KIND}:{robot.pubkey}:a"]], "", NOW + 61))
+        # Of two versions of one second the lower id would win.
+        since = [robot.sign(KIND, [["d", "a"]], f"of the other {n}", NOW + 62) for n in range(20)]
+        await other.publish(max(since, key=lambda event: event.id))
+    take = fake.on["EVENT"]
+
+    async def refuse_the_first(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[1]["created_at"] == NOW:  # before it looks at versions
+            await visitor.say_no(frame[1]["id"], "blocked: deleted")
+        else:
+            await take(visitor, frame)
+
+    fake.on["EVENT"] = refuse_the_first
+    async with Program(fake, path) as program:
+        await program.client.wait_connected()
+        assert program.spool is not None
+        spool = program.spool
+        await until(lambda: len(spool) == 0)
+        assert program.spool.refused() == []
+    versions = [event.content for event in fake.events if event.kind == KIND]
+    assert [text[:12] for text in versions] == ["of the other"]
 
 
 async def test_a_version_that_cannot_be_dated_after_a_deletion_is_kept_as_refused(
