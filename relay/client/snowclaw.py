@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.client.debounce import Later
+    from relay.client.subscription import Subscription
     from relay.memory.snowclaw.config import GroupConfig
     from relay.memory.snowclaw.context import Context
     from relay.memory.snowclaw.edits import GroupEdit
@@ -64,6 +65,8 @@ characters."""
 _OF_GROUPS: Final = (kinds.GROUP_METADATA, kinds.GROUP_MEMBERS)
 _OF_PEOPLE: Final = (kinds.PROFILE, *_OF_GROUPS)
 _GROUPS_NIP: Final = 29
+_EARLIER_S: Final = 5.0
+"""How long a message waits for records that came before it."""
 _MAX_AUTHORS: Final = 250
 """Authors per query for profiles."""
 _MAX_GROUPS: Final = 10_000
@@ -136,6 +139,9 @@ class Snowclaw(SnowclawRecords):
         self._chat_task: asyncio.Task[None] | None = None
         self._direct_task: asyncio.Task[None] | None = None
         self._inbox: asyncio.Queue[Event] | None = None
+        self._records: Subscription | None = None
+        self._taking = asyncio.Lock()
+        """Held while a record is taken."""
 
     @property
     def key_filter(self) -> KeyFilter:
@@ -220,11 +226,24 @@ class Snowclaw(SnowclawRecords):
             for group in sorted(self._consent.groups()):
                 await self.learn_group(group)
             started.set()
+            self._records = events
             async for event in events:
-                await self._take_all([event])
+                async with self._taking:
+                    await self._take_all([event])
                 await self._obey(event)
                 if event.kind == kinds.GROUP_MEMBERS:
                     await self.learn_name(*self._chat.members(event.d))
+
+    async def _take_earlier(self) -> None:
+        """Records that came before a message are known before it is: an owner who has told the
+        agent to be silent, and then speaks, is not answered."""
+        if self._records is None:
+            return
+        with suppress(TimeoutError):  # they may wait for a new connection
+            async with asyncio.timeout(_EARLIER_S):
+                await self._records.until_read()
+                async with self._taking:
+                    pass
 
     async def _drop_absent_quietly(self) -> None:
         """After each reconnect, and every now and then, drop what is no longer there. A failure is
@@ -261,6 +280,7 @@ class Snowclaw(SnowclawRecords):
                     continue
                 await self.learn_group(event.tag("h") or "")
                 await self.learn_name(event.pubkey)
+                await self._take_earlier()
                 self.see(event)
                 if self._inbox is not None:
                     await self._inbox.put(event)

@@ -93,11 +93,15 @@ class Subscription:
         self._ready: deque[Event | _Stored | ClientError] = deque()
         self._missed: list[Event] = []
         """Events received after a reconnect, newest first, until EOSE."""
+        self._received = 0
+        """Events that were queued so far."""
         self._pending = 0
         """Events between socket and reader, including those being verified."""
         self._pending_bytes = 0
         """Bytes of memory of these events, as `weight_of` estimates it."""
         self._overflowed = False
+        self._is_awaited = False
+        """`until_read` waits."""
         self._is_requested = False
         self._has_eose = False
         self._failure: ClientError | None = None
@@ -127,6 +131,15 @@ class Subscription:
             await self._changed.wait_for(lambda: bool(self._ready))
             if (event := self._next()) is not None:
                 return event
+
+    async def until_read(self) -> None:
+        """Wait until the reader has taken what has been received so far; for one other task."""
+        received = self._received
+        self._is_awaited = True
+        try:
+            await self._changed.wait_for(lambda: self._received - self._pending >= received)
+        finally:
+            self._is_awaited = False
 
     async def stored(self) -> AsyncIterator[Event]:
         """Only the stored events; iterate the subscription itself for the live ones.
@@ -260,7 +273,7 @@ class Subscription:
     def _release(self, events: Sequence[Event]) -> None:
         self._pending -= len(events)
         self._pending_bytes -= sum(map(weight_of, events))
-        if self._overflowed:
+        if self._overflowed or self._is_awaited:
             self._changed.notify_all()
 
     def on_event(self, frame: list[object]) -> ClientError | None:
@@ -278,6 +291,7 @@ class Subscription:
             return AnswerTooLong(MAX_ANSWER_BYTES, "bytes")
         event = event_in(frame, self._filters)
         if event is not None and self._resume.is_new(event):
+            self._received += 1
             self._pending += 1
             self._pending_bytes += weight_of(event)
             if self._resume.is_live and not self._resume.is_caught_up:
