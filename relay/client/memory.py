@@ -149,11 +149,15 @@ class MemoryClient(BaseClient):
     async def _undeleted(self, events: Sequence[Event]) -> list[Event]:
         """Without those that this client, or one that shares its folder, knows as deleted: an
         answer may be of before, and the deletion may wait for the relay."""
-        if self._cache is None or self._spool is None:
+        cache, spool = self._cache, self._spool
+        if cache is None or spool is None:
             return list(events)
-        left = await asyncio.to_thread(self._cache.undeleted, events)
-        # The cache may lack one that waits: see `LeftInCache`.
-        return _without_deleted(left, await asyncio.to_thread(self._spool.deletions))
+
+        def left() -> list[Event]:
+            # The cache may lack one that waits: see `LeftInCache`.
+            return _without_deleted(cache.undeleted(events), spool.deletions())
+
+        return await asyncio.to_thread(left)
 
     async def queued(self, *filters: FilterLike) -> list[Event]:
         """The waiting writes that match, in the order of writing."""

@@ -183,7 +183,7 @@ class Writer:
                     outcome = Outcome.STORED
                 return Written(event, outcome)
             except PublishRefused as refusal:
-                if attempts == _MAX_ATTEMPTS or not (_is_older(refusal) or _is_deleted(refusal)):
+                if attempts == _MAX_ATTEMPTS or not (_is_older(refusal) or refusal.is_deleted):
                     raise
                 refused = refusal
                 if _is_base_deleted(refusal) and before is not None and self._rebase is not None:
@@ -359,7 +359,7 @@ class Writer:
                     done.append(event.id)
                 case PublishRefused() if _is_older(answer) and not _has_changed(answer):
                     done.append(event.id)  # superseded by a newer version
-                case PublishRefused() if _is_deleted(answer):
+                case PublishRefused() if answer.is_deleted:
                     all_final &= await self._settle_deleted(event, spool)
                 case PublishRefused() if _is_final(answer):
                     await asyncio.to_thread(spool.refuse, event.id, str(answer))
@@ -415,7 +415,7 @@ class Writer:
             if isinstance(refusal, PublishRefused):
                 if not _is_final(refusal):
                     return False
-                if _is_deleted(refusal):
+                if refusal.is_deleted:
                     assert self._rebase is not None
                     self._rebase.drop(waiting.event)
                     await asyncio.to_thread(spool.done, [waiting.event.id])
@@ -455,7 +455,7 @@ class Writer:
                 self._rebase.replace(waiting.event, version)
             except PublishRefused as refusal:
                 # If it is deleted, the deletion may be for a part of it.
-                if not (_is_older(refusal) or _is_deleted(refusal)):
+                if not (_is_older(refusal) or refusal.is_deleted):
                     raise
                 refused = refusal
                 is_deleted = is_deleted or _is_base_deleted(refusal)
@@ -499,11 +499,6 @@ def _deletions_of(kind: int, pubkey: str, d: str) -> Filter:
 def _is_older(refusal: PublishRefused) -> bool:
     """Whether it must be made again: an equal or newer version is stored, or see `_has_changed`."""
     return refusal.prefix == Prefix.DUPLICATE
-
-
-def _is_deleted(refusal: PublishRefused) -> bool:
-    """Whether it is deleted: by its id, or by its address as of a later time."""
-    return refusal.prefix == Prefix.BLOCKED and refusal.text == "deleted"
 
 
 def _has_changed(refusal: PublishRefused) -> bool:

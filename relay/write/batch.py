@@ -253,7 +253,7 @@ class Batch:
         if len(self._items) > 1:
             self._check_tags(found.slots.values())
         for stone in self._vanishing:
-            found.tombstones.setdefault(stone.target, []).append(stone)
+            note_tombstone(stone, found)
         self._found = found
         self._world = World(
             self._policy,
