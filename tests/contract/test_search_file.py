@@ -21,6 +21,7 @@ from relay.storage.sqlite import connections, searching, text_index
 from relay.storage.sqlite import store as sqlite_store
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
+from tests.contract.test_sqlite_erasure import becomes
 from tests.contract.test_store_search import found, indexed, says, sought
 from tests.contract.writing import EVERYTHING, MAX, TERMS, asked, change, unsigned, write
 from tests.harness.patience import ANSWER_S
@@ -250,6 +251,33 @@ async def test_a_known_key_waits_for_no_read_of_unknown_ones(
     assert not any(each.done() for each in unknown_reads)
     may_end.set()
     assert await asyncio.gather(*unknown_reads) == [[1]] * 5
+    await store.close()
+
+
+@pytest.mark.parametrize("reads", ["count", "search"])
+async def test_a_known_key_waits_for_no_truncation_that_waits_for_unknown_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: str
+) -> None:
+    """The WAL is truncated after each deletion, which waits for reads that have begun."""
+    store = await opened(tmp_path)
+    await says(store, "tea")
+    monkeypatch.setattr(store._loop_conn, "read", lambda _query, _how: None)
+    monkeypatch.setattr(searching, "_SEARCH_S", ANSWER_S)
+    may_end = Event()
+    await store._unknown_conn._db.set_progress_handler(lambda: not may_end.wait(ANSWER_S), 1)
+    unknown = visibility_for(ANONYMOUS, (), Actors(), Groups())
+    unknown_read = asyncio.ensure_future(store.count([asked(kinds=[1])], unknown, now=0))
+    await becomes("it has begun", store._unknown_conn._lock.locked)
+    truncation = asyncio.ensure_future(store._checkpoints._truncate())
+    await becomes("the truncation waits for it", lambda: store._unknown_conn._pauses > 0)
+    if reads == "count":
+        assert await store.count([asked(kinds=[1])], EVERYTHING, now=0) == 1
+    else:
+        assert await store.search(sought("tea"), EVERYTHING, limit=5, upto=MAX, now=0) == [1]
+    assert not unknown_read.done()
+    may_end.set()
+    assert await unknown_read == 1
+    assert await truncation
     await store.close()
 
 

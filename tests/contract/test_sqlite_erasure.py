@@ -202,7 +202,10 @@ class OneSearchAfterAnother:
         self._db.close()
 
 
-async def test_searches_one_after_another_do_not_hold_up_an_erasure(tmp_path: Path) -> None:
+@pytest.mark.parametrize("whose", ["known", "unknown"])
+async def test_searches_one_after_another_do_not_hold_up_an_erasure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
     store = await SqliteStore.open(tmp_path / "rookery.db", TERMS)
     texts = planted(0)
     events = saying(texts)
@@ -210,8 +213,8 @@ async def test_searches_one_after_another_do_not_hold_up_an_erasure(tmp_path: Pa
     await store.index(lambda event: event.content, "content", 100)
     with closing(OneSearchAfterAnother(tmp_path)) as searches:
         await write(store, deletion(*events))
-        pausing: Any = searches
-        while await store._index.tidy(pausing):
+        monkeypatch.setattr(store._searching, f"_{whose}", searches)
+        while await store.tidy_index():
             pass
         assert store._index.pending_s == 0
         assert not any("search" in name for name in left_of(texts, tmp_path))

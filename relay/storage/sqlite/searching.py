@@ -88,7 +88,7 @@ class Searching:
 
     async def tidy_index(self) -> bool:
         async with self._index_faults():
-            return await self._index.tidy(self._known)
+            return await self._index.tidy(self._unknown, self._known)
 
     async def search(
         self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int

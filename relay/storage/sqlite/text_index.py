@@ -15,7 +15,7 @@ import os
 import sqlite3
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from threading import get_native_id
 from time import monotonic
@@ -239,15 +239,15 @@ class TextIndex:
             meanings.add([(seq, vector) for seq, vector in found if seq in there])
         return True
 
-    async def tidy(self, searches: AsyncReader) -> bool:
+    async def tidy(self, *readers: AsyncReader) -> bool:
         """Remove some texts of deleted rows; True: call again at once.
 
-        `searches`: reads the index, and is paused while its WAL is truncated.
+        `readers`: read the index, and are paused while its WAL is truncated, in this order.
         """
         async with self._lock:
-            return await self._tidy(searches)
+            return await self._tidy(*readers)
 
-    async def _tidy(self, searches: AsyncReader | None = None) -> bool:
+    async def _tidy(self, *readers: AsyncReader) -> bool:
         async with self._dropping():
             # In rounds over all rows: finds those that a crash left.
             rows = await self._rows("next_ranks", self._checked, _CHECK_CHUNK)
@@ -258,13 +258,13 @@ class TextIndex:
             await self._drop_deleted()
         if not self._checked and self._rounds_wanted:
             self._rounds_wanted -= 1
-        if self._deleted or self._rounds_wanted or await self._merge(searches):
+        if self._deleted or self._rounds_wanted or await self._merge(readers):
             return True
         if self._is_clean:
             self._dirty_since = self._deleted_at if self._deleted else None
         return False
 
-    async def _merge(self, searches: AsyncReader | None) -> bool:
+    async def _merge(self, readers: Sequence[AsyncReader]) -> bool:
         """A step of rewriting all segments without deleted words; True: call again at once.
         Truncates the WAL after the last step."""
         db = self._db
@@ -288,17 +288,19 @@ class TextIndex:
             return True
         if self._must_truncate:
             await db.execute_fetchall("PRAGMA main.incremental_vacuum")
-            self._must_truncate = not await self._truncate(searches)
+            self._must_truncate = not await self._truncate(readers)
             if not self._must_truncate and self._has_deleted:
                 self._dirty_since = self._merge_began
         return False
 
-    async def _truncate(self, searches: AsyncReader | None) -> bool:
-        """Truncate the WAL. False: there was a reader. Searches are paused, because one after the
-        other would always be reading."""
+    async def _truncate(self, readers: Sequence[AsyncReader]) -> bool:
+        """Truncate the WAL. False: there was another reader. These are paused, because one search
+        after the other would always be reading."""
         db = self._db
         await db.execute_fetchall("PRAGMA main.wal_checkpoint(PASSIVE)")  # most of the work
-        async with nullcontext() if searches is None else searches.paused():
+        async with AsyncExitStack() as held:
+            for reader in readers:
+                await held.enter_async_context(reader.paused())
             await db.execute_fetchall(f"PRAGMA busy_timeout = {_BUSY_MS}")
             ((busy, *_),) = await db.execute_fetchall("PRAGMA main.wal_checkpoint(TRUNCATE)")
             await db.execute_fetchall(f"PRAGMA busy_timeout = {_PATIENT_MS}")
