@@ -229,15 +229,15 @@ def tombstone_in_group(event_id: str, group: str) -> Tombstone:
     return Tombstone(event_target(event_id), _admins_of(group), None, _OF_ADMIN)
 
 
-def tombstone_of_slot(row: Stored, why: str, by: str = "") -> Tombstone | None:
+def tombstone_of_slot(row: Stored, why: str) -> Tombstone | None:
     """Refuses what the row had replaced, and the row: whoever has an older version could send it
     again. None: all versions are kept."""
     if row.slot is None:
         return None
     if row.event.tag("ts") is not None:
-        return Tombstone(slot_target(row.slot), by, row.version, why)
+        return Tombstone(slot_target(row.slot), "", row.version, why)
     # Ordered by date, whatever the policy says: earlier versions know this one.
-    return Tombstone(address_target(row.slot), by, row.event.created_at, why)
+    return Tombstone(address_target(row.slot), "", row.event.created_at, why)
 
 
 def tombstone_of_banned(row: Stored) -> Tombstone | None:

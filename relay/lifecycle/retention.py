@@ -283,11 +283,12 @@ def tombstone_for(row: Stored, keep: Keep, why: str) -> Tombstone | None:
     """The tombstone for a row that has expired or was swept; None: it needs none.
 
     An older version must not take the place of the newest (N40-08). A row of keep `all` or `first`
-    that is sent again is as old as before: it is swept again, or refused as expired.
+    that is sent again is as old as before: it is swept again, or refused as expired. It is of
+    nobody: one of the author's would take the place of what a kind 5 of theirs has left.
     """
     if keep not in (Keep.LATEST, Keep.LATEST_TS):
         return None
-    return tombstone_of_slot(row, why, by=row.event.pubkey)
+    return tombstone_of_slot(row, why)
 
 
 # -- due rows: what a store compiles to SQL -------------------------------------------------------

@@ -394,7 +394,9 @@ class Batch:
             now=self._now,
         )
         self.rows.append(row)
-        if candidate.sender.origin is not Origin.WIRE:
+        if row.group is None:
+            self._note_references(row, candidate)
+        elif candidate.sender.origin is not Origin.WIRE:
             self._place_followers(row, candidate)
         if candidate.targets is not None:
             rows = delete_by_author(event, candidate.targets, found, self.plan)
@@ -413,14 +415,15 @@ class Batch:
                 if stone is not None:
                     note_tombstone(stone, self._found)
 
+    def _note_references(self, row: Stored, candidate: Candidate) -> None:
+        """What it names may come later in the batch, with an import."""
+        if candidate.named is not None:
+            for reference in references_of(row.event):
+                self._found.referrers.setdefault(reference, set()).add(row.event.id)
+
     def _place_followers(self, row: Stored, candidate: Candidate) -> None:
         """Put what names this row into its group, and what names that in turn."""
         found = self._found
-        if row.group is None:
-            if candidate.named is not None:
-                for reference in references_of(row.event):
-                    found.referrers.setdefault(reference, set()).add(row.event.id)
-            return
         stack = [row]
         while stack:
             for follower in followers(stack.pop(), candidate, self._world):

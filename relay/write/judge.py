@@ -115,6 +115,8 @@ _ABOUT_ROWS: Final = frozenset(
     }
 )
 """Outcomes that reveal what is, or was, stored."""
+_OF_AUTHOR: Final = frozenset({WriteOutcome.TAKEN, WriteOutcome.SUPERSEDED, WriteOutcome.DELETED})
+"""Those that say of a logged-in author's own events that the new one is not stored."""
 
 
 class Judgement(msgspec.Struct, frozen=True, gc=False):
@@ -465,8 +467,8 @@ def _may_be_told(outcome: WriteOutcome, candidate: Candidate, world: World) -> b
         return False
     if row.group is None and candidate.group is None:
         return True
-    if outcome is WriteOutcome.DELETED and candidate.event.pubkey in sender.authenticated:
-        return True  # nobody reads rows of a group that does not exist: a 9007 of before a vanish
+    if outcome in _OF_AUTHOR and candidate.event.pubkey in sender.authenticated:
+        return True  # also who has left the group, or whose 9007 of before a vanish made one
     return may_know_by_id(row, seen_by_sender(candidate, world), world)
 
 

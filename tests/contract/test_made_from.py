@@ -167,6 +167,19 @@ async def test_what_retention_swept_may_be_written_again(home: Home) -> None:
     assert await home.take(late, logins=LOGINS) == [STORED]
 
 
+async def test_what_was_deleted_stays_so_when_a_later_version_is_swept(home: Home) -> None:
+    """By another client, without `made-from`: the tombstones of both are by the address."""
+    home.state.enforce(policy_of("open", SWEPT))
+    first = alice.sign(30023, [["d", "a"]], "one", home.now - 100_000)
+    request = home.made(alice, 5, ["a", f"30023:{alice.pubkey}:a"], at=home.now - 95_000)
+    later = alice.sign(30023, [["d", "a"]], "new", home.now - 90_000)
+    assert await home.take(first, request, later, logins=LOGINS) == [STORED] * 3
+    await home.sweep.once()
+    assert await stored(home) == []
+    late = version(home, "one, and more", 20, first)
+    assert await home.take(late, logins=LOGINS) == [BASE_DELETED]
+
+
 @pytest.mark.proves("N01-96")
 async def test_what_others_deleted_is_told_to_nobody(home: Home) -> None:
     """The tag may name any id: of a message that an admin deleted, of somebody else's version."""

@@ -675,7 +675,7 @@ def test_a_tombstone_is_only_needed_where_one_version_is_kept() -> None:
     """N40-08."""
     article = unsigned(alice, 30023, [["d", "x"]], at=OLD)
     slotted = Stored(1, article, slot=Slot(alice.pubkey, 30023, "x"), version=OLD)
-    expected = Tombstone(f"a:30023:{alice.pubkey}:x", alice.pubkey, OLD, "swept")
+    expected = Tombstone(f"a:30023:{alice.pubkey}:x", "", OLD, "swept")
     for keep in (Keep.LATEST, Keep.LATEST_TS):
         assert tombstone_for(slotted, keep, "swept") == expected
         assert tombstone_for(row(2, dated(OLD)), keep, "swept") is None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cast import admin, alice, bob, carol, owner, stranger
+from tests.cast import admin, alice, bob, carol, owner, robot, stranger
 from tests.harness.reference_store import ReferenceStore
 from tests.harness.relay_in_process import (
     DELETED,
@@ -166,6 +166,27 @@ async def test_an_address_in_a_hidden_group_is_refused_outside_for_its_readers_a
                     assert await home.take(version, version, logins=keys) == [STORED] * 2
                 assert await home.take(version, logins=[alice.pubkey]) == [elsewhere]
         assert len(await home.found(kinds=[30023])) == 1
+
+
+@pytest.mark.proves("N01-96")
+@pytest.mark.parametrize(("kind", "name"), [(30078, "nmem:pin:y"), (30095, "hk1:aa")])
+async def test_who_has_left_a_hidden_group_is_told_what_is_not_stored_of_their_own(
+    kind: int, name: str
+) -> None:
+    """A client takes OK true without a text for stored, and drops its own. Of a 30095 the first
+    one stays."""
+    async with Home(ReferenceStore(), policy_of("open", '[memory]\nschema = "off"\n')) as home:
+        await home.do(admin, 9007, ["hidden"], h="cave")
+        await home.do(admin, 9000, ["p", robot.pubkey], h="cave")
+        tags = [["d", name], ["hk", "hk1"], ["ts", str(home.now)]]
+        await home.do(robot, kind, *tags, h="cave")
+        await home.do(admin, 9001, ["p", robot.pubkey], h="cave")
+        other = home.made(robot, kind, *tags, at=home.now - 1, content="written offline")
+        for keys in ((), (stranger.pubkey,)):
+            assert await home.take(other, logins=keys) == [STORED]
+        ((_, text),) = await home.take(other, logins=[robot.pubkey])
+        assert text.startswith("duplicate: ")
+        assert len(await home.found(kinds=[kind])) == 1
 
 
 @pytest.mark.proves("N09-02", "N01-96")
