@@ -223,12 +223,6 @@ def _admins_of(group: str) -> str:
     return f"h:{group}"
 
 
-def tombstone_in_group(event_id: str, group: str) -> Tombstone:
-    """Refuses the event in this group, for an imported 9005 whose targets are not there: it may
-    name ids of any events, and nobody knows which of them were of the group."""
-    return Tombstone(event_target(event_id), _admins_of(group), None, _OF_ADMIN)
-
-
 def tombstone_of_slot(row: Stored, why: str) -> Tombstone | None:
     """Refuses what the row had replaced, and the row: whoever has an older version could send it
     again. None: all versions are kept."""
@@ -318,6 +312,16 @@ def delete_named(
             add_tombstone(stone, found, plan)
             _add_versions_tombstone(row, why, found, plan)
     return rows
+
+
+def delete_in_group(event: Event, event_id: str, group: str, found: Found, plan: WritePlan) -> None:
+    """For an id that an imported 9005 names and that is not there: delete an old version, and
+    refuse the event, in this group. The 9005 may name ids of any events, and nobody knows which of
+    them were of the group."""
+    cause = DeletedBy(event.id, "", _OF_ADMIN)
+    plan.forgotten.append(Forgotten(found.last_seq, id=event_id, cause=cause, group=group))
+    stone = Tombstone(event_target(event_id), _admins_of(group), None, _OF_ADMIN)
+    add_tombstone(stone, found, plan)
 
 
 def note_erased(request: Event, rows: Iterable[Stored], plan: WritePlan, now: int) -> None:

@@ -168,6 +168,7 @@ class Forgotten(NamedTuple):
     until: int | None = None
     """Greatest created_at."""
     cause: DeletedBy | None = None
+    group: str | None = None
 
 
 class OldVersion(NamedTuple):

@@ -43,6 +43,7 @@ from relay.lifecycle.deletion import (
     add_tombstone,
     delete_banned_author,
     delete_by_author,
+    delete_in_group,
     delete_named,
     is_group_record,
     note_erased,
@@ -51,7 +52,6 @@ from relay.lifecycle.deletion import (
     remaining_records,
     remove,
     remove_by_id,
-    tombstone_in_group,
     tombstone_of_banned,
     tombstone_of_id,
     tombstone_of_slot,
@@ -445,7 +445,7 @@ class Batch:
             removed = {*ruling.removes}
             for event_id in action.ids:
                 if event_id not in removed and event_id not in self._found.rows:
-                    self._keep_out(tombstone_in_group(event_id, group_id))
+                    delete_in_group(candidate.event, event_id, group_id, self._found, self.plan)
         for event_id in ruling.superseded:
             remove_by_id(event_id, self._found, self.plan)
             # Or who has it could send it again, after its author has left too (N29-35).

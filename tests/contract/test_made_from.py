@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.facts import Origin
+from relay.lifecycle.rows import Slot
 from relay.nostr.event import made_from
 from tests.cast import admin, alice, bob
 from tests.harness.relay_in_process import DELETED, STORED, Home, policy_of
@@ -154,6 +155,25 @@ async def test_of_a_version_that_was_never_here_nothing_is_known(home: Home, how
     assert await home.take(first, deletion(home, how, first), logins=LOGINS) == [STORED] * 2
     late = version(home, "two", 20, unknown)
     assert await home.take(late, logins=LOGINS) == [STORED]
+
+
+@pytest.mark.proves("N29-52")
+@pytest.mark.parametrize("group", ["tea", "coffee"])
+async def test_an_imported_9005_deletes_an_old_version_of_its_group(home: Home, group: str) -> None:
+    """An admin deleted it elsewhere, before there was a newer one."""
+    first = version(home, "one", 60, None, h="tea")
+    await home.do(admin, 9007, h="coffee")
+    assert await home.take(first, version(home, "two", 30, first, h="tea")) == [STORED] * 2
+    assert await versions(home) == ["two", "one"]
+    request = home.made(admin, 9005, ["e", first.id], h=group)
+    assert await home.take(request, origin=Origin.TRUSTED_IMPORT) == [STORED]
+    assert await versions(home) == (["two"] if group == "tea" else ["two", "one"])
+
+
+async def versions(home: Home) -> list[str]:
+    slot = Slot(alice.pubkey, 30023, "a")
+    rows = await home.store.versions(slot, before=None, limit=9, now=home.now)
+    return [row.event.content for row in rows]
 
 
 async def test_what_retention_swept_may_be_written_again(home: Home) -> None:

@@ -334,6 +334,7 @@ class ReferenceStore:
                 and seq <= named.upto
                 and named.by in (None, event.pubkey)
                 and (named.until is None or event.created_at <= named.until)
+                and named.group in (None, row.group)
             ):
                 del self._old[seq]
                 if named.cause is not None:

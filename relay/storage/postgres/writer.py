@@ -316,7 +316,7 @@ class Writer:
             await self._forget(db, change, None, "forget_over_number", list(these), most)
 
     async def _forget_named(self, db: Any, plan: WritePlan, change: _Change) -> None:
-        for upto, slot, id_, by, until, cause in plan.forgotten:
+        for upto, slot, id_, by, until, cause, group in plan.forgotten:
             if slot is not None:
                 by = slot.pubkey
             wanted = (
@@ -325,6 +325,7 @@ class Writer:
                 upto,
                 None if by is None else bytes.fromhex(by),
                 until,
+                None if group is None else group.encode(),
             )
             erasure = plan.erasure_of_versions(cause)
             gone = await self._forget(db, change, erasure, "forget_named", *wanted)

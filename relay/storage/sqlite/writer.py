@@ -434,7 +434,7 @@ class Writer:
 
     def _forget_named(self, plan: WritePlan, change: _Change) -> None:
         has_any = plan.forgotten and self._db.execute(QUERIES["has_old"]).fetchone()
-        for upto, slot, id_, by, until, cause in plan.forgotten if has_any else ():
+        for upto, slot, id_, by, until, cause, group in plan.forgotten if has_any else ():
             if slot is not None:
                 by = slot.pubkey
             wanted: dict[str, Value] = {
@@ -443,6 +443,7 @@ class Writer:
                 "upto": upto,
                 "by": None if by is None else bytes.fromhex(by),
                 "until": until,
+                "grp": group,
             }
             erasure = plan.erasure_of_versions(cause)
             gone = self._forget_found(change, "old_named", wanted, erasure)

@@ -317,10 +317,11 @@ ORDER BY found.before;
 DELETE FROM old_versions AS o WHERE o.seq = ANY($1::bigint[])
 RETURNING o.seq, o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
 
--- :forget_named  slot or null, id or null, upto, by or null, until or null -> as `forget_by_seq`
+-- :forget_named  slot or null, id or null, upto, by or null, until or null, group or null -> as `forget_by_seq`
 DELETE FROM old_versions AS o
 WHERE (o.slot = $1::bigint OR o.id = $2::bytea) AND o.seq <= $3
 AND ($4::bytea IS NULL OR o.pubkey = $4) AND ($5::bigint IS NULL OR o.created_at <= $5)
+AND ($6::bytea IS NULL OR o.grp = $6)
 RETURNING o.seq, o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
 
 -- :forget_over_number  [slot], number that is kept -> as `forget_by_seq`

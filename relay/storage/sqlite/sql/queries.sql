@@ -231,10 +231,11 @@ FROM json_each(:seqs) AS j CROSS JOIN old_versions AS o ON o.seq = j.value;
 -- :has_old  -> a row if there are old versions
 SELECT 1 FROM old_versions LIMIT 1;
 
--- :old_named  slot or null, id or null, upto, by or null, until or null -> as `old_by_seq`
+-- :old_named  slot or null, id or null, upto, by or null, until or null, group or null -> as `old_by_seq`
 SELECT seq, id, pubkey, kind, ifnull(grp, ''), length(raw) FROM old_versions
 WHERE (slot = :slot OR id = :id) AND seq <= :upto
-AND (:by IS NULL OR pubkey = :by) AND (:until IS NULL OR created_at <= :until);
+AND (:by IS NULL OR pubkey = :by) AND (:until IS NULL OR created_at <= :until)
+AND (:grp IS NULL OR grp = :grp);
 
 -- :old_over_number  [slot], number that is kept -> as `old_by_seq`
 SELECT o.seq, o.id, o.pubkey, o.kind, ifnull(o.grp, ''), length(o.raw)
