@@ -56,6 +56,7 @@ class Subscription:
         "cursor",
         "filters",
         "is_closed",
+        "is_indexed",
         "last_delivery",
         "outbox",
         "reader",
@@ -78,6 +79,8 @@ class Subscription:
         self.backlog: Backlog | None = None
         """None: live rows are sent at once."""
         self.is_closed = False
+        """Nothing is delivered any more."""
+        self.is_indexed = False
         self.last_delivery = 0
         """Number of the last row delivered, so that a row that matches two filters is sent once.
         The number and not the row: thousands of subscriptions would each keep a row in memory."""
@@ -311,6 +314,7 @@ class Fanout:
                     if search is not None:
                         self._matcher.prepare(search)
         self._live.add(subscription, subscription.filters)
+        subscription.is_indexed = True
 
     def _delay(self, subscription: Subscription, row: Stored, filter_: Filter) -> None:
         backlog = subscription.backlog
@@ -320,15 +324,20 @@ class Fanout:
         if backlog.has_overflowed:  # what still comes is not for it: CLOSED follows
             self._forget(subscription)
 
-    def close(self, subscription: Subscription) -> None:
-        if subscription.is_closed:
-            return
-        if not subscription.has_overflowed:  # else it is forgotten since then
-            self._forget(subscription)
+    def end(self, subscription: Subscription) -> None:
+        """From now on nothing is delivered to it; `close` follows, which takes time for each value
+        of its filters."""
         subscription.is_closed = True
         subscription.end_backlog()
 
+    def close(self, subscription: Subscription) -> None:
+        self.end(subscription)
+        self._forget(subscription)
+
     def _forget(self, subscription: Subscription) -> None:
+        if not subscription.is_indexed:  # it left when its backlog overflowed
+            return
+        subscription.is_indexed = False
         known = self._costs.pop(id(subscription), None)
         if known is not None:
             costs, is_unknown = known

@@ -94,6 +94,8 @@ class QueryQueue:
         self._peer = peer
         self._open: list[Subscription] = []
         """At most `max_subscriptions`. Not a dict: see `Session`."""
+        self._ended: list[Subscription] | tuple[()] = ()
+        """Closed, and still to be removed from the index."""
         self._catching_up: dict[str, tuple[Subscription, float, str]] = {}
         """With the time at which each was queued, and the id of its request."""
         self._counts: list[tuple[str, tuple[Filter, ...], str]] = []
@@ -145,13 +147,28 @@ class QueryQueue:
                 self._queries.stop(subscription)
                 return
 
+    def end_all(self) -> None:
+        """Nothing more is sent for any REQ. Others have turns while they leave the index."""
+        if self._open:
+            self._end_open()
+            self._start()
+
+    def _end_open(self) -> None:
+        self._catching_up.clear()
+        for subscription in self._open:
+            self._queries.end(subscription)
+        self._ended = [*self._ended, *self._open]
+        self._open.clear()
+
     def _start(self) -> None:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="queries")
 
     async def _run(self) -> None:
-        while self._catching_up or self._counts:
-            if self._catching_up:
+        while self._ended or self._catching_up or self._counts:
+            if self._ended:
+                await self._leave_index()
+            elif self._catching_up:
                 subscription, since, request = self._catching_up.pop(next(iter(self._catching_up)))
                 REQUEST.set(partial(str, request))
                 await self._turn(subscription.filters)
@@ -205,7 +222,7 @@ class QueryQueue:
 
     async def aclose(self) -> None:
         """The connection is closed. Others have turns between its subscriptions."""
-        self._catching_up.clear()
+        self._end_open()
         self._counts.clear()
         # Not kept: the exception of the task holds its frames, and these hold rows and this object.
         task, self._task = self._task, None
@@ -213,21 +230,23 @@ class QueryQueue:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-            is_over = False
-            while self._open:
-                # Before the first too: hundreds of connections may be closed at the same time.
-                if is_over or not self._peer.has_time:
-                    await self._peer.turn(0.0)
-                    if not self._open:  # cancelled meanwhile
-                        break
-                began = perf_counter()
-                self._queries.stop(self._open.pop())
-                is_over = self._peer.worked(perf_counter() - began)
+            await self._leave_index()
         finally:
-            for subscription in self._open:
+            for subscription in self._ended:
                 self._queries.stop(subscription)
-            self._open.clear()
+            self._ended = ()
             self._hold(-self._values)
+
+    async def _leave_index(self) -> None:
+        is_over = False
+        while self._ended:
+            # Before the first too: hundreds of connections may be closed at the same time.
+            if is_over or not self._peer.has_time:
+                await self._peer.turn(0.0)
+            began = perf_counter()
+            self._queries.stop(self._ended.pop())
+            is_over = self._peer.worked(perf_counter() - began)
+        self._ended = ()
 
 
 class QueryRunner:
@@ -360,6 +379,10 @@ class QueryRunner:
         self._metrics.read.plan.add(began - arrived)
         subscription.begin_backlog(_MAX_BACKLOG).is_long = is_long
         return subscription
+
+    def end(self, subscription: Subscription) -> None:
+        """Nothing more is sent for it; `stop` follows."""
+        self._fanout.end(subscription)
 
     def stop(self, subscription: Subscription) -> None:
         self._fanout.close(subscription)

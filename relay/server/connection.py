@@ -455,21 +455,19 @@ class Connection:
     def close_subscriptions(self) -> None:
         """One of its keys was banned: close what is open; `gate` refuses further requests
         (N42-16)."""
+        self._queries.end_all()
         for sub in self._session.open:
-            self._queries.cancel(sub)
             self.closed_by_relay(sub)
             self.outbox.put(messages.closed(sub, BANNED.refused()))
 
     def close_blocked(self) -> None:
         """Its address was blocked (N86-27)."""
-        for sub in self._session.open:
-            self._queries.cancel(sub)
+        self._queries.end_all()
         self._hang_up(POLICY_VIOLATION, "blocked: your address is blocked")
 
     def close_displaced(self) -> None:
         """Its place was given to another connection."""
-        for sub in self._session.open:
-            self._queries.cancel(sub)
+        self._queries.end_all()
         transport = self._request.transport
         unsent = self.outbox.buffered_bytes
         if transport is not None and unsent >= self._outbox_bytes // _IS_READING_SHARE:
@@ -720,8 +718,7 @@ class Connection:
 
     def _too_slow(self) -> None:
         self._services.metrics.too_slow()
-        for sub in self._session.open:
-            self._queries.cancel(sub)
+        self._queries.end_all()
         self.outbox.discard()  # nobody would read it in time, and it takes the loop 1 ms a megabyte
         self._hang_up(WSCloseCode.TRY_AGAIN_LATER, f"{_SLOW.prefix}: {_SLOW.text}")
 
@@ -749,8 +746,8 @@ class Connection:
         """The relay stops: CLOSED for what is open, the OKs that are still due, a close frame."""
         self._is_stopping = True
         code, said = why.value
+        self._queries.end_all()
         for sub in self._session.open:
-            self._queries.cancel(sub)
             self.outbox.put(messages.closed(sub, said))
         if self._unanswered:
             self._all_answered = asyncio.Event()

@@ -655,21 +655,57 @@ async def test_others_have_turns_while_subscriptions_are_closed_with_their_conne
     assert len(relay.fanout) == 0
 
 
-async def test_subscriptions_may_be_cancelled_while_their_connection_is_closed(
+async def test_others_have_turns_while_all_subscriptions_of_a_connection_end(
     relay: QuerySide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The relay stops, or the client's key is banned."""
-    client = Client()
+    """200 connections of thousands of values took a second of the loop when the relay stopped.
+    Nothing is sent to those that have ended, and new ones may have their ids."""
+    client, left = Client(), list[int]()
     queue = QueryQueue(relay.queries, client)
-    queue.subscribe("s", (asked(),))
+    for number in range(4):
+        queue.subscribe(f"{number}", (asked(kinds=[1]),))
     await settled()
     client.has_time = False
 
     async def turn(seconds: float) -> None:
-        queue.cancel("s")
+        left.append(len(relay.fanout))
 
     monkeypatch.setattr(client, "turn", turn)
+    monkeypatch.setattr(client, "worked", lambda _: True)
+    queue.end_all()
+    queue.subscribe("0", (asked(kinds=[7]),))
+    assert len(relay.fanout) == 5
+    await relay.write(note("for those that have ended"), note("for the new one", kind=7))
+    await settled()
+    assert [client.stream(f"{number}") for number in range(4)] == [
+        ["<EOSE>", "<EOSE>", "for the new one"],
+        *[["<EOSE>"]] * 3,
+    ]
+    assert sorted(left)[-4:] == [2, 3, 4, 5]
+    assert len(relay.fanout) == 1
+
+
+@pytest.mark.parametrize("is_closing", [True, False])
+async def test_subscriptions_may_end_while_their_connection_is_closed(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch, *, is_closing: bool
+) -> None:
+    """The relay stops, or the client's key is banned."""
+    client = Client()
+    queue = QueryQueue(relay.queries, client)
+    for sub in ("a", "b"):
+        queue.subscribe(sub, (asked(),))
+    await settled()
+    client.has_time = False
+
+    async def turn(seconds: float) -> None:
+        queue.end_all()
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(client, "turn", turn)
+    if not is_closing:
+        queue.end_all()
     await queue.aclose()
+    await settled()
     assert len(relay.fanout) == 0
 
 

@@ -17,6 +17,7 @@ from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType
 from relay.groups.actions import Flag
 from relay.groups.group import Group
 from relay.lifecycle.rows import Stored
+from relay.server.connection import Connection, Stop
 from relay.server.turns import Account, Turns
 from tests.cast import admin, alice, bob, stranger
 from tests.contract.writing import unsigned, write
@@ -24,7 +25,7 @@ from tests.harness.relay_program import eventually, until
 from tests.unit.server.test_app import NOW, Relay, Visit, serving
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
@@ -737,6 +738,46 @@ async def test_a_closed_client_can_read_the_reason() -> None:
 
 
 # the end -----------------------------------------------------------------------------------------
+
+
+async def _stop(connection: Connection) -> None:
+    asyncio.get_running_loop().create_task(connection.stop(Stop.FOR_GOOD))
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [
+        (Connection.close_displaced, 1013),
+        (Connection.close_blocked, 1008),
+        (Connection.close_unread, 1006),
+        (Connection._too_slow, 1013),
+        (Connection.close_subscriptions, None),
+        (_stop, 1001),
+    ],
+)
+async def test_nothing_more_is_sent_to_subscriptions_that_leave_the_index_in_turns(
+    relay: Relay, ends: Callable[[Connection], Awaitable[None] | None], code: int | None
+) -> None:
+    """200 connections of thousands of filter values took a second of the loop when the relay
+    stopped."""
+    visit = await relay.visit()
+    for sub in ("a", "b"):
+        await visit.asks({"kinds": [7]}, sub=sub)
+    (connection,) = relay.server.connections
+    if (ending := ends(connection)) is not None:
+        await ending
+    assert len(relay.fanout) == 2
+    deque(relay.fanout.deliver([Stored(1, unsigned(alice, 7))]))
+    if code is None:
+        heard = [await visit.hears(), await visit.hears()]
+        assert await visit.asks({"kinds": [1]}) == [["EOSE", "s"]]
+        await visit.says("CLOSE", "s")
+    else:
+        *heard, end = await visit.hears_all()
+        assert end == ["closed", code]
+    assert [frame[0] for frame in heard] == ["CLOSED"] * len(heard)
+    await eventually("they have left", lambda: len(relay.fanout) == 0)
 
 
 async def test_a_lost_connection_leaves_nothing_but_its_event(relay: Relay) -> None:
