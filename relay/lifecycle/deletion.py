@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 MAX_TARGETS: Final = 1000
-"""Ids and addresses that a kind 5 of a client names. Each takes the writer 12 us, and a page of the
-file is written for the tombstone of most."""
+"""Ids and addresses that a kind 5 or 9005 of a client names. Each takes the writer 12 us, and a
+page of the file is written for the tombstone of most."""
 _OF_AUTHOR: Final = "kind 5"
 _OF_ADMIN: Final = "9005"
 _VANISH: Final = "kind 62"
@@ -74,8 +74,9 @@ def deletion_targets(event: Event) -> DeletionTargets:
 
 
 def check_number_of_targets(event: Event) -> Reject | None:
-    """Why a kind 5 names too many."""
-    if event.kind != kinds.DELETION or len(event.tags) <= MAX_TARGETS:
+    """Why a kind 5 or 9005 names too many."""
+    is_deletion = event.kind == kinds.DELETION or event.kind == kinds.DELETE_EVENT
+    if not is_deletion or len(event.tags) <= MAX_TARGETS:
         return None
     number = len(event.tag_values("e")) + len(event.tag_values("a"))
     if number <= MAX_TARGETS:
