@@ -24,9 +24,10 @@ from relay.client.withdrawn import withdrawn
 from relay.client.writer import Outcome, Writer, address_filter
 from relay.errors import Prefix
 from relay.memory.draft import Draft
+from relay.memory.snowclaw.edit_dates import NOTED_UNTIL, noted_until
 from relay.nostr import kinds
 from relay.nostr.event import Address
-from relay.nostr.nip09 import named_by, request, target_name, targets_of, version_target
+from relay.nostr.nip09 import EVER, named_by, request, target_name, targets_of, version_target
 from relay.nostr.nip42 import relay_address
 
 if TYPE_CHECKING:
@@ -251,10 +252,16 @@ class MemoryClient(BaseClient):
         targets = [*targets_of(deletion), *map(version_target, gone)]
         try:
             if self._spool is not None:
-                # What waits may have been written after a deletion by a clock that is ahead.
+                # What waits may have been noted after that, or after a deletion by a clock that is
+                # ahead.
                 ids, now = set(deletion.tag_values("e")), self._client.now()
+                until = noted_until(deletion) if deletion.has_tag(NOTED_UNTIL) else EVER
+                of_waiting = [
+                    each if each.name in ids else each._replace(until=min(each.until, until))
+                    for each in targets
+                ]
                 sure = [
-                    each for each in targets if each.name in ids or not is_ahead(each.until, now)
+                    each for each in of_waiting if each.name in ids or not is_ahead(each.until, now)
                 ]
                 await asyncio.to_thread(self._spool.drop, sure)
         finally:

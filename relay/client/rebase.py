@@ -20,7 +20,7 @@ from relay.client.clocks import is_ahead
 from relay.client.errors import PublishRefused, QueryClosed
 from relay.errors import Invalid
 from relay.memory.draft import Draft
-from relay.memory.snowclaw.edit_dates import Deleted
+from relay.memory.snowclaw.edit_dates import Deleted, noted_until
 from relay.memory.snowclaw.keys import memory_scope
 from relay.memory.snowclaw.records import newest
 from relay.memory.snowclaw.working_copy import is_private
@@ -30,13 +30,12 @@ from relay.nostr.event import MADE_FROM, Address, address_of, made_from
 from relay.nostr.nip09 import request_by_id
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from relay.client.client import Client
     from relay.client.spool import Waiting
     from relay.memory.snowclaw.working_copy import WorkingCopy
     from relay.nostr.event import Event
-    from relay.nostr.nip09 import Target
 
 
 class Rebase:
@@ -77,10 +76,11 @@ class Rebase:
         known = self._working_copy.addresses(event.d)
         return {str(Address(event.pubkey, event.kind, d)) for d in known}
 
-    async def made_of_deleted(self, deletion: Event) -> list[Event]:
+    async def made_of_deleted(self, deletion: Event, done: Collection[str]) -> list[Event]:
         """Versions that another machine stored before this deletion came to the relay: made of what
         it deletes, they hold that, and are younger. None of a record that was deleted again since:
-        they begin anew. Raises ClientError."""
+        they begin anew. `done`: deletions that do not count as that, this one too. Raises
+        ClientError."""
         author = self._working_copy.agent
         found: list[Event] = []
         for address in map(address_of, deletion.tag_values("a")):
@@ -98,7 +98,13 @@ class Rebase:
                 answer = await self._client.query(versions, again)
             except QueryClosed:
                 continue  # this key may not read them
-            if all(each.kind == kinds.APP_DATA or each.id == deletion.id for each in answer):
+            is_again = any(
+                each.kind == kinds.DELETION
+                and each.id not in done
+                and noted_until(each) >= deletion.created_at
+                for each in answer
+            )
+            if not is_again:
                 found += [each for each in answer if each.kind == kinds.APP_DATA]
         return [
             each
@@ -109,10 +115,6 @@ class Rebase:
     def note_deletion(self, deletion: Event) -> None:
         """One's own: it drops no edit that is made from now on."""
         self._working_copy.note_deletion(deletion)
-
-    def note_deleted(self, versions: Iterable[Target]) -> None:
-        """What is written next of these records is newer."""
-        self._working_copy.note_deleted((each.name, each.until) for each in versions)
 
     def drop(self, version: Event) -> None:
         """Forget a version that is deleted: the next one holds nothing of it."""
@@ -168,7 +170,8 @@ class Rebase:
         now = self._client.now()
         for deletion in deletions:
             self.take(deletion)
-        until = max((d.created_at for d in deletions if not is_ahead(d.created_at, now)), default=0)
+        dates_of_deletions = map(noted_until, deletions)
+        until = max((at for at in dates_of_deletions if not is_ahead(at, now)), default=0)
         if event.created_at <= until or any(event.id in d.tag_values("e") for d in deletions):
             if stored is not None:
                 self.take(stored)

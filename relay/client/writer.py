@@ -29,11 +29,12 @@ from relay.client.errors import TEMPORARY, ClientClosed, ClientError, PublishRef
 from relay.errors import ANOTHER_VERSION, VERSION_DELETED, Invalid, Prefix
 from relay.memory.draft import Draft
 from relay.memory.fields import whole_number
+from relay.memory.snowclaw.edit_dates import noted_until, request_of_made
 from relay.memory.unreadable import next_created_at
 from relay.nostr.event import Address, address_of, made_from
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import DELETION, KindClass, class_of
-from relay.nostr.nip09 import named_by, request_by_id, targets_of, version_target
+from relay.nostr.nip09 import named_by, targets_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -277,25 +278,25 @@ class Writer:
         return Outcome.DUPLICATE if reply.is_duplicate else Outcome.STORED
 
     async def _delete_made_of(self, deletion: Event, rebase: Rebase) -> None:
-        """Delete, too, what was made of the deleted versions before the relay had the deletion. By
-        id: what was noted here since then is younger than the deletion."""
-        named = set(deletion.tag_values("e"))
+        """Delete, too, what was made of the deleted versions before the relay had the deletion, and
+        each version up to that: whoever has one could send it again. What was noted since then, and
+        waits, is younger than the deletion, and is dated after these."""
+        named, done = {*deletion.tag_values("e")}, {deletion.id}
         for _ in range(_MAX_ATTEMPTS):
             # Others a relay that does not delete them would give for ever.
-            found = [e for e in await rebase.made_of_deleted(deletion) if e.id not in named]
+            found = [e for e in await rebase.made_of_deleted(deletion, done) if e.id not in named]
             if not found:
                 return
-            named.update(event.id for event in found)
-            again = self.signed(Draft(DELETION, request_by_id(found), "", self._client.now()))
-            await self._client.publish(again)
-            rebase.take(again)
-            # What waits is dated after them: to others they, and all before them, are deleted.
-            versions = [version_target(event) for event in found]
-            rebase.note_deleted(versions)
-            if self._cache is not None:
-                with suppress(OSError):
-                    targets = [*targets_of(again), *versions]
-                    await asyncio.to_thread(self._cache.delete, targets)
+            for event in found:
+                tags = request_of_made(event, noted_until(deletion))
+                again = self.signed(Draft(DELETION, tags, "", event.created_at))
+                await self._client.publish(again)
+                named.add(event.id)
+                done.add(again.id)
+                rebase.take(again)
+                if self._cache is not None:
+                    with suppress(OSError):
+                        await asyncio.to_thread(self._cache.delete, targets_of(again))
 
     async def _send_backlog(self, spool: Spool) -> None:
         with suppress(ClientClosed):

@@ -1,8 +1,12 @@
 """When each text of a version that waits for the relay was noted.
 
 A deletion is for what was noted up to its date, and a waiting version may hold what was noted
-before that and after it. Of each text only a keyed hash is kept: beside an encrypted record it
-tells nothing to who reads the file.
+before that and after it. A deletion of a version that was made of what was forgotten has that
+version's date, so that a relay refuses what it replaced too, and is for what was noted up to the
+first deletion, whose date it names.
+
+Of each text only a keyed hash is kept: beside an encrypted record it tells nothing to who reads the
+file.
 """
 
 from __future__ import annotations
@@ -10,27 +14,46 @@ from __future__ import annotations
 import hmac
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from relay.memory.fields import whole_number
 from relay.memory.snowclaw.groups import GroupMemory
 from relay.memory.snowclaw.users import UserMemory
+from relay.nostr.nip09 import address_tags, request_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from relay.nostr.event import Event
+
     EditDates = Mapping[str, int]
     """Hash of a text → when it was noted, Unix seconds; 0: the version before had it."""
+
+NOTED_UNTIL: Final = "noted-until"
+"""Tag of a kind 5: see `noted_until`. This project's own; docs/interop.md describes it."""
 
 T = TypeVar("T")
 M = TypeVar("M", UserMemory, GroupMemory, tuple[str, ...])
 """Of a user or group, or private notes."""
 
 
+def noted_until(deletion: Event) -> int:
+    """Up to when what a kind 5 is for was noted."""
+    until = whole_number(deletion.tag(NOTED_UNTIL))
+    return deletion.created_at if until is None else min(until, deletion.created_at)
+
+
+def request_of_made(version: Event, until: int) -> list[list[str]]:
+    """Tags of a kind 5, dated as this version, that deletes it and all before it. `until`: see
+    `noted_until`."""
+    return [*request_by_id([version]), *address_tags([version]), [NOTED_UNTIL, str(until)]]
+
+
 class Deleted(NamedTuple):
     """What is deleted of a version that is younger than the deletion."""
 
     until: int
-    """`created_at` of the deletion."""
+    """`noted_until` of the deletion."""
     dates: EditDates
     """Of the version's texts; one without a date is as old as the version."""
 

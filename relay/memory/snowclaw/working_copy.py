@@ -18,7 +18,7 @@ from relay.errors import Invalid
 from relay.memory.bounded import BoundedDict
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_draft
 from relay.memory.snowclaw.config import DynamicConfig, GroupConfig
-from relay.memory.snowclaw.edit_dates import edit_dates, without_younger
+from relay.memory.snowclaw.edit_dates import edit_dates, noted_until, without_younger
 from relay.memory.snowclaw.edits import EditReaders, Edits, GroupChanges, UserChanges, added
 from relay.memory.snowclaw.encryption import is_encrypted
 from relay.memory.snowclaw.groups import GroupMemory
@@ -164,7 +164,7 @@ class WorkingCopy:
         )
         for subject in self._subjects_of(deletion, named):
             if subject in self._unsaved:
-                self._unsaved[subject].date_after(deletion.created_at)
+                self._unsaved[subject].date_after(noted_until(deletion))
 
     def note_deleted(self, records: Iterable[tuple[str, int]]) -> None:
         """`target_name` and date of deletions that are known from before."""
@@ -172,13 +172,13 @@ class WorkingCopy:
             self._deleted[name] = max(until, self._deleted.get(name, 0))
 
     def _drop_edits(self, deletion: Event, removed: Iterable[Event]) -> bool:
-        """Drop the edits, up to its date, of the records that another machine deleted. Whether
+        """Drop the edits, up to `noted_until`, of the records that another machine deleted. Whether
         there were any."""
         is_changed = False
         for subject in self._subjects_of(deletion, removed):
             edits = self._unsaved.get(subject)
             if edits is not None:
-                is_changed |= edits.drop_until(deletion.created_at)
+                is_changed |= edits.drop_until(noted_until(deletion))
                 if len(edits) == 0:
                     del self._unsaved[subject]
                     self._to_encrypt.discard(subject)

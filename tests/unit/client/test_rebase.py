@@ -11,13 +11,14 @@ import pytest
 
 from relay.client import Client, Snowclaw
 from relay.client import writer as writer_room
+from relay.client.errors import PublishRefused
 from relay.client.snowclaw_records import SnowclawRecords
 from relay.client.writer import Outcome
 from relay.memory.draft import Draft
 from relay.memory.snowclaw.encryption import is_encrypted
 from relay.nostr import kinds
 from relay.nostr.event import event_from, made_from
-from tests.cast import alice, owner, robot
+from tests.cast import alice, bob, owner, robot
 from tests.harness.erasure import left_of
 from tests.harness.fake_relay import refusing
 from tests.harness.patience import ANSWER_S
@@ -513,8 +514,124 @@ async def test_what_is_forgotten_offline_does_not_stay_in_what_the_other_machine
         await sent(claw)
         assert claw.user(alice.npub) is None
     assert [event for event in fake.events if event.d == ALICE] == []
+    async with Client(fake.url, bob, timeouts=TIMEOUTS) as stranger:  # has kept them all
+        for frame in fake.verbs("EVENT"):
+            if frame[1]["tags"][0] == ["d", ALICE]:
+                with pytest.raises(PublishRefused, match="deleted"):
+                    await stranger.publish(event_from(frame[1]))
     await other.note("afterwards", NOW + 10)
     assert fields(fake)["notes"] == ["afterwards"]
+
+
+@pytest.mark.proves("S-25")
+@pytest.mark.parametrize("is_queued", [True, False], ids=["queued", "unsaved"])
+async def test_what_was_noted_after_a_forget_that_came_late_is_kept(
+    fake: FakeRelay, machines: tuple[Machine, Machine], *, is_queued: bool
+) -> None:
+    """What was stored meanwhile is deleted by a younger deletion, which is for nothing else."""
+    one, other = machines
+    await one.note("secret", NOW)
+    async with apart(one) as claw:
+        one.now = NOW + 4
+        await claw.forget(ALICE)
+    await fake.start()
+    one.now = NOW + 9
+    await other.note("stored", NOW + 5)
+    async with other as claw:
+        await claw._client.wait_connected()
+        await claw.start()
+        if is_queued:
+            await fake.stop()
+            await until(lambda: not claw.is_online)
+        for at, text in ((NOW + 3, "before"), (NOW + 5, "after")):
+            other.now = at
+            claw.note_user(alice.npub, text)
+            if is_queued:
+                await claw.flush()
+        if not is_queued:
+            async with one as claw_of_one:
+                await sent(claw_of_one)
+            await until(lambda: claw._working_copy.own(ALICE) is None)
+    if is_queued:
+        await fake.start()
+        async with one as claw:
+            await sent(claw)
+        async with other as claw:
+            await sent(claw)
+            assert await claw.refused() == []
+    assert fields(fake)["notes"] == ["after"]
+
+
+@pytest.mark.proves("S-25")
+async def test_what_waits_since_a_forget_stays_when_more_is_deleted_with_it(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    """The deletion of the other machine's version comes back from the relay, and is younger."""
+    one, other = machines
+    await one.note("secret", NOW)
+    async with apart(one) as claw:
+        one.now = NOW + 2
+        await claw.forget(ALICE)
+        claw.note_user(alice.npub, "mine")
+        await claw.flush()
+    await fake.start()
+    await other.note("since", NOW + 5)
+    take = fake.on["EVENT"]
+
+    async def put_off(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[1]["kind"] != kinds.DELETION:
+            await visitor.say_no(frame[1]["id"], "rate-limited: slow down")
+        else:
+            await take(visitor, frame)
+
+    fake.on["EVENT"] = put_off
+    one.now = NOW + 9
+    async with one as claw:
+        await claw._client.wait_connected()
+        await claw.start()
+        await fake.until(lambda: len([e for e in fake.events if e.kind == kinds.DELETION]) == 2)
+        await fake.publish(record(TEA, {"notes": ["comes after it"]}))
+        await until(lambda: claw.group("tea") is not None)
+        fake.on["EVENT"] = take
+        await sent(claw)
+    assert fields(fake)["notes"] == ["mine"]
+
+
+@pytest.mark.proves("S-25")
+async def test_what_an_earlier_forget_spared_goes_with_a_later_one(
+    fake: FakeRelay, machines: tuple[Machine, Machine], tmp_path: Path
+) -> None:
+    """Of three machines: what the first deletes anew is no deletion of what the second forgot."""
+    first, other = machines
+    second = Machine(fake, tmp_path / "second")
+    await first.note("secret", NOW)
+    for machine, at in ((first, NOW + 1), (second, NOW + 4)):
+        async with machine as claw:
+            await claw._client.wait_connected()
+            await claw.load()
+            await fake.stop()
+            await until(lambda claw=claw: not claw.is_online)  # type: ignore[misc]
+            machine.now = at
+            await claw.forget(ALICE)
+        await fake.start()
+    async with other as claw:
+        await claw._client.wait_connected()
+        await claw.start()
+        other.now = NOW + 3
+        for count in range(4):  # each version is a second newer
+            claw.note_user(alice.npub, f"stored {count}")
+            await claw.flush()
+        claw.note_user(alice.npub, "between")
+        async with first as claw_of_first:
+            await sent(claw_of_first)
+        await until(lambda: claw._working_copy.own(ALICE) is None)
+        await claw.flush()
+        assert fields(fake)["notes"] == ["between"]
+        other.now = NOW + 8
+        claw.note_user(alice.npub, "more")
+    async with second as claw:
+        await sent(claw)
+    assert [event for event in fake.events if event.d == ALICE] == []
 
 
 @pytest.mark.proves("S-25")

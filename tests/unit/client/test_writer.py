@@ -85,7 +85,8 @@ def latest(fake: FakeRelay) -> None:
         if event.kind == DELETION:
             gone = named_by(event, fake.events)
             deleted.update(each.id for each in gone)
-            until.update((address, event.created_at) for address in event.tag_values("a"))
+            for address in event.tag_values("a"):
+                until[address] = max(until.get(address, 0), event.created_at)
             fake.events[:] = [each for each in fake.events if each not in gone]
             await fake.take(visitor, frame)
             return

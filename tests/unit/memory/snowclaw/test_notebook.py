@@ -239,6 +239,31 @@ def test_under_a_deleted_configuration_the_other_owner_s_holds_again() -> None:
     assert book.config.effective().respond_mode.value == "all"
 
 
+@pytest.mark.parametrize(
+    ("named", "kept"),
+    [
+        (str(AT + 2), ("of 3", "of 5")),
+        ("soon", ()),
+        (str(AT + 99), ()),
+        (None, ()),
+    ],
+)
+def test_a_deletion_is_for_what_was_noted_until_then_if_it_says_so(
+    named: str | None, kept: tuple[str, ...]
+) -> None:
+    """And for each stored version up to its own date."""
+    tag = [] if named is None else [["noted-until", named]]
+    address = ["a", f"30078:{robot.pubkey}:{ALICE}"]
+    book = working_copy(record(ALICE, {"notes": ["stored"]}, at=AT + 5))
+    for at in (1, 3, 5):
+        book.edit_user(book.subject_of(alice.npub), noted(f"of {at}"), at=AT + at)
+    book.apply(robot.sign(kinds.DELETION, [address, *tag], "", AT + 5))
+    assert (notes(book) or ()) == kept
+    # An edit that it spared is no younger for it.
+    book.apply(robot.sign(kinds.DELETION, [address], "", AT + 4))
+    assert (notes(book) or ()) == kept[1:]
+
+
 # -- edits -------------------------------------------------------------------------------------
 
 
