@@ -79,8 +79,7 @@ class Rebase:
     async def made_of_deleted(self, deletion: Event, done: Collection[str]) -> list[Event]:
         """Versions that another machine stored before this deletion came to the relay: made of what
         it deletes, they hold that, and are younger. None of a record that was deleted again since:
-        they begin anew. `done`: deletions that do not count as that, this one too. Raises
-        ClientError."""
+        they begin anew. `done`: deletions that do not count as that. Raises ClientError."""
         author = self._working_copy.agent
         found: list[Event] = []
         for address in map(address_of, deletion.tag_values("a")):
@@ -101,7 +100,7 @@ class Rebase:
             is_again = any(
                 each.kind == kinds.DELETION
                 and each.id not in done
-                and noted_until(each) >= deletion.created_at
+                and _order(each) > _order(deletion)
                 for each in answer
             )
             if not is_again:
@@ -234,3 +233,8 @@ class Rebase:
         if version.id != event.id:
             self._working_copy.withdraw(event)
         self.take(version)
+
+
+def _order(deletion: Event) -> tuple[int, int, str]:
+    """Of two deletions of the same second, one is the later one."""
+    return noted_until(deletion), deletion.created_at, deletion.id

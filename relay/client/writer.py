@@ -281,7 +281,7 @@ class Writer:
         """Delete, too, what was made of the deleted versions before the relay had the deletion, and
         each version up to that: whoever has one could send it again. What was noted since then, and
         waits, is younger than the deletion, and is dated after these."""
-        named, done = {*deletion.tag_values("e")}, {deletion.id}
+        named, done = {*deletion.tag_values("e")}, set[str]()
         for _ in range(_MAX_ATTEMPTS):
             # Others a relay that does not delete them would give for ever.
             found = [e for e in await rebase.made_of_deleted(deletion, done) if e.id not in named]

@@ -524,6 +524,29 @@ async def test_what_is_forgotten_offline_does_not_stay_in_what_the_other_machine
 
 
 @pytest.mark.proves("S-25")
+async def test_what_is_forgotten_under_two_forms_of_the_key_at_once_does_not_stay_either(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    """Each of the two deletions was taken for a later one than the other."""
+    one, _ = machines
+    full = f"snowclaw:memory:npub:{alice.pubkey}"
+    await one.note("secret", NOW)
+    fake.events.append(record(full, {"notes": ["secret"]}, NOW - 9))
+    async with apart(one) as claw:
+        one.now = NOW + 2
+        for d in (ALICE, full):
+            await claw.forget(d)
+        stored = [event for event in fake.events if event.d == ALICE]
+        since = record(ALICE, {"notes": ["secret", "since"]}, NOW + 5, made_from(*stored))
+        fake.events.append(since)
+        fake.events.remove(*stored)
+        one.now = NOW + 9
+        await fake.start()
+        await sent(claw)
+    assert [event for event in fake.events if event.kind != kinds.DELETION] == []
+
+
+@pytest.mark.proves("S-25")
 @pytest.mark.parametrize("is_queued", [True, False], ids=["queued", "unsaved"])
 async def test_what_was_noted_after_a_forget_that_came_late_is_kept(
     fake: FakeRelay, machines: tuple[Machine, Machine], *, is_queued: bool
