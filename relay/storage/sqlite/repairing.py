@@ -97,7 +97,7 @@ class _Repair:
         self._report = report
         self._take_out = take_out
         self._done = done
-        self._check = RowCheck(hashes_of(db), rules)
+        self._check = RowCheck(db, rules)
         self._drops_records = drops_records
         self._unsure: set[str] = set()
         """Groups with a damaged record."""

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -55,7 +56,7 @@ from relay.storage.sqlite.tag_functions import add_functions
 from relay.storage.sqlite.wal import check_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence, Set
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -224,9 +225,16 @@ def _search_snapshot(path: Path) -> sqlite3.Connection | None:
 class RowCheck:
     """One row against its event."""
 
-    def __init__(self, hashes: Hashes, rules: Rules) -> None:
-        self._hashes = hashes
+    def __init__(self, db: sqlite3.Connection, rules: Rules) -> None:
+        self._db = db
+        self._hashes = hashes_of(db)
         self._rules = rules
+
+    @cached_property
+    def _stored_as_all(self) -> Set[int]:
+        """seqs of rows that have no slot and need none: they were stored while all versions were
+        kept."""
+        return {seq for (seq,) in self._db.execute(VERIFY["stored_as_all"])}
 
     def event_of(self, row: Row) -> Event | str:
         """The event, or what is wrong with it. The signature is not checked."""
@@ -249,7 +257,11 @@ class RowCheck:
         keep = self._rules.keep.keep_of(event)
         if keep is Keep.ALL and row.slot is not None:
             keep = Keep.LATEST  # stored under another policy
-        elif row.slot is None and keep_by_kind(event.kind) is Keep.ALL:
+        elif (
+            keep is not Keep.ALL
+            and row.slot is None
+            and (keep_by_kind(event.kind) is Keep.ALL or row.seq in self._stored_as_all)
+        ):
             keep = Keep.ALL  # likewise
         return slot_of(event, keep), keep
 
@@ -288,7 +300,7 @@ class _Verification:
         self._now = now
         self._hashes = hashes_of(db)
         self._index_tags = index_tags_of(db)
-        self._check = RowCheck(self._hashes, rules)
+        self._check = RowCheck(db, rules)
         self._tags_upto: int = db.execute(QUERIES["get_meta"], ("tags_upto",)).fetchone()[0]
         self._total, newest = db.execute(VERIFY["state"]).fetchone()
         self._newest: int = newest or 0

@@ -243,6 +243,39 @@ def test_of_two_rows_in_one_slot_the_newer_stays(folder: Path) -> None:
     assert "oolong" not in text
 
 
+@pytest.mark.parametrize("newest", ["stored", "banned"])
+def test_what_was_stored_while_all_versions_were_kept_stays(folder: Path, newest: str) -> None:
+    """The repair removed versions that the relay served, since they are older than the newest."""
+    rules = folder / "policies" / "90-keep.toml"
+    lines = folder.parent / "versions.jsonl"
+    now = int(time.time())
+    for keep, numbers in (("all", [1, 2]), ("latest", [3])):
+        rules.write_text(
+            f'[[retention]]\nname = "essays"\nmatch = {{ kinds = [30023] }}\nkeep = "{keep}"\n'
+        )
+        versions = [
+            cast.alice.sign(30023, [["d", "tea"]], f"version {number}", now - 10 + number)
+            for number in numbers
+        ]
+        lines.write_bytes(b"\n".join(event.raw for event in versions))
+        assert rookery("import", lines, "--data", folder)[1] == 0
+    if newest == "banned":
+        with closing(connection(folder / "rookery.db")) as db:
+            db.execute(
+                "INSERT INTO tombstones VALUES (?, '', ?, 'ban', NULL)",
+                (f"s:30023:{cast.alice.pubkey}:tea", now - 7),
+            )
+            db.execute("DELETE FROM events WHERE seq = (SELECT max(seq) FROM events)")
+            db.commit()
+    before = exported(folder)
+    assert "version 1" in before
+    assert "version 2" in before
+    repaired = as_json("verify", "--data", folder, "--repair")
+    assert "slot" not in repaired["counts"]
+    assert "tombstone" not in repaired["counts"]
+    assert exported(folder) == before
+
+
 def test_a_record_of_a_group_stays_although_its_signature_is_wrong(folder: Path) -> None:
     """Without a 9001 the member whom it removed would be one again."""
     plant(

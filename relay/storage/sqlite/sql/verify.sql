@@ -19,6 +19,21 @@ SELECT slot FROM events WHERE slot IS NOT NULL GROUP BY slot HAVING count(*) > 1
 -- :rows_of_slot  slot -> columns of a row
 SELECT seq, raw, grp, quiet, slot, version, expires_at FROM events WHERE slot = ?;
 
+-- :stored_as_all  -> seqs of rows without a slot, of kinds of which NIP-01 keeps the newest version,
+-- where another row has the same address or the newest was removed
+WITH versions AS (
+    SELECT seq, slot, kind, pubkey, iif(kind < 30000, '', d) AS d FROM events
+    WHERE kind IN (0, 3) OR kind BETWEEN 10000 AND 19999 OR kind BETWEEN 30000 AND 39999
+)
+SELECT seq FROM versions AS v WHERE slot IS NULL AND (
+    EXISTS (
+        SELECT 1 FROM tombstones
+        WHERE target = 's:' || v.kind || ':' || lower(hex(v.pubkey)) || ':' || v.d
+    ) OR (pubkey, kind, d) IN (
+        SELECT pubkey, kind, d FROM versions GROUP BY pubkey, kind, d HAVING count(*) > 1
+    )
+);
+
 -- :old_versions  -> seq, id, pubkey, kind, created_at, slot, raw, whether its record has a newer row
 SELECT o.seq, o.id, o.pubkey, o.kind, o.created_at, o.slot, o.raw, EXISTS (
     SELECT 1 FROM events AS e INDEXED BY events_slot
