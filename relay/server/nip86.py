@@ -35,6 +35,7 @@ from relay.nostr import kinds
 from relay.nostr.event import event_from_raw, is_hex64, object_in
 from relay.nostr.filters import Filter
 from relay.nostr.nip98 import WINDOW_S, authorization
+from relay.server.turns import Pauses
 from relay.storage import PageQuery
 
 if TYPE_CHECKING:
@@ -363,7 +364,7 @@ class Calls:
 
     async def _events(self, visibility: Visibility, filter_: Filter) -> AsyncIterator[Event]:
         """The newest matches that may be read; a page of them in memory at a time."""
-        found = 0
+        found, pauses = 0, Pauses()
         upto = self._store.committed()
         query = PageQuery(filter_, visibility, _REPORTS, upto, self._clock(), size=_REPORTS)
         try:
@@ -371,6 +372,7 @@ class Calls:
                 page = await self._store.page(query)
                 for raw in page.raws:
                     yield event_from_raw(raw)
+                    await pauses.rest()
                 found += len(page.raws)
                 if page.next is None:
                     break

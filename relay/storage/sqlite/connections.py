@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -20,7 +21,7 @@ from relay.errors import StoreFault, TooSlow
 from relay.storage import CLOSED, PAGE_BYTES
 from relay.storage.rows import DAMAGED
 from relay.storage.sqlite.sql.conditions import Query
-from relay.storage.sqlite.tag_functions import TagFunctions, add_functions
+from relay.storage.sqlite.tag_functions import OF_ROWS, TagFunctions, add_functions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -43,6 +44,8 @@ _LOOP_READ_S: Final = 0.05
 _PROGRESS_STEPS: Final = 5_000
 """Instructions of SQLite's virtual machine between two calls of the progress handler: 0.05 to
 0.2 ms."""
+_LOOP_BYTES: Final = 4 << 20
+"""Bytes of rows in which a read on the loop may look for tags; each MiB takes up to 3 ms."""
 _LOOP_CALLS: Final = 40
 """Calls of it after which a read on the loop is interrupted …"""
 _LEAST_CALLS: Final = 8
@@ -196,6 +199,7 @@ class LoopReader:
         self._calls_left = 0
         self._called_at = 0.0
         self._until = 0.0
+        self._bytes_left = 0
         self._unwasted: float = _MAX_UNWASTED
         self._refilled_at = monotonic()
         self._db = self._connection()
@@ -210,6 +214,7 @@ class LoopReader:
             self._unwasted = min(self._unwasted + more, _MAX_UNWASTED)
         self._refilled_at = now
         self._called_at, self._until = now, now + _LOOP_READ_S
+        self._bytes_left = _LOOP_BYTES
         calls = self._calls_left = max(_LEAST_CALLS, min(int(self._unwasted), _LOOP_CALLS))
         if self._interrupted:
             query = self._never_interrupted(query)
@@ -226,6 +231,7 @@ class LoopReader:
         """The first row, or None; for a look-up by key."""
         self._calls_left, self._called_at = _LOOP_CALLS, monotonic()
         self._until = self._called_at + _LOOP_READ_S
+        self._bytes_left = _LOOP_BYTES
         with sqlite_faults():
             return self._db.execute(sql, values).fetchone()
 
@@ -235,7 +241,21 @@ class LoopReader:
     def _connection(self) -> sqlite3.Connection:
         db = self._connector()
         db.set_progress_handler(self._is_over, _PROGRESS_STEPS)
+        for function, number in OF_ROWS:
+            counted = partial(self._look_through, function)
+            db.create_function(function.__name__, number, counted, deterministic=True)
         return db
+
+    def _look_through(
+        self, function: Callable[..., str | int | None], raw: bytes, *args: object
+    ) -> str | int | None:
+        """To the progress handler it is one instruction, however large the row is."""
+        self._bytes_left -= len(raw)
+        if self._bytes_left < 0:
+            self._is_over()  # counts what it took
+            self._db.interrupt()
+            return None
+        return function(raw, *args)
 
     def _is_over(self) -> bool:
         # Instructions rather than time alone: on a busy machine other processes use the time.

@@ -1,21 +1,27 @@
 """SQL functions about the tags of a row, for `relay.storage.sqlite.sql`.
 
 `json_extract` and `json_each` of SQLite cut a text at a NUL: they would take `a\\u0000b` for `a`.
+
+A query may call them for each row that it scans, and an event of thousands of tags takes 10 ms to
+parse. So they look for the tag in `Event.raw`, in which each text has one form. There `["` and a
+name are the beginning of a tag and nothing else: a quote within a text has a backslash, and what
+follows a text is no letter.
 """
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from relay.nostr.event import event_from_raw
 from relay.storage.sqlite.sql.conditions import listed
 from relay.storage.sqlite.tag_buffer import buffered_seqs
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Callable, Sequence
 
     from relay.storage.hashes import Hashes
     from relay.storage.sqlite.tag_buffer import TagBuffer
@@ -49,31 +55,62 @@ class TagFunctions:
 
 def add_functions(db: sqlite3.Connection) -> None:
     """The functions that every connection has."""
-    for function, number in ((has_tag, 3), (first_tag, 2), (tag_value, 2), (text_of, 1)):
+    for function, number in (*OF_ROWS, (text_of, 1)):
         db.create_function(function.__name__, number, function, deterministic=True)
 
 
 def has_tag(raw: bytes, name: str, values: str | None) -> bool:
     """Whether a tag of this name has one of these values, a JSON list; None: any value."""
-    found = event_from_raw(raw).tag_values(name)
-    return bool(found) if values is None else not _listed(values).isdisjoint(found)
-
-
-@lru_cache(maxsize=64)
-def _listed(values: str) -> frozenset[str]:
-    return frozenset(orjson.loads(values))
+    if values is None:
+        return _head_of(name) + b"," in raw
+    return any(each in raw for each in _heads_of(name, values))
 
 
 def first_tag(raw: bytes, name: str) -> str | None:
     """As `Event.tag`: "" if the first such tag has no value, where `tag_value` looks further."""
-    return event_from_raw(raw).tag(name)
+    head = _head_of(name)
+    start = raw.find(head)
+    if start < 0:
+        return None
+    start += len(head)
+    return _text_at(raw, start + 1) if raw.startswith(b",", start) else ""
 
 
 def tag_value(raw: bytes, name: str) -> str | None:
     """The first value of a tag of this name that has one."""
-    return next(iter(event_from_raw(raw).tag_values(name)), None)
+    head = _head_of(name) + b","
+    start = raw.find(head)
+    return None if start < 0 else _text_at(raw, start + len(head))
+
+
+@lru_cache(maxsize=64)
+def _head_of(name: str) -> bytes:
+    return b"[" + orjson.dumps(name)
+
+
+@lru_cache(maxsize=64)
+def _heads_of(name: str, values: str) -> list[bytes]:
+    return [_head_of(name) + b"," + orjson.dumps(value) for value in orjson.loads(values)]
+
+
+_TEXT: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"')
+
+
+def _text_at(raw: bytes, start: int) -> str:
+    found = _TEXT.match(raw, start)
+    assert found is not None
+    text: str = orjson.loads(found[0])
+    return text
 
 
 def text_of(utf8: str) -> str:
     """`utf8`: in hex."""
     return bytes.fromhex(utf8).decode()
+
+
+OF_ROWS: Final[Sequence[tuple[Callable[..., str | int | None], int]]] = (
+    (has_tag, 3),
+    (first_tag, 2),
+    (tag_value, 2),
+)
+"""Those that look through `Event.raw`, their first argument, and the number of arguments."""

@@ -22,7 +22,9 @@ from relay.errors import Invalid, StoreFault
 from relay.files import replace_file
 from relay.groups.actions import Flag
 from relay.groups.group import Group
+from relay.nostr.event import event_from_raw
 from relay.nostr.nip98 import WINDOW_S
+from relay.server import nip86, turns
 from relay.server.http import may_connect
 from relay.server.nip86 import UsedAuthorizations
 from tests.cast import admin, alice, bob, carol, owner, robot
@@ -743,6 +745,34 @@ async def test_reported_events_wait_for_a_decision() -> None:
             {"id": ads[3].id, "reason": "spam: all of them"}
         ]
         assert await called(relay, "listallowedevents") == [{"id": ads[1].id}]
+
+
+async def test_others_have_turns_while_reports_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event of many tags takes 10 ms to parse, and anybody may send reports."""
+    monkeypatch.setattr(turns, "SLICE_S", 0.0)
+    turns_of_others = 0
+    between: list[int] = []
+
+    async def other() -> None:
+        nonlocal turns_of_others
+        while True:
+            turns_of_others += 1
+            await asyncio.sleep(0)
+
+    def parsed(raw: bytes) -> Event:
+        between.append(turns_of_others)
+        return event_from_raw(raw)
+
+    monkeypatch.setattr(nip86, "event_from_raw", parsed)
+    async with serving() as relay:
+        visit = await relay.visit()
+        for number in range(5):
+            report = bob.sign(1984, [["e", "f" * 64, "spam"]], str(number), NOW)
+            assert await visit.publishes(report) == (True, "")
+        waiting = asyncio.create_task(other())
+        assert await called(relay, "listeventsneedingmoderation") == []
+        waiting.cancel()
+    assert len({*between}) == len(between) == 5
 
 
 # kinds -------------------------------------------------------------------------------------------

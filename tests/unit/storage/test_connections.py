@@ -133,6 +133,32 @@ def test_while_many_reads_are_interrupted_each_may_do_less(
     reads.reader.close()
 
 
+def test_a_read_looks_for_tags_in_few_large_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 events of 500 kB that a read rule hides took a second of the loop for each REQ."""
+    looked: list[int] = []
+
+    def has_tag(raw: bytes, _name: str, _values: str | None) -> bool:
+        looked.append(len(raw))
+        return False
+
+    monkeypatch.setattr(connections, "OF_ROWS", ((has_tag, 3),))
+    reads = LoopReads(monkeypatch)
+
+    def read(rows: int, size: int) -> list[Any] | None:
+        looked.clear()
+        numbers = "SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < ?"
+        texts = f"WITH c(n) AS ({numbers}) SELECT zeroblob(? + n) AS raw FROM c"
+        query = Query(f"SELECT 1 FROM ({texts}) WHERE has_tag(raw, 'x', NULL)", (rows, size))
+        return reads.reader.read(query, lambda db, asked: db.execute(*asked).fetchall())
+
+    assert read(100, 1000) == []
+    assert len(looked) == 100
+    assert read(100, 500_000) is None
+    assert sum(looked) <= connections._LOOP_BYTES
+    assert read(100, 1000) == []
+    reads.reader.close()
+
+
 def test_few_slow_instructions_are_as_long_a_read_as_many_fast_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
