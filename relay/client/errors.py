@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from relay.errors import Prefix, RookeryError
+from relay.errors import ANOTHER_VERSION, VERSION_DELETED, Prefix, RookeryError
 from relay.nostr.keys import npub
 
 if TYPE_CHECKING:
@@ -103,6 +103,16 @@ class PublishRefused(ClientError):
     def is_deleted(self) -> bool:
         """Whether the event is deleted: by its id, or by its address as of a later time."""
         return self.prefix == Prefix.BLOCKED and self.text == "deleted"
+
+    @property
+    def is_base_deleted(self) -> bool:
+        """Whether the version that the event was made from is deleted."""
+        return self.prefix == Prefix.DUPLICATE and self.text == VERSION_DELETED
+
+    @property
+    def is_rival(self) -> bool:
+        """Whether another version is stored than the event was made from."""
+        return self.prefix == Prefix.DUPLICATE and self.text == ANOTHER_VERSION
 
 
 class QueryClosed(ClientError):

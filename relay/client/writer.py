@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.client.clocks import deletes_waiting
 from relay.client.errors import TEMPORARY, ClientClosed, ClientError, PublishRefused, Unanswered
-from relay.errors import ANOTHER_VERSION, VERSION_DELETED, Invalid, Prefix
+from relay.errors import Invalid, Prefix
 from relay.memory.draft import Draft
 from relay.memory.fields import whole_number
 from relay.memory.snowclaw.edit_dates import noted_until, request_of_made
@@ -187,7 +187,7 @@ class Writer:
                 if attempts == _MAX_ATTEMPTS or not (_is_older(refusal) or refusal.is_deleted):
                     raise
                 refused = refusal
-                if _is_base_deleted(refusal) and before is not None and self._rebase is not None:
+                if refusal.is_base_deleted and before is not None and self._rebase is not None:
                     self._rebase.drop(before)
             if _has_changed(refused) and self._last.get((kind, d)) == event.created_at:
                 self._last[kind, d] = known or 0  # the next one may have this time
@@ -459,7 +459,7 @@ class Writer:
                 if not (_is_older(refusal) or refusal.is_deleted):
                     raise
                 refused = refusal
-                is_deleted = is_deleted or _is_base_deleted(refusal)
+                is_deleted = is_deleted or refusal.is_base_deleted
         if refused is not None:
             raise refused
 
@@ -504,12 +504,7 @@ def _is_older(refusal: PublishRefused) -> bool:
 
 def _has_changed(refusal: PublishRefused) -> bool:
     """Whether another version is stored than it was made from, or that one is deleted."""
-    is_changed = refusal.prefix == Prefix.DUPLICATE and refusal.text == ANOTHER_VERSION
-    return is_changed or _is_base_deleted(refusal)
-
-
-def _is_base_deleted(refusal: PublishRefused) -> bool:
-    return refusal.prefix == Prefix.DUPLICATE and refusal.text == VERSION_DELETED
+    return refusal.is_rival or refusal.is_base_deleted
 
 
 def _is_final(refusal: PublishRefused) -> bool:

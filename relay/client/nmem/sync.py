@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,13 @@ from relay.client.errors import (
 )
 from relay.client.information import owners_in, reads_prefixes
 from relay.client.nmem.apply import drop_deleted, drop_refused, put_all, set_event_id
-from relay.client.nmem.updates import ONESELF, about, set_about
+from relay.client.nmem.updates import (
+    ONESELF,
+    about,
+    date_deletion,
+    session_deletions,
+    set_about,
+)
 from relay.client.paging import PageBudget
 from relay.client.sync import items_of
 from relay.client.withdrawn import withdrawn
@@ -30,7 +37,7 @@ from relay.memory.fence import name_in
 from relay.memory.fields import compact
 from relay.memory.nmem.checks import PIN
 from relay.nostr import kinds
-from relay.nostr.event import object_in
+from relay.nostr.event import MADE_FROM, Address, Event, object_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -39,7 +46,6 @@ if TYPE_CHECKING:
     from relay.client.nmem.apply import Progress
     from relay.client.nmem.database import Database
     from relay.client.nmem.sources import Sources
-    from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
 SOURCES: Final = "sources"
@@ -47,6 +53,8 @@ SOURCES: Final = "sources"
 _SEND_BATCH: Final = 256
 _FETCH_BATCH: Final = 500
 """Ids per REQ."""
+_DELETIONS_AT_ONCE: Final = 100
+"""Of sessions, per query."""
 _MAX_HELD: Final = 2**31
 """Bytes of memory for the records that one run fetches, as `weight_of` estimates it: 400,000
 records."""
@@ -91,30 +99,36 @@ async def send(
 ) -> Synced:
     """Sign and send the outbox in order. Raises CacheUnusable, OSError."""
     sent = refused = waiting = dropped = after = 0
+    with suppress(ClientError):  # then the deletions wait too, or this key may not read
+        await _date_deletions(client, signer, database)
     while True:
         batch = await asyncio.to_thread(waiting_after, database, after)
         if not batch:
             return Synced(sent, refused, waiting, deleted=dropped)
         after = batch[-1].position
         events = await asyncio.to_thread(_signed, signer, batch)
-        answers = await asyncio.gather(*map(client.publish, events), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(_publish(client, signer, event) for event in events), return_exceptions=True
+        )
         done: list[tuple[Waiting, Event]] = []
         refusals: list[tuple[Waiting, str]] = []
         deleted: list[tuple[Waiting, Event]] = []
         for each, event, answer in zip(batch, events, answers, strict=True):
             match answer:
+                case PublishRefused(is_deleted=True) if event.kind != kinds.DELETION:
+                    deleted.append((each, event))
+                case PublishRefused(is_base_deleted=True):
+                    deleted.append((each, event))
                 case PublishRefused(prefix=Prefix.DUPLICATE):
                     done.append((each, event))  # a newer version is stored
-                case PublishRefused() if answer.is_deleted and event.kind != kinds.DELETION:
-                    deleted.append((each, event))
                 case PublishRefused() if answer.prefix not in _TEMPORARY:
                     refusals.append((each, str(answer)))
                 case ClientError():
                     waiting += 1
                 case BaseException():
                     raise answer
-                case _:
-                    done.append((each, event))
+                case Event() as published:
+                    done.append((each, published))
         dropped += await asyncio.to_thread(record_answers, database, done, refusals, deleted)
         sent, refused = sent + len(done), refused + len(refusals)
         if progress is not None:
@@ -122,6 +136,56 @@ async def send(
         if any(isinstance(answer, (Unanswered, Unreachable)) for answer in answers):
             waiting += len(await asyncio.to_thread(waiting_after, database, after, -1))
             return Synced(sent, refused, waiting, deleted=dropped)
+
+
+async def _publish(client: Client, signer: SecretKey, event: Event) -> Event:
+    """Publish a record, and return what was published: of two machines that ended a session without
+    each other the newer version is kept, whatever it was made from. Raises as `Client.publish`."""
+    try:
+        await client.publish(event)
+    except PublishRefused as refusal:
+        if not refusal.is_rival:
+            raise
+        tags = [tag for tag in event.tags if tag[0] != MADE_FROM]
+        event = signer.sign(event.kind, tags, event.content, event.created_at)
+        await client.publish(event)
+    return event
+
+
+async def _date_deletions(client: Client, signer: SecretKey, database: Database) -> None:
+    """Date the deletions of sessions as the versions that another machine has made of them
+    meanwhile: these are deleted too. Raises ClientError, OSError."""
+
+    def waiting() -> list[tuple[str, tuple[int, int]]]:
+        with database.reading() as db:
+            return list(session_deletions(db).items())
+
+    def date(found: Sequence[tuple[int, Event]]) -> None:
+        with database.transaction() as db:
+            for position, version in found:
+                date_deletion(db, position, version)
+
+    all_waiting = await asyncio.to_thread(waiting)
+    for start in range(0, len(all_waiting), _DELETIONS_AT_ONCE):
+        part = dict(all_waiting[start : start + _DELETIONS_AT_ONCE])
+        own: dict[str, object] = {"authors": [signer.pubkey]}
+        ds = [address.split(":", 2)[2] for address in part]
+        versions = own | {"kinds": [kinds.APP_DATA], "#d": ds}
+        again = own | {"kinds": [kinds.DELETION], "#a": list(part)}
+        found = [event async for event in client.query_all(versions, again)]
+        until: dict[str, int] = {}
+        for event in found:
+            for address in event.tag_values("a"):
+                until[address] = max(event.created_at, until.get(address, 0))
+        made: list[tuple[int, Event]] = []
+        for event in found:
+            address = str(Address(event.pubkey, event.kind, event.d))
+            position, at = part.get(address, (0, event.created_at))
+            # What was deleted again since then begins anew.
+            if event.created_at > at > until.get(address, -1) and event.tag(MADE_FROM):
+                made.append((position, event))
+        if made:
+            await asyncio.to_thread(date, made)
 
 
 def _signed(signer: SecretKey, batch: Sequence[Waiting]) -> list[Event]:

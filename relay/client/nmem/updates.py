@@ -15,6 +15,7 @@ import orjson
 from relay.client.nmem.database import MUST_ERASE
 from relay.memory.draft import Draft
 from relay.memory.fields import compact
+from relay.memory.nmem.checks import SESSION
 from relay.memory.nmem.records import (
     Observation,
     ObsType,
@@ -30,7 +31,7 @@ from relay.memory.nmem.records import (
 from relay.memory.nmem.records import Pin as PinRecord
 from relay.memory.nmem.summary import summary_from
 from relay.nostr import kinds
-from relay.nostr.event import Address, id_bytes
+from relay.nostr.event import MADE_FROM, Address, id_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -117,12 +118,23 @@ def _types_in(db: Any, session_id: str) -> list[str]:
 
 
 def _record_session(db: Any, session: Session, group: str | None, after: int = 0) -> None:
-    """`after`: what is older is deleted at the relay."""
+    """`after`: what is older is deleted at the relay, and this version holds nothing of it. Else it
+    names the version that it was made from: if another machine has deleted that, the relay refuses
+    it."""
     last = db.execute(
-        "SELECT created_at FROM _rk_sessions WHERE session_id = ? AND author = ?",
+        "SELECT created_at, event_id FROM _rk_sessions WHERE session_id = ? AND author = ?",
         (session.id, ONESELF),
     ).fetchone()
     draft = session_draft(session, max(after, 0 if last is None else last[0]) or None, group)
+    waiting = db.execute(
+        "SELECT tags FROM _rk_outbox WHERE kind = ? AND d = ?", (draft.kind, draft.d)
+    ).fetchone()
+    base: list[list[str]] = []
+    if after == 0 and waiting is not None:  # which may never come to the relay
+        base = [tag for tag in orjson.loads(waiting[0]) if tag[0] == MADE_FROM]
+    elif after == 0 and last is not None and last[1] is not None:
+        base = [[MADE_FROM, last[1], str(last[0])]]
+    draft = draft._replace(tags=[*draft.tags, *base])
     put_session(db, session, Origin(ONESELF, None, draft.created_at))
     queue(db, draft)
 
@@ -242,6 +254,41 @@ def queue_deletion(db: Any, events: Sequence[tuple[str, int]], at: int) -> None:
         tags = [["e", event_id] for event_id, _ in part]
         tags += [["k", str(kind)] for kind in sorted({kind for _, kind in part})]
         queue(db, Draft(kinds.DELETION, tags, "", at))
+
+
+def session_deletions(db: Any) -> dict[str, tuple[int, int]]:
+    """Addresses of the sessions whose deletion waits for the relay: its position and date."""
+    found = db.execute(
+        "SELECT position, tags, created_at FROM _rk_outbox WHERE kind = ? AND refusal IS NULL",
+        (kinds.DELETION,),
+    )
+    return {
+        tag[1]: (position, at)
+        for position, tags, at in found
+        for tag in orjson.loads(tags)
+        if tag[0] == "a"
+    }
+
+
+def date_deletion(db: Any, position: int, version: Event) -> None:
+    """Date the waiting deletion of a session as a version that another machine has stored, and
+    what was recorded of the session here since after that."""
+    at, own = version.created_at, (version.d.removeprefix(SESSION), ONESELF)
+    newer = "created_at = ?1 + 1 WHERE created_at <= ?1 AND"
+    found = db.execute(
+        "SELECT event_id FROM _rk_sessions WHERE session_id = ? AND author = ?", own
+    ).fetchone()
+    if found is not None and found[0] == version.id:
+        return  # it is of after the purge
+    db.execute("UPDATE _rk_outbox SET created_at = ? WHERE position = ?", (at, position))
+    db.execute(
+        f"UPDATE _rk_outbox SET {newer} kind = ?2 AND d = ?3",  # noqa: S608  text of ours
+        (at, version.kind, version.d),
+    )
+    db.execute(
+        f"UPDATE _rk_sessions SET {newer} session_id = ?2 AND author = ?3",  # noqa: S608
+        (at, *own),
+    )
 
 
 # -- rows -----------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ from tests.unit.client.nmem_cache import (
     summary_of,
     told,
 )
+from tests.unit.client.test_writer import latest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -413,6 +414,74 @@ async def test_a_session_without_its_purged_summary_stays_on_another_machine(
         await there.sync()
         assert rows(there.database, "sessions") == rows(here.database, "sessions")
         assert len(rows(there.database, "observations")) == 3
+
+
+@pytest.mark.parametrize("by", ["session", "search"])
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("order", ["purged first", "ended first"])
+async def test_a_purged_summary_does_not_come_back_from_a_machine_that_had_not_heard_of_it(
+    fake: FakeRelay, tmp_path: Path, order: str, number: int, by: str
+) -> None:
+    """It ended the session again, in a version that is younger than the deletion."""
+    conditions: dict[str, Any] = {"session": "s"} if by == "session" else {"search": "launch"}
+    latest(fake)
+    async with (
+        nmem(fake, tmp_path / "a", now=NOW + 500) as here,
+        nmem(fake, tmp_path / "b", now=NOW + 900) as there,
+    ):
+        a_session(here.database)
+        with here.database.transaction() as db:
+            summarise(db, "s", Summary("launch"), None)
+        await here.sync()
+        await there.sync()
+        await here.purge(**conditions, confirm=True)
+        if order == "purged first":
+            await here.sync()
+        for count in range(number):
+            told(there.database, "Stop", NOW + 600 + count)
+            if order == "ended first":
+                await there.sync()
+        assert "launch" in await there.context("rook")
+        for each in (here, there, here):
+            synced = await each.sync()
+            assert (synced.refused, synced.waiting) == (0, 0)
+        for each in (here, there):
+            assert "launch" not in await each.context("rook")
+            assert "launch" not in str(rows(each.database, "sessions"))
+            assert rows(each.database, "_rk_outbox") == []
+        assert rows(here.database, "sessions") == rows(there.database, "sessions")
+        assert len(rows(here.database, "sessions")) == (0 if by == "session" else 1)
+        assert "launch" not in str(fake.events)
+        told(there.database, "SessionStart", NOW + 901, source="resume")
+        for count in range(2):  # it begins anew, and goes on
+            told(there.database, "Stop", NOW + 902 + count)
+            assert (await there.sync()).deleted == 0
+        await here.sync()
+        assert rows(here.database, "sessions") == rows(there.database, "sessions")
+        assert len(rows(here.database, "sessions")) == 1
+
+
+async def test_of_two_machines_that_end_a_session_the_later_version_is_kept(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    """Whichever is sent first, and though neither was made from the other."""
+    latest(fake)
+    async with (
+        nmem(fake, tmp_path / "a", now=NOW + 500) as here,
+        nmem(fake, tmp_path / "b", now=NOW + 500) as there,
+    ):
+        a_session(here.database, "s")
+        a_session(here.database, "t", NOW + 100)
+        await here.sync()
+        await there.sync()
+        for session, first, then in (("s", here, there), ("t", there, here)):
+            told(first.database, "Stop", NOW + 300, session_id=session)
+            told(then.database, "Stop", NOW + 310, session_id=session)
+        for each in (here, there, here):
+            synced = await each.sync()
+            assert (synced.refused, synced.waiting, synced.deleted) == (0, 0, 0)
+        assert rows(here.database, "sessions") == rows(there.database, "sessions")
+        assert [row[3] for row in rows(here.database, "sessions")] == [NOW + 310, NOW + 310]
 
 
 @pytest.mark.parametrize("deleted", ["obs", "prompt", "pin", "session"])
