@@ -461,6 +461,48 @@ async def test_a_purged_summary_does_not_come_back_from_a_machine_that_had_not_h
         assert len(rows(here.database, "sessions")) == 1
 
 
+@pytest.mark.parametrize(
+    "anew", ["after a purge there", "there alone", "here, while the relay puts the purge off"]
+)
+async def test_a_purge_that_comes_late_spares_what_was_made_of_nothing_that_it_deletes(
+    fake: FakeRelay, tmp_path: Path, anew: str
+) -> None:
+    latest(fake)
+    take = fake.on["EVENT"]
+
+    async def put_off(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[1]["kind"] == 5:
+            await visitor.say_no(frame[1]["id"], "rate-limited: slow down")
+        else:
+            await take(visitor, frame)
+
+    async with (
+        nmem(fake, tmp_path / "a", now=NOW + 500) as here,
+        nmem(fake, tmp_path / "b", now=NOW + 900) as there,
+    ):
+        for each in (here, there):
+            await each.sync()
+        a_session(here.database)
+        if anew != "there alone":
+            await here.sync()
+            await there.sync()
+        await here.purge(session="s", confirm=True)
+        if anew == "after a purge there":
+            await there.purge(session="s", confirm=True)
+            await there.sync()
+        fake.on["EVENT"] = put_off
+        goes_on = here if anew.startswith("here") else there
+        for at in (NOW + 1_000,) if anew == "there alone" else (NOW + 901, NOW + 1_000):
+            a_session(goes_on.database, at=at)
+            await goes_on.sync()
+        fake.on["EVENT"] = take
+        for each in (here, there, here):
+            await each.sync()
+        for each in (here, there):
+            assert rows(each.database, "_rk_outbox") == []
+            assert [row[3] for row in rows(each.database, "sessions")] == [NOW + 1_005]
+
+
 async def test_of_two_machines_that_end_a_session_the_later_version_is_kept(
     fake: FakeRelay, tmp_path: Path
 ) -> None:
