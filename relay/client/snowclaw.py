@@ -139,6 +139,9 @@ class Snowclaw(SnowclawRecords):
         self._chat_task: asyncio.Task[None] | None = None
         self._direct_task: asyncio.Task[None] | None = None
         self._inbox: asyncio.Queue[Event] | None = None
+        self._unanswered: dict[str, None] = {}
+        """Ids of the messages of groups in the inbox, and of the one that the reader works on: they
+        may have left the history."""
         self._records: Subscription | None = None
         self._taking = asyncio.Lock()
         """Held while a record is taken."""
@@ -255,7 +258,7 @@ class Snowclaw(SnowclawRecords):
         self._absence.soon()
 
     async def _drop_absent_messages(self) -> None:
-        ids = list(self._chat.ids_of_groups())
+        ids = list({**dict.fromkeys(self._chat.ids_of_groups()), **self._unanswered})
         if ids:
             document = await self._client.information_or_empty()
             self._chat.drop({*await withdrawn(self._client, self.pubkey, document, ids)})
@@ -283,6 +286,7 @@ class Snowclaw(SnowclawRecords):
                 await self._take_earlier()
                 self.see(event)
                 if self._inbox is not None:
+                    self._unanswered[event.id] = None
                     await self._inbox.put(event)
 
     async def _follow_direct(self, is_consent_known: asyncio.Event, started: asyncio.Event) -> None:
@@ -365,7 +369,8 @@ class Snowclaw(SnowclawRecords):
         """Messages in the groups, and direct ones, which have no `h`, from this call on, including
         one's own; for one reader.
 
-        A message is yielded after `see`. Raises QueryClosed when the relay ends the subscription.
+        A message is yielded after `see`, unless it was deleted or has expired while it waited: see
+        `should_respond`. Raises QueryClosed when the relay ends the subscription.
         """
         inbox = self._inbox = asyncio.Queue(_INBOX)
         return self._read_inbox(inbox)
@@ -384,10 +389,14 @@ class Snowclaw(SnowclawRecords):
                     if not ended.cancelled():
                         await ended
                     return
-                yield reading.result()
+                message = reading.result()
+                if not self._is_withdrawn(message):
+                    yield message
+                self._unanswered.pop(message.id, None)
         finally:
             if self._inbox is inbox:
                 self._inbox = None
+                self._unanswered.clear()
             while not inbox.empty():  # a full queue would block the subscription
                 inbox.get_nowait()
 
@@ -500,19 +509,25 @@ class Snowclaw(SnowclawRecords):
         return self._chat.history(frozenset(map(public_key, keys)))
 
     def should_respond(self, event: Event) -> bool:
-        """Whether this agent should answer a message (S-35)."""
-        return self._chat.should_respond(event)
+        """Whether this agent should answer a message (S-35): none that was deleted, that the relay
+        gives no more, or that has expired."""
+        return not self._is_withdrawn(event) and self._chat.should_respond(event)
+
+    def _is_withdrawn(self, message: Event) -> bool:
+        return self._chat.is_withdrawn(message, self._client.now())
 
     def assemble(self, event: Event, system: str, budget: int) -> Context:
         """The context for a model to answer a message, within a token budget (S-37). `system`:
-        added to the system prompt. Raises Invalid for what is no message."""
+        added to the system prompt. Without the text of a message that was deleted or has expired.
+        Raises Invalid for what is no message."""
         return self._assembled(event, system, budget, {})
 
     def _assembled(
         self, event: Event, system: str, budget: int, summaries: Mapping[Part, str]
     ) -> Context:
-        self._chat.drop_expired(self._client.now())
-        return self._chat.assemble(event, system, budget, summaries)
+        now = self._client.now()
+        self._chat.drop_expired(now)
+        return self._chat.assemble(event, system, budget, summaries, now)
 
     async def assemble_summarised(
         self, event: Event, system: str, budget: int, summarise: Summarise

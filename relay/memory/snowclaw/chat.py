@@ -40,7 +40,8 @@ KINDS: Final = (kinds.CHAT, kinds.THREAD, kinds.THREAD_COMMENT)
 """Kinds of group messages (S-28)."""
 _MAX_OWN_IDS: Final = 10_000
 _MAX_DELETED: Final = 10_000
-"""Ids of deleted messages that are remembered, for a message that comes after its deletion."""
+"""Ids of deleted messages that are remembered, for a message that comes after its deletion, or that
+a program has not answered yet."""
 _MAX_DIRECT: Final = 100
 """Conversations in direct messages whose history is kept."""
 _MAX_GROUPS: Final = 10_000
@@ -108,6 +109,8 @@ class Chat:
         self._own_ids: BoundedDict[str, None] = BoundedDict(_MAX_OWN_IDS)
         """Events of the agent itself: a reply to one addresses the agent."""
         self._deleted: BoundedDict[_Deleted, None] = BoundedDict(_MAX_DELETED)
+        self._absent: BoundedDict[str, None] = BoundedDict(_MAX_DELETED)
+        """Ids of what the relay gives no more."""
         self._profiles: BoundedDict[str, _Profile] = BoundedDict(_MAX_USERS)
         """Public key → profile."""
         self._titles: BoundedDict[str, _Listed] = BoundedDict(_MAX_GROUPS)
@@ -150,7 +153,9 @@ class Chat:
             ring.fill(missing_from(ring, map(self._message, found)))
 
     def drop(self, ids: Collection[str]) -> None:
-        """Drop these messages of groups."""
+        """Drop these messages of groups, which the relay gives no more."""
+        for id_ in ids:
+            self._absent[id_] = None
         for ring in self._rings.values():
             ring.drop(lambda message: message.event_id in ids)
 
@@ -222,7 +227,15 @@ class Chat:
         by_admin = _Deleted(kinds.DELETE_EVENT, message.tag("h") or "", message.id)
         return by_author in self._deleted or by_admin in self._deleted
 
+    def is_withdrawn(self, message: Event, now: int) -> bool:
+        """Whether a message was deleted, is given by the relay no more, or has expired. `now`: Unix
+        seconds."""
+        expires_at = _expiry_of(message)
+        is_expired = expires_at is not None and expires_at <= now
+        return is_expired or message.id in self._absent or self._is_deleted(message)
+
     def _remember(self, event: Event) -> None:
+        self._absent.pop(event.id, None)  # the relay gives it again
         self._pubkeys[event.pubkey] = None
         self._working_copy.remember_key(event.pubkey)
         if event.pubkey == self._agent.pubkey:
@@ -311,12 +324,17 @@ class Chat:
         system: str,
         budget: int,
         summaries: Mapping[Part, str] = MappingProxyType({}),
+        now: int = 0,
     ) -> Context:
-        """The context for answering a message. `system`: added to the system prompt. `summaries`:
-        see `ContextAssembler`. Raises Invalid for what is no direct message and has no `h`."""
+        """The context for answering a message, without its text if it is withdrawn. `system`: added
+        to the system prompt. `summaries`: see `ContextAssembler`. `now`: Unix seconds. Raises
+        Invalid for what is no direct message and has no `h`."""
         group, ring = event.tag("h") or "", self._ring_of(event)
         if ring is None:
             raise Invalid("missing tag h")
+        current = self._message(event)
+        if self.is_withdrawn(event, now):
+            current = replace(current, content="")
         memory, author = None, None
         if group:
             memory, author, _ = self._working_copy.shown_group(group)
@@ -332,7 +350,7 @@ class Chat:
         return assembler.assemble(
             system=self._filtered(self._system_prompt(group, purpose or "", system)),
             sender=self._sender(event, group),
-            current=self._message(event),
+            current=current,
             history=ring,
             memory=memory,
             memory_by=self._by(author, group),
@@ -378,9 +396,6 @@ class Chat:
         return "" if author is None else attribution(author, self.name_of(author, group))
 
     def _message(self, event: Event) -> HistoryMessage:
-        expires_at = None
-        with suppress(Invalid):
-            expires_at = expiry_of(event)
         return HistoryMessage(
             sender=self.name_of(event.pubkey, event.tag("h") or ""),
             npub=_npub_of(event.pubkey),
@@ -389,7 +404,7 @@ class Chat:
             event_id=event.id,
             is_owner=event.pubkey in self._agent.owners,
             kind=event.kind,
-            expires_at=expires_at,
+            expires_at=_expiry_of(event),
         )
 
     def name_of(self, pubkey: str, group: str | None) -> str:
@@ -432,6 +447,12 @@ class Chat:
 def correspondents(message: Event, agent: str) -> Correspondents:
     """The others of a direct message (NIP-17)."""
     return frozenset({message.pubkey, *message.tag_values("p")}) - {agent}
+
+
+def _expiry_of(message: Event) -> int | None:
+    with suppress(Invalid):
+        return expiry_of(message)
+    return None
 
 
 def _text_in(profile: Event, *names: str) -> str | None:

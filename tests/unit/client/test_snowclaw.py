@@ -61,11 +61,13 @@ def as_rookery(fake: FakeRelay) -> None:
 
 @asynccontextmanager
 async def agent(
-    fake: FakeRelay, folder: Path | None = None, signer: SecretKey = robot, **more: Any
+    fake: FakeRelay,
+    folder: Path | None = None,
+    signer: SecretKey = robot,
+    now: Callable[[], int] = lambda: NOW,
+    **more: Any,
 ) -> AsyncIterator[Snowclaw]:
-    client = Client(
-        fake.url, signer, timeouts=TIMEOUTS, now=lambda: NOW, start_offline=folder is not None
-    )
+    client = Client(fake.url, signer, timeouts=TIMEOUTS, now=now, start_offline=folder is not None)
     given: dict[str, Any] = {"names": ["robot"], "later": Clock().later} | more
     async with client, Snowclaw(client, signer, owner.npub, folder=folder, **given) as claw:
         yield claw
@@ -404,8 +406,44 @@ async def test_a_deleted_message_leaves_the_context_at_once(
         await fake.publish(alice.sign(5, [["e", by_author.id], ["h", "tea"]], "", behind))
         await fake.publish(owner.sign(9005, [["e", by_admin.id], ["h", "tea"]], "", behind))
         await fake.publish(said("and now?"))
-        assert [(await anext(messages)).content for _ in range(3)][-1] == "and now?"
-        assert [message.content for message in claw.history("tea")] == ["and now?"]
+        await until(lambda: [each.content for each in claw.history("tea")] == ["and now?"])
+        assert (await anext(messages)).content == "and now?"
+        await messages.aclose()
+
+
+@pytest.mark.proves("S-34")
+@pytest.mark.parametrize("why", ["its author", "an admin", "its time", "a ban"])
+async def test_a_message_that_is_withdrawn_before_it_is_answered_is_answered_by_nobody(
+    fake: FakeRelay, why: str
+) -> None:
+    """It stood in the context, if it waited while the program answered another."""
+    fake.information = {**ROOKERY, "supported_nips": [1, 29]}
+    await fake.publish(config("group:tea", respond_mode="all", context_history=1))
+    clock, now = Clock(), [NOW]
+    tags = [["h", "tea"], ["expiration", str(NOW + 60)]]
+    answered, waiting = (alice.sign(9, tags, f"poison {each}", NOW) for each in (1, 2))
+    async with started(fake, groups=["tea"], later=clock.later, now=lambda: now[0]) as claw:
+        messages = claw.messages()
+        for event in (answered, waiting, said("and now?", by=bob)):
+            await fake.publish(event)
+        assert await anext(messages) == answered
+        assert claw.should_respond(answered)
+        await until(lambda: [each.content for each in claw.history("tea")] == ["and now?"])
+        named = [["e", answered.id], ["e", waiting.id], ["h", "tea"]]
+        match why:
+            case "its author":
+                await fake.publish(alice.sign(5, named, "", NOW))
+            case "an admin":
+                await fake.publish(owner.sign(9005, named, "", NOW))
+            case "its time":
+                now[0] += 60
+            case "a ban":
+                fake.events[:] = [event for event in fake.events if event.pubkey != alice.pubkey]
+                (due,) = [timer for timer in clock.timers if 900.0 <= timer[0] <= 990.0]
+                due[1]()
+        await until(lambda: not claw.should_respond(answered))
+        assert "poison" not in claw.assemble(answered, "", 4_000).text
+        assert (await anext(messages)).content == "and now?"
         await messages.aclose()
 
 

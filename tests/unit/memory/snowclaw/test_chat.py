@@ -176,6 +176,9 @@ def test_what_a_relay_no_longer_gives_leaves_the_history() -> None:
     heard.chat.drop([gone.id])
     assert (heard.said(), heard.said("coffee")) == ([], ["kept"])
     assert len(heard.chat.history(frozenset({alice.pubkey}))) == 1
+    assert [heard.chat.is_withdrawn(each, AT) for each in (gone, kept)] == [True, False]
+    heard.chat.fill([gone])  # the ban was lifted
+    assert (heard.said(), heard.chat.is_withdrawn(gone, AT)) == (["gone"], False)
 
 
 @pytest.mark.proves("S-30")
