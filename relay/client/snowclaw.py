@@ -533,13 +533,21 @@ class Snowclaw(SnowclawRecords):
         self, event: Event, system: str, budget: int, summarise: Summarise
     ) -> Context:
         """As `assemble`; group memory and notes that do not all fit are replaced by what
-        `summarise` makes of them, if that fits. Also raises what `summarise` does."""
+        `summarise` makes of them, if that fits, and if all that it was given is still known at the
+        end. Also raises what `summarise` does."""
         made = self.assemble(event, system, budget)
-        summaries: dict[Part, str] = {}
+        summaries: dict[Part, tuple[str, set[str]]] = {}
         for part in (Part.GROUP, Part.NOTES):
             if made.dropped[part] and (room := made.room_for(part)).tokens > 0:
-                summaries[part] = await summarise(part, room.texts, room.tokens)
-                made = self._assembled(event, system, budget, summaries)
+                summary = await summarise(part, room.texts, room.tokens)
+                summaries[part] = (summary, {*room.texts})
+                left = self.assemble(event, system, budget)  # some may be forgotten meanwhile
+                valid = {
+                    each: text
+                    for each, (text, of) in summaries.items()
+                    if of <= {*left.room_for(each).texts}
+                }
+                made = self._assembled(event, system, budget, valid)
         return made
 
     # -- search, isolation ------------------------------------------------------------------------

@@ -814,6 +814,49 @@ async def test_what_does_not_fit_a_context_is_summarised_by_whoever_can(fake: Fa
     assert all(0 < tokens < 400 for *_, tokens in asked)
 
 
+@pytest.mark.proves("S-39")
+@pytest.mark.parametrize("forgotten", [Part.GROUP, Part.NOTES])
+@pytest.mark.parametrize("during", [Part.GROUP, Part.NOTES])
+async def test_no_summary_is_used_of_what_was_forgotten_while_one_was_made(
+    fake: FakeRelay, forgotten: Part, during: Part
+) -> None:
+    """A model may take a minute. The summary stood in the context."""
+    of_group, long = "snowclaw:memory:group:tea", ["tea " * 300]
+    await fake.publish(record(ALICE, {"notes": [*long, "the code is 4711"]}))
+    await fake.publish(record(of_group, {"purpose": "the code is 4711", "themes": long}))
+    async with started(fake, groups=["tea"]) as claw:
+
+        async def summary(part: Part, texts: Sequence[str], tokens: int) -> str:
+            if part is during:
+                if forgotten is Part.GROUP:
+                    await fake.publish(record(of_group, {"themes": long}, NOW))
+                    await until(lambda: "4711" not in str(claw.group("tea")))
+                else:
+                    await fake.publish(record(ALICE, {"notes": long}, NOW))
+                    await until(lambda: "4711" not in str(claw.user(alice.npub)))
+            return f"4711 of {part}" if any("4711" in text for text in texts) else "nothing"
+
+        made = await claw.assemble_summarised(said("hi"), "", 400, summary)
+        assert f"4711 of {forgotten}" not in made.text
+        kept = Part.NOTES if forgotten is Part.GROUP else Part.GROUP
+        assert f"4711 of {kept}" in made.text
+        assert made.dropped[forgotten] == 1
+
+
+async def test_a_summary_is_used_though_something_was_noted_while_it_was_made(
+    fake: FakeRelay,
+) -> None:
+    await fake.publish(record(ALICE, {"notes": ["tea " * 300, "late"]}))
+    async with started(fake, groups=["tea"]) as claw:
+
+        async def summary(part: Part, texts: Sequence[str], tokens: int) -> str:
+            claw.note_user(alice.npub, "likes tea")
+            return "likes much"
+
+        made = await claw.assemble_summarised(said("hi"), "", 400, summary)
+        assert "Summary: likes much" in made.text
+
+
 @pytest.mark.proves("S-12", "S-13")
 async def test_encrypted_records_stay_encrypted(fake: FakeRelay) -> None:
     key = conversation_key(robot, robot.pubkey)
