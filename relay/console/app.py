@@ -53,6 +53,9 @@ _PACE: Final = Rate("console", Per.ADDRESS, burst=20, refill=60)
 loop."""
 _PAGE_S: Final = 5.0
 """A page that takes longer is abandoned."""
+_REST_RATIO: Final = 9
+"""Length of the pause after a page for who is unknown, as a multiple of what it took of the loop:
+many addresses have a tenth of the loop together."""
 _MAX_FORM: Final = 524_288 + 4096
 _MAX_FIELDS: Final = 16
 _MAX_FORMS: Final = 16
@@ -110,6 +113,8 @@ class Console:
         self._templates = environment()
         self._turns = {known: asyncio.Semaphore(_AT_ONCE // 2) for known in (True, False)}
         self._answering = {known: asyncio.Lock() for known in (True, False)}
+        self._next_for_unknown = 0.0
+        """Time of the loop from which on a page may be made for who is unknown."""
         self._waiting = {True: 0, False: 0}
         self._forms = {True: 0, False: 0}
         self._buckets = TokenBuckets()
@@ -266,10 +271,17 @@ class Console:
                     )
                     found = await page.find(ask)
                     async with self._answering[known]:
+                        if not known:
+                            left = self._next_for_unknown - asyncio.get_running_loop().time()
+                            await asyncio.sleep(max(left, 0.0))
                         # A page of several queries must have nothing that was read with a right
                         # lost since.
                         if self._services.state.visibility(who.viewer).covers(before):
+                            began = asyncio.get_running_loop().time()
                             response = self._found(request, page, who, ending, ask, found)
+                            if not known:
+                                now = asyncio.get_running_loop().time()
+                                self._next_for_unknown = now + _REST_RATIO * (now - began)
                             # Other tasks run between two answers, even if many are ready.
                             await asyncio.sleep(0)
                             return response

@@ -13,6 +13,7 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+import orjson
 import pytest
 
 from relay.console import app
@@ -36,6 +37,7 @@ from relay.nostr.event import Event
 from relay.observe import LogLine, Refusal, Sample
 from tests.cast import alice, bob, carol, owner, person, robot
 from tests.effort import tries
+from tests.harness.patience import ANSWER_S
 from tests.unit.console.browsing import Site, signed, site
 from tests.unit.server.test_app import NOW, serving
 
@@ -671,6 +673,45 @@ async def test_an_event_of_many_values_shows_some_of_them_one_by_one() -> None:
             assert len(twin["people"]) <= 500
             assert len(twin["tags"]) + twin["more_tags"] == len(tags)
             assert ("are in the event as stored" in text) is (len(tags) > 1)
+
+
+async def test_of_a_large_event_the_beginning_is_shown_as_stored() -> None:
+    """500 kB of tags took the loop 30 ms to indent, for anybody."""
+    async with site() as here:
+        small, large = alice.sign(1, [], "x" * 60_000, NOW), alice.sign(1, [], "x" * 70_000, NOW)
+        for event in (small, large):
+            await here.publish(event)
+        browser = here.browser()
+        for event in (small, large):
+            twin = await browser.json(f"/console/event.json?id={event.id}")
+            assert twin["is_cut"] is (event is large)
+            assert len(twin["raw"]) < 65_600
+            text = await browser.text(f"/console/event?id={event.id}")
+            assert (f"nak req -i {event.id}" in text) is (event is large)
+
+
+async def test_a_name_is_taken_from_a_profile_of_usual_size() -> None:
+    async with site() as here:
+        for who, size in ((alice, 10_000), (bob, 20_000)):
+            about = {"name": "somebody", "about": "x" * size}
+            await here.publish(who.sign(0, [], orjson.dumps(about).decode(), NOW))
+            await here.publish(who.sign(1, [], "hello", NOW))
+        query = quote('{"kinds":[1]}')
+        people = (await here.browser().json(f"/console/events.json?filter={query}"))["people"]
+    assert people[alice.pubkey]["name"] == "somebody"
+    assert people[bob.pubkey]["name"] == ""
+
+
+async def test_after_a_page_who_is_unknown_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From however many addresses."""
+    monkeypatch.setattr(app, "_REST_RATIO", 1e9)
+    monkeypatch.setattr(app, "_PAGE_S", 0.5)
+    async with site() as here:
+        members = await here.browser_of(owner)
+        assert (await here.browser().get("/console/groups")).status == 200
+        assert (await here.browser().get("/console/groups")).status == 503
+        monkeypatch.setattr(app, "_PAGE_S", ANSWER_S)
+        assert (await members.get("/console/groups")).status == 200
 
 
 async def test_a_group_of_many_invites_shows_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
