@@ -108,8 +108,8 @@ class MemoryClient(BaseClient):
         return 0 if self._spool is None else await asyncio.to_thread(self._spool.__len__)
 
     async def refused(self) -> list[Refused]:
-        """Queued writes that the relay later refused, and changes that their record's readers must
-        not read; see `drop_refused`."""
+        """Queued writes that the relay later refused, changes that it refused at the end of a
+        program, and those that their record's readers must not read; see `drop_refused`."""
         return [] if self._spool is None else await asyncio.to_thread(self._spool.refused)
 
     async def drop_refused(self) -> None:

@@ -109,6 +109,8 @@ class SnowclawRecords(MemoryClient):
         self._debounce = Debounce(self._save_quietly, FLUSH_AFTER_S, later)
         self.flush_failure: Exception | None = None
         """Error of the last automatic flush; it is retried."""
+        self._refusals: dict[Subject, PublishRefused] = {}
+        """Of the last flush."""
         self.shortfall = ""
         """Missing relay features that are worked around; empty: none (G-30)."""
 
@@ -125,7 +127,8 @@ class SnowclawRecords(MemoryClient):
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         """Flushes first: raises what `flush` raises, unless the block ended with an error. Changes
-        that the readers of a record must not read are then in `refused`, with a folder."""
+        that the relay refuses, or that the readers of a record must not read, are then in
+        `refused`, with a folder."""
         try:
             await self._debounce.stop()
             try:
@@ -140,10 +143,13 @@ class SnowclawRecords(MemoryClient):
             await super().__aexit__(kind, error, trace)
 
     async def _keep_back(self) -> None:
-        """Keep on disk, and send to nobody, what the readers of a record must not read. Raises
-        SpoolDamaged, OSError."""
+        """Keep on disk, and send to nobody, what the relay refused, and what the readers of a
+        record must not read. Raises SpoolDamaged, OSError."""
         if self._spool is None:
             return
+        for subject, refusal in self._refusals.items():
+            if self._working_copy.has_edits(subject):
+                await asyncio.to_thread(self._spool.put_refused, refusal.event, str(refusal))
         for draft, encrypts, why in list(self._working_copy.kept_back()):
             event = self._sign_record(draft, encrypts)
             await asyncio.to_thread(self._spool.put_refused, event, str(why))
@@ -409,6 +415,7 @@ class SnowclawRecords(MemoryClient):
         """
         async with self._flush_lock:
             self._debounce.clear()
+            self._refusals.clear()
             if self._spool is None and not self.is_online:
                 raise Unanswered(f"{self.url} is unreachable; {self.unsaved} changes are not saved")
             if not self._is_loaded:
@@ -421,7 +428,9 @@ class SnowclawRecords(MemoryClient):
                     self._working_copy.check_readers(subject)
                 except _Forgotten:
                     continue
-                except (PublishRefused, Invalid) as refused:
+                except PublishRefused as refused:
+                    refusal = self._refusals[subject] = refused
+                except Invalid as refused:
                     refusal = refused
             if self._cache is not None and self.is_online and written:
                 await self.read(await self._wanted())  # updates the cache

@@ -47,6 +47,9 @@ _MAX_DIRECT: Final = 100
 _MAX_GROUPS: Final = 10_000
 _MAX_MEMBERS: Final = 500
 """Members of a group in its memory."""
+_MAX_NAME: Final = 64
+"""Characters of a name that are kept: it is in the records of its user and of their groups, which
+must not become larger than a relay accepts. A context shows 40."""
 
 Correspondents = frozenset[str]
 """Public keys of a conversation in direct messages, without the agent's own."""
@@ -66,6 +69,7 @@ class _Profile(NamedTuple):
     at: int = 0
     name: str | None = None
     about: str = ""
+    """Of the agent's own."""
     names: Names = ()
     """The current name and the previous one: a message may arrive after a newer profile."""
 
@@ -180,11 +184,13 @@ class Chat:
         if event.created_at < known.at:
             return False
         name, names = _text_in(event, "display_name", "name"), known.names
+        name = None if name is None else name[:_MAX_NAME].rstrip()
         if name is None:
             names = ()
         elif name != known.name:
             names = (*names[-1:], (name, event.created_at))
-        about = _text_in(event, "about") or ""
+        is_own = event.pubkey == self._agent.pubkey
+        about = (_text_in(event, "about") or "") if is_own else ""
         self._profiles[event.pubkey] = _Profile(event.created_at, name, about, names)
         subject = self._working_copy.subject_of(event.pubkey)
         memory = self._working_copy.own_user(subject)
@@ -274,7 +280,7 @@ class Chat:
 
     def _member_name(self, pubkey: str, known: Mapping[str, str]) -> str:
         name = self._profile(pubkey).name
-        return name or known.get(_npub_of(pubkey)) or known.get(pubkey) or ""
+        return (name or known.get(_npub_of(pubkey)) or known.get(pubkey) or "")[:_MAX_NAME]
 
     def _profile(self, pubkey: str) -> _Profile:
         return self._profiles.get(pubkey, _Profile())

@@ -728,6 +728,36 @@ async def test_a_refused_record_keeps_no_other_from_being_saved(fake: FakeRelay)
             assert flushes(clock) == 1  # and again in five minutes
 
 
+async def test_what_a_relay_refuses_at_the_end_of_the_block_is_kept_and_not_sent_again(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    """It was lost, as a record that is larger than the relay accepts."""
+
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], "invalid: the relay accepts no message of 9 bytes")
+
+    fake.on["EVENT"] = refuse
+    with pytest.raises(PublishRefused, match="accepts no message"):  # noqa: PT012  its end raises
+        async with started(fake, folder=tmp_path) as claw:
+            claw.note_user(alice.npub, "of alice")
+            claw.note_user(bob.npub, "forgotten")
+            claw.note_group("tea", "of tea")
+            with pytest.raises(PublishRefused):
+                await claw.flush()
+            assert (claw.unsaved, await claw.refused()) == (3, [])
+            await claw.forget(f"snowclaw:memory:npub:{bob.pubkey[:32]}")
+    fake.on["EVENT"] = fake.take
+    async with started(fake, folder=tmp_path) as claw:
+        kept = await claw.refused()
+        assert [json.loads(each.event.content)["notes"] for each in kept[:1]] == [["of alice"]]
+        assert len(kept) == 2
+        assert "of tea" in kept[1].event.content
+        assert {each.reason for each in kept} == {
+            "invalid: the relay accepts no message of 9 bytes"
+        }
+        assert (await claw.waiting(), fake.events) == (0, [])
+
+
 @pytest.mark.proves("S-24")
 async def test_a_version_that_loses_is_written_again_on_the_one_that_won(fake: FakeRelay) -> None:
     async def lose_once(visitor: Visitor, frame: list[Any]) -> None:

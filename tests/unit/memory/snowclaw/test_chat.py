@@ -290,6 +290,21 @@ def test_the_system_prompt_says_who_and_where_the_agent_is_and_whose() -> None:
     assert "to spy" not in other.chat.assemble(said("hi"), "", 4_000).sections[Section.SYSTEM]
 
 
+def test_no_name_fills_a_record() -> None:
+    """With long names a member made the records larger than any message of a relay."""
+    heard = Heard()
+    heard.see(said("hi"), listed(alice, bob))
+    for number in range(3):
+        heard.see(profile(alice, f'{{"name":"{number}{"N" * 200_000}"}}', AT + number))
+    heard.see(profile(bob, f'{{"name":"{"B" * 200_000}"}}'))
+    user, group = heard.book.user(alice.npub), heard.book.group("tea")
+    assert user is not None
+    assert group is not None
+    assert [name[:2] for name, _ in user.display_names] == ["0N", "1N", "2N"]
+    assert [name[:2] for _, name in group.members] == ["2N", "BB"]
+    assert len(str(user)) + len(str(group)) < 2_000
+
+
 def test_half_a_character_in_a_name_is_one_that_can_be_written() -> None:
     heard = Heard()
     heard.see(profile(alice, '{"name":"alice \\ud83d"}'), said("hi"))
