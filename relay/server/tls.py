@@ -80,13 +80,18 @@ class Certificate:
         return _state_of(self._cert), _state_of(self._key)
 
 
+_MAX_FAILED: Final = 4096
+"""Addresses whose failed handshakes are counted; with more, the count begins anew."""
+
+
 class Handshakes:
     """Protocol factory: the protocol that `make` returns, behind TLS.
 
     asyncio allows any number of unfinished handshakes, each for a minute; one takes 60 kB, and 1 ms
     of the loop to continue. Here the oldest are closed when there are more than `most`, or more
     than `per_address` of one address. 0: no limit. What arrives for one waits for its turn: client
-    addresses take turns, and all handshakes together have at most half of the loop's time.
+    addresses take turns, every second time those with fewer failed handshakes, and all handshakes
+    together have at most half of the loop's time.
     """
 
     def __init__(
@@ -110,6 +115,8 @@ class Handshakes:
         self._waiting: dict[str, dict[asyncio.BaseTransport, Callable[[], None]]] = {}
         """By address, those that have input, in the order of their turns."""
         self._giving: asyncio.Task[None] | None = None
+        self._failed: Counter[str] = Counter()
+        """Address → number of its handshakes that have failed since the last finished."""
 
     def __len__(self) -> int:
         """Number of unfinished handshakes."""
@@ -143,12 +150,18 @@ class Handshakes:
             self._giving = asyncio.create_task(self._give_turns(), name="TLS handshakes")
 
     async def _give_turns(self) -> None:
-        work = Slice(self._turns, perf_counter, self._account)
+        work, is_in_order = Slice(self._turns, perf_counter, self._account), False
         while self._waiting:
             await work.rest()
             if not self._waiting:  # those that waited have ended
                 break
-            address = next(iter(self._waiting))
+            # Else who connects would wait for each address that begins handshakes and goes.
+            is_in_order = not is_in_order
+            address = (
+                next(iter(self._waiting))
+                if is_in_order
+                else min(self._waiting, key=self._failed.__getitem__)
+            )
             waiting = self._waiting.pop(address)
             go_on = waiting.pop(next(iter(waiting)))
             if waiting:
@@ -165,11 +178,17 @@ class Handshakes:
             await asyncio.sleep(took)
         self._giving = None
 
-    def ended(self, transport: asyncio.BaseTransport) -> None:
-        """The handshake has finished or failed."""
+    def ended(self, transport: asyncio.BaseTransport, *, is_finished: bool = False) -> None:
+        """The handshake has finished, or failed."""
         address = self._begun.pop(transport, None)
         if address is None:
             return
+        if is_finished:
+            del self._failed[address]
+        else:
+            if len(self._failed) >= _MAX_FAILED:
+                self._failed.clear()
+            self._failed[address] += 1
         self._number[address] -= 1
         if not self._number[address]:
             del self._number[address]
@@ -218,8 +237,8 @@ class _Handshake(SSLProtocol):
             super().buffer_updated(nbytes)
 
     def _ended(self, done: asyncio.Future[None], transport: asyncio.BaseTransport) -> None:
-        done.exception()  # retrieved, or asyncio logs a failed handshake as an error
-        self._all.ended(transport)
+        # Retrieved, or asyncio logs a failed handshake as an error.
+        self._all.ended(transport, is_finished=done.exception() is None)
 
     # The type stubs do not have these two.
 

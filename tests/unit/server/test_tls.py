@@ -21,9 +21,10 @@ from aiohttp import ClientSession
 
 from relay.errors import UserError
 from relay.server import tls
+from relay.server.turns import Turns
 from tests.harness.certificate import certificate
 from tests.harness.patience import ANSWER_S
-from tests.harness.relay_program import until
+from tests.harness.relay_program import eventually, until
 from tests.unit.server.test_app import Relay, serving
 
 if TYPE_CHECKING:
@@ -83,6 +84,31 @@ async def test_the_handshakes_of_an_address_wait_for_those_of_no_other() -> None
         for writer in await asyncio.gather(*many, connected("127.0.0.5")):
             writer.close()
     assert finished.index("127.0.0.5") < 10
+
+
+class Peer(asyncio.Transport):
+    def __init__(self, address: str) -> None:
+        super().__init__({"peername": (address, 1)})
+
+
+async def test_who_connects_waits_for_few_addresses_whose_handshakes_failed() -> None:
+    """A hundred that sent ClientHellos and went took each newcomer 1.5 s of processor time."""
+    handshakes = tls.Handshakes(ssl.create_default_context(), asyncio.Protocol, 1000, 10, Turns())
+    order = list[str]()
+
+    def comes(address: str) -> Peer:
+        handshakes.begin(peer := Peer(address))
+        handshakes.wait(peer, lambda: order.append(address))
+        return peer
+
+    failing = [f"10.0.0.{number}" for number in range(1, 21)]
+    for address in failing:
+        handshakes.ended(comes(address))
+    for address in failing:
+        comes(address)
+    comes("10.0.1.1")
+    await eventually("all had their turns", lambda: len(order) == 21)
+    assert "10.0.1.1" in order[:2]
 
 
 async def test_a_handshake_that_has_ended_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
