@@ -22,7 +22,7 @@ from relay.memory.snowclaw.key_filter import KeyFilter
 from relay.memory.snowclaw.keys import OfGroup
 from relay.memory.snowclaw.respond import should_respond
 from relay.memory.snowclaw.system_prompt import IN_DIRECT_MESSAGES, in_group, system_prompt
-from relay.memory.snowclaw.users import UserMemory
+from relay.memory.snowclaw.users import MAX_NAME, UserMemory
 from relay.nostr import keys, kinds
 from relay.nostr.event import is_hex64, object_in
 from relay.nostr.nip40 import expiry_of
@@ -47,9 +47,6 @@ _MAX_DIRECT: Final = 100
 _MAX_GROUPS: Final = 10_000
 _MAX_MEMBERS: Final = 500
 """Members of a group in its memory."""
-_MAX_NAME: Final = 64
-"""Characters of a name that are kept: it is in the records of its user and of their groups, which
-must not become larger than a relay accepts. A context shows 40."""
 
 Correspondents = frozenset[str]
 """Public keys of a conversation in direct messages, without the agent's own."""
@@ -184,7 +181,7 @@ class Chat:
         if event.created_at < known.at:
             return False
         name, names = _text_in(event, "display_name", "name"), known.names
-        name = None if name is None else name[:_MAX_NAME].rstrip()
+        name = None if name is None else name[:MAX_NAME]
         if name is None:
             names = ()
         elif name != known.name:
@@ -280,7 +277,7 @@ class Chat:
 
     def _member_name(self, pubkey: str, known: Mapping[str, str]) -> str:
         name = self._profile(pubkey).name
-        return (name or known.get(_npub_of(pubkey)) or known.get(pubkey) or "")[:_MAX_NAME]
+        return (name or known.get(_npub_of(pubkey)) or known.get(pubkey) or "")[:MAX_NAME]
 
     def _profile(self, pubkey: str) -> _Profile:
         return self._profiles.get(pubkey, _Profile())

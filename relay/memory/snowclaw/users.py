@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 MAX_NAMES: Final = 50
 """Names in the history: whoever changes theirs often must not fill the record."""
+MAX_NAME: Final = 64
+"""Characters of a name that are kept: it is in the records of its user and of their groups, which
+must not become larger than a relay accepts. A context shows 40."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ def user_memory_in(contents: Contents, written_at: int) -> UserMemory:
     if names is None:
         names = _names_in_history(contents, written_at if first_seen is None else first_seen)
     return UserMemory(
-        display_names=names,
+        display_names=tuple((name[:MAX_NAME], at) for name, at in names),
         first_seen=first_seen,
         notes=contents.texts("notes"),
         owner_notes=contents.texts("owner_notes"),

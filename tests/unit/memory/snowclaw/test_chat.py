@@ -305,6 +305,17 @@ def test_no_name_fills_a_record() -> None:
     assert len(str(user)) + len(str(group)) < 2_000
 
 
+def test_a_long_name_in_a_stored_record_is_cut_in_its_next_version() -> None:
+    name = "N" * 200_000
+    stored = {"display_names": [[name, AT - 9]], "first_seen": AT - 9, "notes": ["likes tea"]}
+    heard = Heard(record(f"snowclaw:memory:npub:{alice.pubkey[:32]}", stored))
+    heard.see(profile(alice, f'{{"name":"{name}"}}', AT - 5), said("hi"))
+    user = heard.book.user(alice.npub)
+    assert user is not None
+    assert [at for _, at in user.display_names] == [AT - 9]
+    assert len(str(user)) < 1_000
+
+
 def test_half_a_character_in_a_name_is_one_that_can_be_written() -> None:
     heard = Heard()
     heard.see(profile(alice, '{"name":"alice \\ud83d"}'), said("hi"))
