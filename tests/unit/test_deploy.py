@@ -132,7 +132,7 @@ def test_the_container_may_do_little_with_and_without_caddy() -> None:
         "read_only: true",
         "cap_drop: [ALL]",
         'security_opt: ["no-new-privileges:true"]',
-        "mem_limit: 1g",
+        "mem_limit: 2g",
         "pids_limit: 200",
     ):
         assert f"    {line}\n" in shared
