@@ -316,9 +316,9 @@ def delete_named(
 
 
 def delete_in_group(event: Event, event_id: str, group: str, found: Found, plan: WritePlan) -> None:
-    """For an id that an imported 9005 names and that is not there: delete an old version, and
-    refuse the event, in this group. The 9005 may name ids of any events, and nobody knows which of
-    them were of the group."""
+    """For an id that a 9005 names and that is not there, because it was deleted before the 9005 was
+    copied, or comes later: delete an old version, and refuse the event, in this group. The 9005 may
+    name ids of any events, and nobody knows which of them are of the group."""
     cause = DeletedBy(event.id, "", _OF_ADMIN)
     plan.forgotten.append(Forgotten(found.last_seq, id=event_id, cause=cause, group=group))
     stone = Tombstone(event_target(event_id), _admins_of(group), None, _OF_ADMIN)

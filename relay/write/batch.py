@@ -441,7 +441,7 @@ class Batch:
             rows = delete_named(candidate.event, ruling.removes, self._found, self.plan)
             note_erased(candidate.event, rows, self.plan, self._now)
         action, is_imported = candidate.action, candidate.sender.origin is not Origin.WIRE
-        if isinstance(action, DeleteEvents) and is_imported:
+        if isinstance(action, DeleteEvents):
             removed = {*ruling.removes}
             for event_id in action.ids:
                 if event_id not in removed and event_id not in self._found.rows:

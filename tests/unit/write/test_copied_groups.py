@@ -118,6 +118,15 @@ async def test_what_an_admin_deleted_stays_deleted(home: Home) -> None:
         assert await copy.take(message, invite, logins=[bob.pubkey, alice.pubkey]) == [DELETED] * 2
 
 
+async def test_what_an_admin_deleted_stays_deleted_where_it_comes_later(home: Home) -> None:
+    """With the next synchronisation, from the relay where the admin saw it."""
+    await tea_party(home)
+    here, later = (home.made(bob, 9, h="tea", content=text) for text in ("spam", "more spam"))
+    assert await home.take(here) == [STORED]
+    await home.do(admin, 9005, ["e", here.id], ["e", later.id], h="tea")
+    assert await home.take(later, origin=Origin.IMPORT) == [DELETED]
+
+
 async def test_a_deletion_by_an_admin_keeps_out_of_a_copy_what_is_of_the_group_alone(
     home: Home,
 ) -> None:
