@@ -126,6 +126,19 @@ async def test_a_name_that_the_user_gave_is_the_title(rookery: Rookery, first: M
     assert "custom-title\n  Tea time" in (await rook(first, "show", SESSION))[0]
 
 
+@pytest.mark.parametrize("layout", [(), ("--classic",)])
+async def test_the_name_that_a_group_is_told_has_no_secret_and_no_home_folder(
+    rookery: Rookery, first: Machine, layout: tuple[str, ...]
+) -> None:
+    await first.run("group", "create", "tea")
+    path = projects(first)
+    name = {"type": "custom-title", "customTitle": f"{cast.alice.nsec} of {first.home}/tea"}
+    path.write_bytes(a_session(first.work) + json.dumps(name).encode() + b"\n")
+    await rook(first, "import", "--group", "tea", "--strip", "secrets", *layout, str(path))
+    (state,) = await stored(rookery, kinds=[31988])
+    assert state.tag("custom_title") == "[REDACTED] of ~/tea"
+
+
 @pytest.mark.proves("D-14", "D-21", "D-24")
 async def test_a_session_goes_on_elsewhere_and_no_turn_is_there_twice(
     rookery: Rookery, first: Machine, second: Machine

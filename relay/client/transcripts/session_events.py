@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from relay.client.sync import items_of
 from relay.memory.secrets import SecretFilter
-from relay.memory.transcripts.lines import line_of, name_in
 from relay.nostr import kinds
 from relay.nostr.event import id_bytes
 
@@ -43,7 +42,7 @@ class Tally:
     title: str = ""
     """The first words of a user; empty until there are any."""
     custom_title: str = ""
-    """The last one that the user gave; empty: none."""
+    """See `Transcript.custom_title`."""
     secrets: int = 0
     """Lines of the file that hold what looks like a secret."""
 
@@ -51,10 +50,6 @@ class Tally:
         self.lines += 1
         self.read += len(raw)
         self.secrets += SecretFilter.finds_known(raw)
-        if b'"custom-title"' in raw:
-            fields = line_of(0, raw).fields or {}
-            if fields.get("type") == "custom-title":
-                self.custom_title = title_of(name_in(fields, "customTitle") or "")
         for draft in drafts:
             if draft.kind == kinds.SOURCE_DATA:
                 self.archive += 1
@@ -148,6 +143,7 @@ class SessionEvents:
             drafts = converter.drafts(raw)
             tally.add(raw, drafts)
             tally.notes = converter.notes  # with those that are stored already
+            tally.custom_title = converter.custom_title
             yield drafts
 
     def id_of(self, draft: Draft) -> bytes:

@@ -28,7 +28,7 @@ from relay.client.transcripts.envelopes import MAX_INNER, room_inside
 from relay.client.transcripts.files import session_file
 from relay.client.transcripts.reader import TranscriptsReader
 from relay.client.transcripts.results import Delivered, ImportResult
-from relay.client.transcripts.session_events import SessionEvents, split_ids, take
+from relay.client.transcripts.session_events import SessionEvents, split_ids, take, title_of
 from relay.client.writer import Outcome, Written
 from relay.errors import Invalid
 from relay.memory.draft import Draft
@@ -193,8 +193,8 @@ class Transcripts(TranscriptsReader):
                     await self._send(left, sent)
         tally = session_events.tally
         on_progress(tally.read)
-        if tally.custom_title and not sent.forgotten:
-            await self._name(session, tally.custom_title)
+        if (custom_title := title_of(tally.custom_title)) and not sent.forgotten:
+            await self._name(session, custom_title)
         return ImportResult(
             session,
             tally.lines,

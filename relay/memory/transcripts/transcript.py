@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from relay.memory.transcripts.archive import Archive
 from relay.memory.transcripts.blocks import note_texts
 from relay.memory.transcripts.classic import ClassicThread
-from relay.memory.transcripts.lines import line_of, session_of, time_of
+from relay.memory.transcripts.lines import line_of, name_in, session_of, time_of
 from relay.memory.transcripts.moved import Move
 from relay.memory.transcripts.notes import Thread
 from relay.memory.transcripts.paths import HidingTokens, PathTokens
@@ -37,6 +37,8 @@ class Transcript:
         self.session: Final = plan.session or self._session
         """`d` of the whole archive, even if a line names another session."""
         self.lines = 0
+        self.custom_title = ""
+        """The last one that the user gave, stripped like its line; empty: none."""
         base = facts.base or ""
         self._move = None
         if plan.origin and base and plan.origin != base:
@@ -65,6 +67,8 @@ class Transcript:
         stripped = strip(line, self._plan.stripping)
         if isinstance(self._tokens, HidingTokens):
             stripped = self._tokens.shown(stripped)
+        if stripped.fields is not None and stripped.fields.get("type") == "custom-title":
+            self.custom_title = name_in(stripped.fields, "customTitle") or ""
         if self._classic is not None:
             ms = None if stripped.fields is None else time_of(stripped.fields)
             self._ms = self._ms if ms is None else ms
