@@ -138,13 +138,24 @@ class Delivery:
             self._due.appendleft(range(rows[-1].seq + 1, seqs.stop))
         return [row for row in rows if row.seq in seqs]
 
+    async def _still_stored(self, rows: Sequence[Stored]) -> list[Stored]:
+        """These rows as they are now, without those that were deleted. Raises StoreFault."""
+        stored: dict[int, Stored] = {}
+        after, last = rows[0].seq - 1, rows[-1].seq
+        while after < last:
+            found = await self._store.since(after, _READ_AT_ONCE)
+            stored.update((row.seq, row) for row in found)
+            after = found[-1].seq if found else last
+        left = [(row, stored[row.seq]) for row in rows if row.seq in stored]
+        # The same object if it is the same: its delivery goes on where it was.
+        return [row if row.group == now.group else now for row, now in left]
+
     async def _deliver(self, rows: Sequence[Stored]) -> None:
         began, rights = perf_counter(), self._rights
-        are_stored = all(row.seq for row in rows)
         try:
             pieces = self._fanout.deliver(rows, await self._fanout.links_of(rows))
             rest_at, done = perf_counter() + _TURN_S, 0
-            while self._state.is_current() and (are_stored or self._state.rights == rights):
+            while self._state.is_current() and self._state.rights == rights:
                 piece = next(pieces, None)
                 if piece is None:
                     break
@@ -154,7 +165,12 @@ class Delivery:
                     await asyncio.sleep(0)
                     rest_at = perf_counter() + _TURN_S
             else:  # nobody knows who may read the rest, or others may than before
-                if rest := [row for row in rows[done:] if row.seq]:
+                rest = [row for row in rows[done:] if row.seq]
+                while rest and self._state.rights != rights:
+                    self._forget_passed_on()
+                    rights = self._rights
+                    rest = await self._still_stored(rest)
+                if rest:
                     self._due.appendleft(rest)
         except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
             _log.exception("%d stored events were not delivered live", len(rows))

@@ -310,9 +310,12 @@ async def test_what_is_due_is_read_again_after_a_change_of_rights(
     async with den(postgres) as (one, other):
         later = reads(other, bob)
         links_of = other.live.links_of
+        is_first = True
 
         async def late(rows: Sequence[Stored]) -> Links:
-            if "first" in [row.event.content for row in rows]:
+            nonlocal is_first
+            if is_first and "first" in [row.event.content for row in rows]:
+                is_first = False
                 said = await other.do(alice, 9, h="den", content=SECRET)
                 await one.do(alice, 5, ["e", said.id])
                 await one.do(admin, 9000, ["p", bob.pubkey], h="den")
@@ -326,6 +329,31 @@ async def test_what_is_due_is_read_again_after_a_change_of_rights(
         said = later.contents()
         assert SECRET not in said
         assert "first" in said
+
+
+async def test_what_is_being_delivered_is_read_again_after_a_change_of_rights(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message, deleted on one relay before somebody is put in there, while it is delivered on the
+    other."""
+    async with den(postgres) as (one, other):
+        member, later = reads(other, alice), reads(other, bob)
+        links_of = other.live.links_of
+
+        async def late(rows: Sequence[Stored]) -> Links:
+            if any(row.event.content == SECRET for row in rows):
+                await one.do(alice, 5, ["e", rows[0].event.id])
+                await one.do(admin, 9000, ["p", bob.pubkey], h="den")
+                await other.take_over()
+            return await links_of(rows)
+
+        monkeypatch.setattr(other.live, "links_of", late)
+        secret, kept = (one.made(alice, 9, h="den", content=text) for text in (SECRET, "welcome"))
+        assert await one.take(secret, kept) == [STORED] * 2
+        await other.catch_up()
+        await other.do(alice, 1)
+        assert SECRET not in later.contents()
+        assert "welcome" in member.contents()
 
 
 async def test_a_ban_on_one_refuses_on_the_other(postgres: PostgresServer) -> None:
