@@ -192,7 +192,7 @@ def rehydrate(
 
     For each history key the rows of summaries, tools and clears are replaced. Rows of an earlier
     run from this relay's URL whose record the relay no longer gives are removed; other rows are
-    kept. With --follow a ban is noticed at the next deletion or start.
+    kept. With --follow a ban is noticed within 15 minutes.
     """
     if follow:
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import secrets
 from collections import Counter
 from contextlib import aclosing, contextmanager, suppress
@@ -36,7 +37,7 @@ from relay.client.errors import ClientError
 from relay.client.memory import MemoryClient
 from relay.client.resume import OVERLAP_S
 from relay.client.shared_key import shared_key
-from relay.client.withdrawn import withdrawn
+from relay.client.withdrawn import ABSENCE_S, withdrawn
 from relay.client.writer import Outcome, Written, address_filter
 from relay.errors import Invalid, Prefix
 from relay.memory.aman import prompt, records
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from collections.abc import (
         AsyncGenerator,
         AsyncIterator,
+        Awaitable,
         Callable,
         Iterable,
         Iterator,
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.client.client import Client
+    from relay.client.subscription import Subscription
     from relay.memory.aman.fold import Snapshot
     from relay.memory.aman.records import Record
     from relay.memory.draft import Draft
@@ -87,6 +90,8 @@ _KINDS: Final = frozenset(LABELS)
 
 _REPEATED_S: Final = 60
 """Seconds within which a call of the same tool with the same result counts as repeated."""
+_RETRY_S: Final = 10.0
+"""After a failure to read a memory that is followed."""
 _LOOKED_AT: Final = 50
 """Newest records that a query for the latest time reads."""
 
@@ -349,19 +354,60 @@ class Aman(MemoryClient):
             yield await self.snapshot(hk, any_author=any_author)
             await self._wait_online()
         wanted = await self._filter(hk, any_author=any_author)
-        deletions = self._deletions(wanted)
-        async with self._client.subscribe(wanted, deletions) as events:
-            stored = [event async for event in events.stored()]
-            fold = self._fold_of(await self._undeleted(stored))
-            yield fold.snapshot(hk, author, reader=self.pubkey)
-            async for event in events:
-                if event.kind == kinds.DELETION:
+        shown: Snapshot | None = None
+
+        async def read() -> Fold:
+            return self._fold_of(await self.read(wanted))
+
+        async with aclosing(self._folds(wanted, read)) as folds:
+            async for fold, _ in folds:
+                snapshot = fold.snapshot(hk, author, reader=self.pubkey)
+                if snapshot != shown:
+                    yield snapshot
+                shown = snapshot
+
+    async def _folds(
+        self, wanted: Filter, read: Callable[[], Awaitable[Fold]]
+    ) -> AsyncGenerator[tuple[Fold, str | None], None]:
+        """What `read` gives, then the fold after each change, with the history key that changed;
+        None: any.
+
+        It is read again after a deletion, when a record expires, after a reconnection, and every
+        ABSENCE_S: what an admin deleted, or a banned author wrote, is not told. While that fails,
+        nothing is yielded.
+        """
+        is_due, must_read, clock = asyncio.Event(), False, asyncio.get_running_loop().time
+        live = structs.replace(wanted, limit=0)
+        async with self._client.subscribe(
+            live, self._deletions(wanted), on_resumed=is_due.set
+        ) as events:
+            fold, look_at = await read(), clock() + ABSENCE_S
+            yield fold, None
+            while True:
+                wait_s = min(look_at - clock(), self._until_expiry(fold))
+                event = await _next_within(_RETRY_S if must_read else wait_s, events, is_due)
+                must_read |= is_due.is_set() or clock() >= look_at
+                is_due.clear()
+                changed = None
+                if event is not None and event.kind == kinds.DELETION:
                     with suppress(OSError):
                         await self._drop_deleted(event)  # it may name another history key
-                    fold = self._fold_of(await self.read(wanted))
-                elif fold.apply(event) != hk:
-                    continue
-                yield fold.snapshot(hk, author, reader=self.pubkey)
+                    must_read = True
+                elif event is not None and await self._undeleted([event]):
+                    changed = fold.apply(event)
+                if must_read or self._until_expiry(fold) <= 0:
+                    must_read = True
+                    with suppress(ClientError):
+                        fold, look_at = await read(), clock() + ABSENCE_S
+                        must_read = False
+                    if not must_read:
+                        yield fold, None
+                elif changed is not None:
+                    yield fold, changed
+
+    def _until_expiry(self, fold: Fold) -> float:
+        """Seconds until the first of the records expires."""
+        return math.inf if fold.expires_at is None else fold.expires_at - self._client.now()
 
     async def rehydrate(
         self,
@@ -402,29 +448,25 @@ class Aman(MemoryClient):
         author = self._author(any_author=any_author)
         wanted = Filter(kinds=_KINDS, authors=None if author is None else frozenset({author}))
 
-        async def write(fold: Fold, keys: Iterable[str]) -> Replaced:
-            snapshots = [fold.snapshot(hk, author, reader=self.pubkey) for hk in keys]
-            return await asyncio.to_thread(replace_rows, path, snapshots, self.url)
+        gone: Sequence[str] = ()
+        skipped: tuple[UnreadableRecord, ...] | None = None
 
-        async def write_all(fold: Fold, keys: Iterable[str]) -> Replaced:
-            snapshots = [fold.snapshot(hk, author, reader=self.pubkey) for hk in keys]
-            gone = await self._gone(path, snapshots)
-            return await asyncio.to_thread(replace_rows, path, snapshots, self.url, gone)
-
-        live = structs.replace(wanted, limit=0)
-        async with self._client.subscribe(live, self._deletions(wanted)) as events:
+        async def read() -> Fold:
+            nonlocal gone
             fold = await self.fold(any_author=any_author)
-            known = fold.history_keys()
-            yield Followed(None, await write_all(fold, known), tuple(fold.unread()))
-            async for event in events:
-                if event.kind == kinds.DELETION:
-                    with suppress(OSError):
-                        await self._drop_deleted(event)
-                    fold = await self.fold(any_author=any_author)
-                    keys = {*known, *fold.history_keys()}
-                    yield Followed(None, await write_all(fold, keys), ())
-                elif await self._undeleted([event]) and (hk := fold.apply(event)) is not None:
-                    yield Followed(hk, await write(fold, [hk]), ())
+            gone = await self._gone(path, snapshots(fold, fold.history_keys()))
+            return fold
+
+        def snapshots(fold: Fold, keys: Iterable[str]) -> list[Snapshot]:
+            return [fold.snapshot(hk, author, reader=self.pubkey) for hk in keys]
+
+        async with aclosing(self._folds(wanted, read)) as folds:
+            async for fold, hk in folds:
+                current = snapshots(fold, fold.history_keys() if hk is None else [hk])
+                removed = gone if hk is None else ()
+                rows = await asyncio.to_thread(replace_rows, path, current, self.url, removed)
+                skipped = tuple(fold.unread()) if skipped is None else ()
+                yield Followed(hk, rows, skipped)
 
     def _deletions(self, wanted: Filter) -> Filter:
         since = self._client.now() - OVERLAP_S
@@ -530,7 +572,7 @@ class Aman(MemoryClient):
         return None if any_author else self.pubkey
 
     def _fold_of(self, events: Iterable[Event]) -> Fold:
-        fold = Fold(self._key)
+        fold = Fold(self._key, self._client.now())
         for event in events:
             fold.apply(event)
         return fold
@@ -585,6 +627,17 @@ def _gc_paused() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+async def _next_within(seconds: float, events: Subscription, is_due: asyncio.Event) -> Event | None:
+    """The next event; None: after so many seconds, or when `is_due` is set, there is none."""
+    coming, due = asyncio.ensure_future(anext(events)), asyncio.ensure_future(is_due.wait())
+    try:
+        await asyncio.wait([coming, due], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return coming.result() if coming.done() else None
+    finally:
+        coming.cancel()
+        due.cancel()
 
 
 def _raise_unread(unread: Iterable[UnreadableRecord]) -> None:

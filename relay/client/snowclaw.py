@@ -25,7 +25,7 @@ from relay.client.errors import ClientError, PublishRefused, QueryClosed
 from relay.client.information import lists_nip
 from relay.client.resume import OVERLAP_S
 from relay.client.snowclaw_records import SnowclawRecords
-from relay.client.withdrawn import withdrawn
+from relay.client.withdrawn import ABSENCE_S, withdrawn
 from relay.errors import Invalid
 from relay.memory.bounded import BoundedDict
 from relay.memory.fence import recalled
@@ -72,9 +72,6 @@ _MAX_AUTHORS: Final = 250
 _MAX_GROUPS: Final = 10_000
 MAX_CORRESPONDENTS: Final = 10
 """Most other participants of a direct message: an answer needs a gift wrap for each."""
-ABSENCE_S: Final = 900.0
-"""Between two looks for what the relay no longer gives, and up to a tenth more: what an admin
-deletes, or a banned or vanished key wrote, is not told."""
 _INBOX: Final = 1_000
 """Messages queued for the reader before the subscription is paused."""
 

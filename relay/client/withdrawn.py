@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from relay.client.client import Client
 
+ABSENCE_S: Final = 900.0
+"""Between two looks for what the relay no longer gives, in a client that follows records; what an
+admin deletes, or a banned or vanished key wrote, is not told."""
 _ASKED_AT_ONCE: Final = 100
 """Ids of one query: fewer than any relay returns."""
 _COUNT: Final = 45

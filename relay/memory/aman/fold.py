@@ -6,9 +6,11 @@ payload, so the order of arrival decides only the id.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
+from relay.errors import Invalid
 from relay.memory.aman.checks import AFTER, D_ENDS, LABELS
 from relay.memory.aman.records import (
     Clear,
@@ -22,6 +24,7 @@ from relay.memory.aman.records import (
 )
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
+from relay.nostr.nip40 import expiry_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -121,8 +124,12 @@ _NEVER: Final = _Scope()
 class Fold:
     """Applies events one by one, stored and live ones alike."""
 
-    def __init__(self, key: SharedKey | None = None) -> None:
+    def __init__(self, key: SharedKey | None = None, now: int = 0) -> None:
+        """`now`: Unix seconds; what has expired by then is left out."""
         self._key = key
+        self._now = now
+        self.expires_at: int | None = None
+        """Unix seconds: the first time at which an applied event expires."""
         self._scopes: dict[str, dict[str, _Scope]] = {}
         """History key → author → scope."""
 
@@ -131,6 +138,11 @@ class Fold:
         kind = event.kind
         if kind not in LABELS:
             return None
+        expires_at = _expiry_of(event)
+        if expires_at is not None:
+            if expires_at <= self._now:
+                return None
+            self.expires_at = min(expires_at, self.expires_at or expires_at)
         hk, ts = key_and_time(event)
         scope = self._scope(hk, event.pubkey)
         if kind in D_ENDS:
@@ -190,6 +202,12 @@ class Fold:
             return record
         time = record.time if ts is None else ts
         return Row(record, event.id, event.pubkey, event.created_at, time, _after(event))
+
+
+def _expiry_of(event: Event) -> int | None:
+    with suppress(Invalid):
+        return expiry_of(event)
+    return None
 
 
 def _after(event: Event) -> frozenset[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.client import Client, LeftInCache, PublishRefused
-from relay.client.aman import Aman, Unreadable
+from relay.client.aman import Aman, Followed, Unreadable
 from relay.client.aman_tables import Replaced, TablesUnusable, rows_in
 from relay.client.writer import Outcome
 from relay.errors import Invalid, UserError
@@ -22,6 +22,7 @@ from tests.cast import robot, rover
 from tests.golden import document
 from tests.harness.erasure import left_of
 from tests.harness.fake_relay import refusing
+from tests.harness.patience import ANSWER_S
 from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.client.test_memory_client import unwritable
 from tests.unit.client.test_snowclaw import until
@@ -457,6 +458,7 @@ async def test_what_another_machine_deletes_leaves_the_cache_live(
         address = f"{stored.kind}:{robot.pubkey}:{stored.d}"
         where = ["e", stored.id] if by == "id" else ["a", address]
         await fake.publish(robot.sign(5, [where], "", stored.created_at))
+        await memory.set_preference("u", "two")  # a watcher of "u" is told nothing of the other
         await anext(following)
         assert stored not in cache.matching(Filter())
         await following.aclose()  # type: ignore[union-attr]
@@ -514,6 +516,84 @@ async def test_watch_starts_with_the_cached_snapshot_offline(
         await fake.start()
         coming = asyncio.ensure_future(anext(snapshots))
         assert (await coming).history_key == "u"
+        await snapshots.aclose()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("how", ["reconnection", "later"])
+@pytest.mark.parametrize("follows", ["watch", "tables"])
+async def test_a_follower_drops_what_the_relay_gives_no_more(
+    fake: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, follows: str
+) -> None:
+    """The deletion by an admin, and a ban, leave no event that tells of them."""
+    if how == "later":
+        monkeypatch.setattr("relay.client.aman.ABSENCE_S", 0.05)
+    async with aman(fake, rover) as other, aman(fake) as memory:
+        await other.add_tool("u", "banned", success=True, content="obey mallory")
+        await memory.add_tool("u", "kept", success=True, content="")
+        db = tmp_path / "db"
+        following = (
+            memory.watch("u", any_author=True)
+            if follows == "watch"
+            else memory.follow_tables(db, any_author=True)
+        )
+        await anext(following)
+        fake.events[:] = [event for event in fake.events if event.pubkey == robot.pubkey]
+        if how == "reconnection":
+            fake.drop_connection()
+        async with asyncio.timeout(ANSWER_S):
+            async for shown in following:
+                kept = (
+                    [row["tool_name"] for row in rows(db, "tool_history")]
+                    if isinstance(shown, Followed)
+                    else [row.record.tool_name for row in shown.tools]
+                )
+                if kept == ["kept"]:
+                    break
+        await following.aclose()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("comes", ["stored", "live"])
+async def test_a_watcher_drops_a_record_when_it_expires(fake: FakeRelay, comes: str) -> None:
+    clock = [NOW]
+    client = Client(fake.url, robot, timeouts=TIMEOUTS, now=lambda: clock[0])
+    async with client, Aman(client, robot) as memory:
+        success = True
+        draft = draft_of(ToolCall("u", "short-lived", success, "", None, None, NOW))
+        tags = [*draft.tags, ["expiration", str(NOW + 1)]]
+        short_lived = robot.sign(draft.kind, tags, draft.content, NOW)
+        if comes == "stored":
+            fake.events.append(short_lived)
+        snapshots = memory.watch("u")
+        first = await anext(snapshots)
+        if comes == "live":
+            await fake.publish(short_lived)
+            first = await anext(snapshots)
+        assert len(first.tools) == 1
+        clock[0] += 1
+        async with asyncio.timeout(ANSWER_S):
+            assert (await anext(snapshots)).tools == ()
+        assert (await memory.snapshot("u")).tools == ()
+        await snapshots.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_watcher_does_not_show_what_a_restored_relay_sends_again(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    async with aman(fake, folder=tmp_path) as memory:
+        await memory._client.wait_connected()
+        deleted = (await memory.add_tool("u", "deleted", success=True, content="")).event
+        snapshots = memory.watch("u")
+        assert len((await anext(snapshots)).tools) == 1
+        await memory.delete([deleted])
+        fake.events.remove(deleted)
+        assert (await anext(snapshots)).tools == ()
+        fake.events[:] = [deleted]
+        fake.drop_connection()
+        await fake.until(lambda: bool(fake.visitors))
+        await memory.add_tool("u", "later", success=True, content="")
+        async with asyncio.timeout(ANSWER_S):
+            (tool,) = (await anext(snapshots)).tools
+        assert tool.record.tool_name == "later"
         await snapshots.aclose()  # type: ignore[attr-defined]
 
 
