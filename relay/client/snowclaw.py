@@ -401,7 +401,9 @@ class Snowclaw(SnowclawRecords):
         if self._consent.apply(event):
             return False
         if event.kind in _OF_PEOPLE:
-            self.see(event)
+            # Of everybody at the relay, and keys cost nothing: of others it is queried when needed.
+            if event.kind != kinds.PROFILE or self._chat.follows_name(event.pubkey):
+                self.see(event)
             return False
         is_new = super()._take(event)
         if is_new:

@@ -288,6 +288,10 @@ class Chat:
         """Whether the profile was looked up."""
         return pubkey in self._profiles
 
+    def follows_name(self, pubkey: str) -> bool:
+        """Whether a change of the profile matters: it was looked up, or there is a memory."""
+        return self.knows_name(pubkey) or self._working_copy.has_user(pubkey)
+
     def knows(self, pubkey: str) -> bool:
         """Whether direct messages of a key are read: those of owners, agents, members of the
         groups, and users for whom there is a memory or an owner's configuration."""

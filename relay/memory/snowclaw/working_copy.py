@@ -247,6 +247,10 @@ class WorkingCopy:
                 return OfUser(longer.pop())
         return OfUser(hexed[:_SHORT])
 
+    def has_user(self, pubkey: str) -> bool:
+        """Whether there is a memory of a user; unlike `subject_of` this remembers no key."""
+        return self.own_user(OfUser(pubkey[:_SHORT])) is not None
+
     def user(self, key: str, group: str | None = None) -> UserMemory | None:
         """The memory of a user, with the owner's notes. `group`: only what may be used in its
         context (S-33). Raises Invalid for an invalid key."""

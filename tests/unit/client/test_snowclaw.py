@@ -493,6 +493,19 @@ async def test_messages_are_yielded_after_see(fake: FakeRelay) -> None:
         await messages.aclose()
 
 
+async def test_profiles_of_strangers_are_not_kept(fake: FakeRelay) -> None:
+    """Anybody can make up keys. A stranger who speaks is named nevertheless."""
+    async with started(fake, groups=["tea"]) as claw:
+        claw.note_user(alice.pubkey, "likes oolong")
+        await fake.publish(rover.sign(0, [], '{"name":"stranger"}', NOW))
+        await fake.publish(alice.sign(0, [], '{"name":"renamed"}', NOW))
+        await until(lambda: claw._chat.name_of(alice.pubkey, None) == "renamed")
+        assert not claw._chat.knows_name(rover.pubkey)
+        await fake.publish(rover.sign(9, [["h", "tea"]], "hello", NOW))
+        await until(lambda: claw.history("tea"))
+        assert [message.sender for message in claw.history("tea")] == ["stranger"]
+
+
 async def test_messages_are_kept_from_the_call_on_until_they_are_read(fake: FakeRelay) -> None:
     async with started(fake, groups=["tea"]) as claw:
         messages = claw.messages()
