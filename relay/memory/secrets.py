@@ -81,12 +81,13 @@ class Filtered(NamedTuple):
 class SecretFilter:
     """Redacts secrets. Raises Invalid for an unusable pattern."""
 
-    __slots__ = ("_entropy", "_harmless", "_patterns", "_tokens")
+    __slots__ = ("_any", "_entropy", "_harmless", "_patterns", "_tokens")
 
     def __init__(
         self, sensitivity: Sensitivity = Sensitivity.NORMAL, patterns: Sequence[str] = ()
     ) -> None:
         self._patterns = [_compiled(text) for text in (*_KNOWN, *patterns)]
+        self._any = _any_of((*_KNOWN, *patterns)) if patterns else _any_known()
         self._entropy = _ENTROPY[sensitivity]
         if self._entropy is not None:
             self._tokens = _compiled(rf"""[^\s"'()\[\]{{}}`,;]{{{self._entropy.length},}}""")
@@ -112,7 +113,8 @@ class SecretFilter:
         return _any_known().search(raw) is not None
 
     def redacted(self, value: Any) -> Any:
-        """A JSON value with redacted strings; fields named like a secret are redacted whole."""
+        """A JSON value with redacted strings; fields named like a secret are redacted whole, but
+        for those that say yes or no, or nothing."""
         match value:
             case str():
                 return self.filtered(value).text
@@ -121,7 +123,7 @@ class SecretFilter:
             case dict():
                 return {
                     self.filtered(key).text: _MARK.decode()
-                    if isinstance(item, str) and self.filtered(f"{key}=x").is_redacted
+                    if item and item is not True and self.filtered(f"{key}=x").is_redacted
                     else self.redacted(item)
                     for key, item in value.items()
                 }
@@ -130,9 +132,11 @@ class SecretFilter:
 
     def _secrets(self, raw: bytes) -> Iterator[Span]:
         """The spans of secrets, in order, disjoint."""
-        known = _joined(
-            found.span() for pattern in self._patterns for found in pattern.finditer(raw)
-        )
+        known: list[Span] = []
+        if self._any.search(raw) is not None:  # most texts, and names of fields, have none
+            known = _joined(
+                found.span() for pattern in self._patterns for found in pattern.finditer(raw)
+            )
         at = 0
         for start, stop in known:
             yield from self._random(raw, at, start)
@@ -160,7 +164,11 @@ class SecretFilter:
 
 @cache
 def _any_known() -> Any:
-    return _compiled("|".join(f"(?:{pattern})" for pattern in _KNOWN))
+    return _any_of(_KNOWN)
+
+
+def _any_of(patterns: Iterable[str]) -> Any:
+    return _compiled("|".join(f"(?:{pattern})" for pattern in patterns))
 
 
 def entropy(data: bytes) -> float:

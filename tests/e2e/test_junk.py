@@ -93,6 +93,20 @@ async def test_no_secret_reaches_the_relay_unless_a_person_says_so(
     out, _ = await run("session", "export", "s")
     assert out == session.read_text()
 
+    call = {"type": "tool_use", "id": "t", "name": "x", "input": {"password": "hunter2", "pin": 1}}
+    named = {"type": "assistant", "uuid": "v", "message": {"content": [call]}}
+    other = {"type": "user", "uuid": "w", "message": {"content": "an empty password="}}
+    session.write_text(f"{json.dumps(named)}\n{json.dumps(other)}\n")
+    out, err = await run("session", "import", str(session), "--session", "x", "--strip", "secrets")
+    assert "looks like a secret" not in err
+    out, _ = await run("session", "export", "x")
+    assert [("hunter2" in line, line.count("[REDACTED]")) for line in out.splitlines()] == [
+        (False, 1),
+        (False, 0),
+    ]
+    _, err = await run("session", "import", str(session), "--session", "named")
+    assert "1 line with what looks like a secret" in err
+
     for name, command in commands.items():
         _, err = await run(*command, "--anyway")
         assert "kept out" not in err, name

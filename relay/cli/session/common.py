@@ -15,6 +15,7 @@ from relay.cli.options import Server, WholeNumber, printable
 from relay.client.settings import Actor
 from relay.client.transcripts import NoSession, Transcripts
 from relay.errors import UserError, how_to_install
+from relay.memory.junk import known_formats
 from relay.memory.transcripts.plan import Layout, Paths, Plan
 from relay.memory.transcripts.stripping import Part, Stripping
 from relay.nostr.pns import derive
@@ -167,12 +168,9 @@ def with_spool(
 
 
 def _stripping(parts: set[Part]) -> Stripping:
-    if Part.SECRETS not in parts:
-        return Stripping(frozenset(parts))
-    try:
-        from relay.memory.secrets import SecretFilter, Sensitivity
-    except ImportError:
-        raise UserError(f"--strip secrets needs RE2: {how_to_install()}") from None
-    # Known forms only: ids of tools and messages are random and would look like secrets.
-    secrets = SecretFilter(Sensitivity.RELAXED)
-    return Stripping(frozenset(parts), lambda text: secrets.filtered(text).text)
+    if Part.SECRETS in parts:
+        try:
+            known_formats()
+        except ImportError:
+            raise UserError(f"--strip secrets needs RE2: {how_to_install()}") from None
+    return Stripping(frozenset(parts))

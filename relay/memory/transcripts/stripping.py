@@ -13,10 +13,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from relay.memory.fields import compact
+from relay.memory.junk import known_formats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from relay.memory.transcripts.lines import Fields, Line
 
 TAG: Final = "stripped"
@@ -53,15 +52,10 @@ class Stripping:
     """What to strip."""
 
     parts: frozenset[Part] = frozenset()
-    redacted: Callable[[str], str] | None = None
-    """Redacts a text; set exactly if SECRETS is in `parts`."""
-
-    def __post_init__(self) -> None:
-        if (Part.SECRETS in self.parts) is not (self.redacted is not None):
-            raise ValueError("SECRETS and `redacted` go together")
 
 
 KEEP_ALL: Final = Stripping()
+ONLY_SECRETS: Final = Stripping(frozenset({Part.SECRETS}))
 HIDE_MACHINE: Final = Stripping(frozenset({Part.MACHINE}))
 
 
@@ -81,8 +75,12 @@ def strip(line: Line, stripping: Stripping) -> StrippedLine:
     removed: set[Part] = set()
     try:
         fields = _without(line.fields, stripping, removed)
-        if stripping.redacted is not None:
-            fields = {name: _redacted(v, stripping.redacted, removed) for name, v in fields.items()}
+        if Part.SECRETS in stripping.parts:
+            # Known formats only: ids of tools and messages are random and would look like secrets.
+            redacted = known_formats().redacted(fields)
+            if redacted != fields:
+                removed.add(Part.SECRETS)
+            fields = redacted
         text = _serialised(fields) if removed else line.text
     except RecursionError:  # nested too deeply to check: send nothing of it
         parts = stripping.parts - _OF_PATHS
@@ -92,14 +90,11 @@ def strip(line: Line, stripping: Stripping) -> StrippedLine:
 
 def _strip_text(line: Line, stripping: Stripping) -> StrippedLine:
     """For lines that are no JSON: secrets only."""
-    if stripping.redacted is None:
+    if Part.SECRETS not in stripping.parts:
         return StrippedLine(line.text, None)
-    text = line.data.decode(errors="replace")
-    redacted = stripping.redacted(text)
+    text, is_redacted = known_formats().filtered(line.data.decode(errors="replace"))
     return (
-        StrippedLine(line.text, None)
-        if redacted == text
-        else StrippedLine(redacted, None, (Part.SECRETS,))
+        StrippedLine(text, None, (Part.SECRETS,)) if is_redacted else StrippedLine(line.text, None)
     )
 
 
@@ -121,16 +116,3 @@ def _without(fields: Fields, stripping: Stripping, removed: set[Part]) -> dict[s
         else:
             kept[name] = value
     return kept
-
-
-def _redacted(value: object, redacted: Callable[[str], str], removed: set[Part]) -> object:
-    if isinstance(value, str):
-        text = redacted(value)
-        if text != value:
-            removed.add(Part.SECRETS)
-        return text
-    if isinstance(value, list):
-        return [_redacted(item, redacted, removed) for item in value]
-    if isinstance(value, dict):
-        return {name: _redacted(item, redacted, removed) for name, item in value.items()}
-    return value
