@@ -223,6 +223,34 @@ async def test_a_forgotten_session_comes_back_from_no_folder_and_in_no_layout(
     assert not any(b"a.md" in event.raw for event in everything)
 
 
+@pytest.mark.parametrize("layout", [(), ("--classic",)])
+@pytest.mark.parametrize("command", ["import", "follow --once"])
+async def test_no_other_file_of_a_forgotten_session_brings_it_back_under_its_own_name(
+    rookery: Rookery, first: Machine, command: str, layout: tuple[str, ...]
+) -> None:
+    path = await begun(first)
+    other = first.home / "other"
+    other.mkdir()
+    projects(first, other).write_bytes(a_session(other) + line(other, 4, "went on here"))
+    path.write_bytes(a_session(first.work) + line(first.work, 5, "and on here"))
+    backup = path.with_name("backup.jsonl")
+    backup.write_bytes(a_session(first.work).replace(b"I look", b"I looked"))
+    await rook(first, "forget", SESSION, "--yes")
+
+    args = [*command.split(), *layout, str(first.home / ".claude" / "projects")]
+    _, err = await rook(first, *args)
+    assert err.count("session forget") == 3
+    assert not await stored(rookery, kinds=[1988, 1989, 31988])
+
+    with backup.open("ab") as file:
+        file.write(line(first.work, 6, "later", timestamp=in_a_minute()))
+    await rook(first, *args)
+    notes = await stored(rookery, kinds=[1988])
+    assert {(note.d, note.content) for note in notes} == {("backup", "later")}
+    states = await stored(rookery, kinds=[31988])
+    assert not any(b"a.md" in event.raw for event in states)
+
+
 async def test_a_forgotten_session_can_be_stored_under_another_id(
     rookery: Rookery, first: Machine
 ) -> None:

@@ -33,8 +33,8 @@ def forget_command(session: str, server: Server, *, yes: bool, as_json: bool) ->
 
     What was written of it until now is not sent again under this id by this key: not by a later
     import or follow, from another folder or in another layout, and not by one that waits for the
-    relay. Lines written later are sent: end a follow first. Envelopes (--pns) stay, and import
-    --pns makes new ones.
+    relay. Nor is a second file of the session, to which a folder gives another id. Lines written
+    later are sent: end a follow first. Envelopes (--pns) stay, and import --pns makes new ones.
     """
 
     async def work(transcripts: Transcripts) -> tuple[str, int]:

@@ -66,6 +66,8 @@ def import_command(
             for id_, file in files.items():
                 is_own = session_id is not None or id_ == file.session
                 own = fitted if is_own else replace(fitted, session=id_)
+                if not is_own:
+                    transcripts.note_renamed(id_, file.session)
                 result = await transcripts.import_session(file, own, partial(advance, before))
                 before += file.size
                 _report(result, file, is_renamed=not is_own, as_json=as_json)

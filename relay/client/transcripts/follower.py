@@ -94,7 +94,10 @@ class Follower:
         ids = session_ids(files, self._used_ids)
         self._used_ids |= {id_: path for path, id_ in ids.items() if id_ not in self._used_ids}
         named = {file.path: file.session for file in files}
-        return {path: None if named[path] == id_ else id_ for path, id_ in ids.items()}
+        renamed = {path: id_ for path, id_ in ids.items() if id_ != named[path]}
+        for path, id_ in renamed.items():
+            self._transcripts.note_renamed(id_, named[path])
+        return {path: renamed.get(path) for path in ids}
 
     async def _add(self, path: Path, session: str | None) -> None:
         plan = self._plan if session is None else replace(self._plan, session=session)

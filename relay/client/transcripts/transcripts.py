@@ -63,10 +63,13 @@ if TYPE_CHECKING:
         Sequence,
     )
 
+    from relay.client.client import Client
     from relay.client.transcripts.files import SessionFile
     from relay.memory.transcripts.plan import StoredThread
     from relay.memory.transcripts.stripping import Stripping
     from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from relay.nostr.pns import Channel
 
     Line = TypeVar("Line", Draft, Event)
 
@@ -126,6 +129,25 @@ class Transcripts(TranscriptsReader):
 
     _envelope_content: _EnvelopeContent | None = None
     """None: not fetched yet."""
+
+    def __init__(
+        self,
+        relay: Client | str,
+        signer: SecretKey,
+        pns: Channel | None = None,
+        *,
+        folder: Path | None = None,
+    ) -> None:
+        """As of TranscriptsReader."""
+        super().__init__(relay, signer, pns, folder=folder)
+        self._named: dict[str, str] = {}
+        """See `note_renamed`; as many as files are imported or followed."""
+
+    def note_renamed(self, session: str, named: str) -> None:
+        """A file whose lines name the session `named` is stored as `session`, because that id is
+        another file's. What was forgotten of `named` is not sent as `session` either. Not for an
+        id that the user gave."""
+        self._named[session] = named
 
     async def import_file(
         self,
@@ -330,12 +352,13 @@ class Transcripts(TranscriptsReader):
         return str(Address(self.pubkey, kinds.SESSION_STATE, session))
 
     async def _forgotten_until(self, session: str) -> int | None:
-        """Date of the newest request to delete this key's state of a session: `forget` sends one.
-        Raises QueryClosed, Unanswered."""
+        """Date of the newest request to delete this key's state of a session, or of the one that
+        its file names (`note_renamed`): `forget` sends one. Raises QueryClosed, Unanswered."""
+        ids = {session, self._named.get(session, session)}
         wanted = {
             "kinds": [kinds.DELETION],
             "authors": [self.pubkey],
-            "#a": [self._state_address(session)],
+            "#a": sorted(map(self._state_address, ids)),
         }
         found = await self.queued(wanted)
         try:
