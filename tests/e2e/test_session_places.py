@@ -260,6 +260,53 @@ async def test_a_forgotten_session_can_be_stored_under_another_id(
     assert (out.endswith("7 stored, 0 duplicates\n"), err) == (True, "")
 
 
+async def test_what_its_sub_agents_wrote_is_forgotten_with_a_session(
+    rookery: Rookery, first: Machine
+) -> None:
+    path = await begun(first)
+    beside = path.with_name("agent-abc.jsonl")
+    below = path.with_suffix("") / "subagents" / "agent-def.jsonl"
+    below.parent.mkdir(parents=True)
+    for number, file in enumerate((beside, below)):
+        file.write_bytes(line(first.work, 10 + number, f"look into {file.stem}", isSidechain=True))
+    of_another = path.with_name("agent-eee.jsonl")
+    of_another.write_bytes(line(first.work, 12, "and here", sessionId="another"))
+    path.with_name("another.jsonl").write_bytes(line(first.work, 13, "hi", sessionId="another"))
+    # As earlier versions stored it: its state does not name the session.
+    await rook(first, "import", str(below), "--session", below.stem)
+    await rook(first, "import", str(path.parent))
+    out, err = await rook(first, "forget", SESSION, "--yes")
+    assert (out, err) == (
+        f"deleted 8 events of session {SESSION}\n"
+        f"deleted 3 events of session agent-abc, whose lines name session {SESSION}\n"
+        f"deleted 3 events of session agent-def, whose lines name session {SESSION}\n",
+        "",
+    )
+    left = {event.d for event in await stored(rookery, kinds=[1988, 1989, 31988])}
+    assert left == {"another", "agent-eee"}
+    await rook(first, "import", str(path.parent))
+    left = {event.d for event in await stored(rookery, kinds=[1988, 1989, 31988])}
+    assert left == {"another", "agent-eee"}
+
+
+async def test_a_forgotten_session_leaves_what_other_sessions_wrote_too_and_says_so(
+    rookery: Rookery, first: Machine
+) -> None:
+    path = await begun(first)
+    for number, session in enumerate((SESSION, "another")):
+        file = first.home / f"{number}.jsonl"
+        file.write_bytes(line(first.work, 10 + number, "look", sessionId=session))
+        await rook(first, "import", str(file), "--session", "agent-abc")
+    out, err = await rook(first, "forget", SESSION, "--yes")
+    assert out == f"deleted 8 events of session {SESSION}\n"
+    assert err == (
+        "agent-abc holds lines of this session and of another, and stays: `rookery session forget"
+        " agent-abc` deletes it\n"
+    )
+    assert {event.d for event in await stored(rookery, kinds=[1988, 1989])} == {"agent-abc"}
+    assert path.exists()
+
+
 async def test_a_session_of_a_group_and_of_nobody_else_is_forgotten_whole(
     rookery: Rookery, first: Machine, second: Machine
 ) -> None:

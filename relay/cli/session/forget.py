@@ -10,9 +10,13 @@ from relay.cli.humanize import counted
 from relay.cli.options import Server, client_options, confirm, print_json, printable
 from relay.cli.session.common import of_session, on_relay, session_argument
 from relay.client.transcripts import NoSession
+from relay.memory.transcripts.lines import session_of
 from relay.nostr import kinds
+from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
     from relay.client.transcripts import Transcripts
     from relay.nostr.event import Event
 
@@ -22,6 +26,10 @@ _KINDS: Final = (
     kinds.SESSION_STATE,
     kinds.RUN_CONFIGURATION,
 )
+_SUB_AGENT: Final = "agent-"
+"""How the files of sub-agents, and so their ids, begin."""
+_FEW: Final = 20
+"""Newest lines that are looked at: of a long line, one event of many names the session."""
 
 
 @click.command("forget", epilog="Example: rookery session forget 7f3c")
@@ -29,7 +37,8 @@ _KINDS: Final = (
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
 def forget_command(session: str, server: Server, *, yes: bool, as_json: bool) -> None:
-    """Delete the lines, notes and state of a session that this key stored (NIP-09).
+    """Delete the lines, notes and state of a session that this key stored (NIP-09), and what its
+    sub-agents wrote.
 
     What was written of it until now is not sent again under this id by this key: not by a later
     import or follow, from another folder or in another layout, and not by one that waits for the
@@ -37,7 +46,7 @@ def forget_command(session: str, server: Server, *, yes: bool, as_json: bool) ->
     later are sent: end a follow first. Envelopes (--pns) stay, and import --pns makes new ones.
     """
 
-    async def work(transcripts: Transcripts) -> tuple[str, int]:
+    async def work(transcripts: Transcripts) -> tuple[dict[str, int], list[str]]:
         async def own(id_: str) -> list[Event]:
             wanted = {"kinds": list(_KINDS), "authors": [transcripts.pubkey], "#d": [id_]}
             found = await transcripts.read(wanted)
@@ -46,14 +55,60 @@ def forget_command(session: str, server: Server, *, yes: bool, as_json: bool) ->
             return found
 
         id_, events = await of_session(transcripts, session, own)
+        files, shared = {id_: events}, []
+        async for other in _others_naming(transcripts, id_):
+            found = await own(other)
+            if _named_in(found) - {id_}:
+                shared.append(other)
+            else:
+                files[other] = found
         if not yes:
-            what = f"{counted(len(events), 'event')} of session {printable(id_)}"
+            number = sum(map(len, files.values()))
+            what = f"{counted(number, 'event')} of session {', '.join(map(printable, files))}"
             confirm(f"Delete {what}? This cannot be undone.")
-        await transcripts.forget(id_, events)
-        return id_, len(events)
+        for each in reversed(files):  # itself last: what is interrupted can be repeated
+            await transcripts.forget(each, files[each])
+        return {each: len(found) for each, found in files.items()}, shared
 
-    id_, number = on_relay(server, work)
+    deleted, shared = on_relay(server, work)
+    id_, *others = deleted
     if as_json:
-        print_json({"session": id_, "deleted": number})
-    else:
-        click.echo(f"deleted {counted(number, 'event')} of session {printable(id_)}")
+        of_others = {each: deleted[each] for each in others}
+        print_json({"session": id_, "deleted": deleted[id_], "others": of_others, "left": shared})
+        return
+    shown = printable(id_)
+    click.echo(f"deleted {counted(deleted[id_], 'event')} of session {shown}")
+    for each in others:
+        what = f"{counted(deleted[each], 'event')} of session {printable(each)}"
+        click.echo(f"deleted {what}, whose lines name session {shown}")
+    for each in map(printable, shared):
+        click.echo(
+            f"{each} holds lines of this session and of another, and stays:"
+            f" `rookery session forget {each}` deletes it",
+            err=True,
+        )
+
+
+async def _others_naming(transcripts: Transcripts, session: str) -> AsyncIterator[str]:
+    """This key's other sessions that hold a file of this one: a sub-agent's, or a second one. The
+    state says so; those that earlier versions stored are known by their id and lines."""
+    own = {"authors": [transcripts.pubkey]}
+    for state in await transcripts.read({**own, "kinds": [kinds.SESSION_STATE]}):
+        id_, named = state.d, state.tag("cli_session")
+        if id_ == session:
+            continue
+        if named == session:
+            yield id_
+        elif named == id_ and id_.rpartition("/")[2].startswith((_SUB_AGENT, session)):
+            few = {**own, "#d": [id_], "limit": _FEW}
+            lines = await transcripts.read(
+                {**few, "kinds": [kinds.SOURCE_DATA]}, {**few, "kinds": [kinds.CONVERSATION_NOTE]}
+            )
+            if session in _named_in(lines):
+                yield id_
+
+
+def _named_in(events: Iterable[Event]) -> set[str]:
+    """The sessions that whole lines in these events name."""
+    lines = (object_in(event.tag("source-data") or "") for event in events)
+    return {named for line in lines if line is not None and (named := session_of(line))}

@@ -324,7 +324,7 @@ class Transcripts(TranscriptsReader):
                 hostname="" if hides else platform.node(),
                 home_dir="" if hides else str(Path.home()),
                 backend="claude",
-                cli_session=session,
+                cli_session=self._named.get(session, session),
             )
             await self._publish_state(state, None, plan.group)
 
