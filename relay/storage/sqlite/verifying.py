@@ -312,8 +312,7 @@ class _Verification:
         """seq → XOR of the hashes of its expected and its stored tags; 0 when they agree."""
         self._late_tags: dict[int, set[TagRow]] = {}
         """Tags of rows whose tags may be in the writer's memory only; some of them are stored."""
-        self._suspects: list[tuple[Row, list[Reference]]] = []
-        """Rows that a tombstone refuses, and the references of these tombstones."""
+        self._suspects: list[tuple[Row, _Suspect]] = []
         self._deleting_in: dict[tuple[str, str, str], dict[str, int]] = {}
         """(author, reference) → the `h` of kind 5s that have one, and `created_at` of the newest.
         Read from the rows: the index of tags may be wrong, and a repair deletes suspects."""
@@ -442,52 +441,51 @@ class _Verification:
         find_tombstones(self._db, targets, found)
         if not found.tombstones:
             return
-        certain = Found(0)
-        for target, stones in found.tombstones.items():
-            certain.tombstones[target] = [stone for stone in stones if stone.why != "kind 5"]
+        certain = _without_kind_5(found)
         for (row, event), slot in zip(known, slots, strict=True):
             version = _highest_version(event)
             if is_deleted(event, slot, version, found if row.grp is None else certain, row.grp):
                 self._report_deleted(row)
             elif is_deleted(event, slot, version, found, row.grp):
-                names = [("e", event.id)]
-                if slot is not None:
-                    names.append(("a", address_target(slot)[2:]))
-                self._suspects.append((row._replace(raw=b""), names))
+                self._suspects.append((row._replace(raw=b""), _suspect_of(event, slot, row.grp)))
 
     def _check_suspects(self) -> None:
-        """Report the suspects, all in groups, that a stored kind 5 deletes. One with the `h` of
-        another group leaves a tombstone but does not delete the row (N09-14), and it may be gone
-        since."""
-        for row, names in self._suspects:
-            if self._is_named_in_group(row, names) or self._is_named(row, names):
+        for row, suspect in self._suspects:
+            if self._is_named(suspect):
                 self._report_deleted(row)
 
     def _report_deleted(self, row: Row) -> None:
         self.report.tombstoned.append(row.seq)
         self.report.add(Check.TOMBSTONE, f"{_name_of(row)}: was deleted, and is stored")
 
-    def _is_named_in_group(self, row: Row, names: Sequence[Reference]) -> bool:
-        """Whether a kind 5 of the row's author with the `h` of its group names it."""
-        author, group = row.pubkey.hex(), row.grp or ""
-        found = ((name, self._deleting_in.get((author, *name), {}).get(group)) for name in names)
-        return any(at is not None and _reaches(name, at, row) for name, at in found)
+    def _is_named(self, suspect: _Suspect) -> bool:
+        """Whether a stored kind 5 deletes it, once all rows are read."""
+        return self._is_named_in_group(suspect) or self._is_named_in_none(suspect)
 
-    def _is_named(self, row: Row, names: Sequence[Reference]) -> bool:
-        """Whether a kind 5 of the row's author, without `h`, names it; the newest may not be
-        indexed yet."""
+    def _is_named_in_group(self, suspect: _Suspect) -> bool:
+        """Whether a kind 5 of its author with the `h` of its group names it."""
         return any(
-            not event.has_tag("h") and _reaches(name, event.created_at, row)
-            for name in names
+            at is not None and suspect.is_reached(name, at)
+            for name in suspect.names
+            for at in [self._deleting_in.get((suspect.author, *name), {}).get(suspect.group)]
+        )
+
+    def _is_named_in_none(self, suspect: _Suspect) -> bool:
+        """Whether a kind 5 of its author, without `h`, names it; the newest may not be indexed
+        yet."""
+        author = bytes.fromhex(suspect.author)
+        return any(
+            not event.has_tag("h") and suspect.is_reached(name, event.created_at)
+            for name in suspect.names
             for (raw,) in self._db.execute(
-                VERIFY["deletions_naming"], (self._hashes.tag(*name), row.pubkey)
+                VERIFY["deletions_naming"], (self._hashes.tag(*name), author)
             )
             for event in [event_from_raw(raw)]
         )
 
     def _check_versions(self) -> None:
-        for seq, id_, *noted, slot, raw, has_newer in self._db.execute(VERIFY["old_versions"]):
-            why = self._fault_of_version(raw, id_, noted, slot)
+        for seq, id_, *noted, slot, grp, raw, has_newer in self._db.execute(VERIFY["old_versions"]):
+            why = self._fault_of_version(raw, id_, noted, slot, grp)
             if why is not None:
                 self.report.wrong_versions.append(seq)
             elif not has_newer:  # or its row has the wrong slot: checked again after the repair
@@ -496,7 +494,7 @@ class _Verification:
                 self.report.add(Check.VERSION, f"event {id_.hex()} (old version {seq}): {why}")
 
     def _fault_of_version(
-        self, raw: bytes, id_: bytes, noted: Sequence[Any], slot: int
+        self, raw: bytes, id_: bytes, noted: Sequence[Any], slot: int, group: str | None
     ) -> str | None:
         event = self._check.event_in(raw)
         if isinstance(event, str):
@@ -511,7 +509,13 @@ class _Verification:
             return "not in the slot of its versions"
         found, targets = Found(0), [event_target(event.id), key_target(event.pubkey)]
         find_tombstones(self._db, [*targets, address_target(own), slot_target(own)], found)
-        is_gone = is_deleted(event, own, _highest_version(event), found, None)
+        version, certain = _highest_version(event), found
+        if group is not None:
+            certain = _without_kind_5(found)
+        is_gone = is_deleted(event, own, version, certain, group) or (
+            is_deleted(event, own, version, found, group)
+            and self._is_named(_suspect_of(event, own, group))
+        )
         return "was deleted, and is stored" if is_gone else None
 
     # -- tables ---------------------------------------------------------------------------------
@@ -723,9 +727,32 @@ def _highest_version(event: Event) -> int:
     return max(version_of(event, keep) for keep in (Keep.LATEST, Keep.LATEST_TS))
 
 
-def _reaches(name: Reference, deleted_at: int, row: Row) -> bool:
-    """A deletion by address reaches only rows that are not newer than itself (N09-04)."""
-    return name[0] == "e" or row.created_at <= deleted_at
+class _Suspect(NamedTuple):
+    """An event in a group that the tombstone of a kind 5 refuses. One with the `h` of another group
+    leaves a tombstone but deletes nothing here (N09-14), and it may be gone since."""
+
+    author: str
+    created_at: int
+    group: str
+    names: tuple[Reference, ...]
+    """By which a kind 5 may name it."""
+
+    def is_reached(self, name: Reference, deleted_at: int) -> bool:
+        """A deletion by address reaches only what is not newer than itself (N09-04)."""
+        return name[0] == "e" or self.created_at <= deleted_at
+
+
+def _suspect_of(event: Event, slot: Slot | None, group: str | None) -> _Suspect:
+    address = () if slot is None else (("a", address_target(slot)[2:]),)
+    return _Suspect(event.pubkey, event.created_at, group or "", (("e", event.id), *address))
+
+
+def _without_kind_5(found: Found) -> Found:
+    """The tombstones that hold in every group."""
+    certain = Found(0)
+    for target, stones in found.tombstones.items():
+        certain.tombstones[target] = [stone for stone in stones if stone.why != "kind 5"]
+    return certain
 
 
 def _name_of(row: Row) -> str:

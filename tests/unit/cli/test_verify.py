@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,6 +21,8 @@ from tests.harness.stocked_folder import WRAPPED_FOR, as_json, exported, finding
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from relay.nostr.event import Event
 
 pytestmark = pytest.mark.slow
 
@@ -491,6 +493,49 @@ def test_a_deletion_within_another_group_deletes_nothing_here(folder: Path) -> N
     assert findings(folder) == []
     plant(folder, "DELETE FROM tags")  # of the deletion too
     assert {each["check"] for each in findings(folder)} == {"tags"}
+
+
+@pytest.mark.parametrize("name", ["e", "a"])
+@pytest.mark.parametrize(("group", "is_deleted"), [("food", False), ("tea", True), (None, True)])
+def test_a_deletion_within_another_group_deletes_no_old_version_either(
+    with_history: Path, name: str, group: str | None, *, is_deleted: bool
+) -> None:
+    """`--repair` deleted an old version that its history serves. N09-14."""
+    folder, now = with_history, int(time.time())
+    tags = [["d", "pot"], ["h", "tea"]]
+    old = cast.alice.sign(30023, tags, "a whole pot", now - 10)
+    target = old.id if name == "e" else f"30023:{cast.alice.pubkey}:pot"
+    h = [] if group is None else [["h", group]]
+    deletion = cast.alice.sign(5, [[name, target], *h], "", now - 5)
+    newer = cast.alice.sign(30023, tags, "half a pot", now)
+
+    def versions() -> set[tuple[Any, ...]]:
+        with closing(sqlite3.connect(folder / "rookery.db")) as db:
+            return set(db.execute("SELECT * FROM old_versions"))
+
+    def take(event: Event) -> None:
+        lines = folder.parent / "event.jsonl"
+        lines.write_bytes(event.raw)
+        assert rookery("import", lines, "--data", folder, "--trust")[1] == 0
+
+    before = versions()
+    take(old)
+    if not is_deleted:
+        take(deletion)
+    take(newer)
+    [version] = versions() - before
+    assert findings(folder) == []
+    if not is_deleted:
+        plant(folder, "DELETE FROM tags")  # of the deletion too
+        assert {each["check"] for each in findings(folder)} == {"tags"}
+        return
+    take(deletion)
+    assert versions() == before
+    with closing(sqlite3.connect(folder / "rookery.db")) as db:
+        places = ", ".join("?" * len(version))
+        db.execute(f"INSERT INTO old_versions VALUES ({places})", version)
+        db.commit()
+    assert "version" in {each["check"] for each in findings(folder)}
 
 
 @pytest.mark.parametrize("group", [["h", "tea"], ["alt", "of no group"]])

@@ -34,8 +34,9 @@ SELECT seq FROM versions AS v WHERE slot IS NULL AND (
     )
 );
 
--- :old_versions  -> seq, id, pubkey, kind, created_at, slot, raw, whether its record has a newer row
-SELECT o.seq, o.id, o.pubkey, o.kind, o.created_at, o.slot, o.raw, EXISTS (
+-- :old_versions
+--   -> seq, id, pubkey, kind, created_at, slot, grp, raw, whether its record has a newer row
+SELECT o.seq, o.id, o.pubkey, o.kind, o.created_at, o.slot, o.grp, o.raw, EXISTS (
     SELECT 1 FROM events AS e INDEXED BY events_slot
     WHERE e.slot = o.slot AND e.slot IS NOT NULL AND e.seq > o.seq AND e.pubkey = o.pubkey
 )
