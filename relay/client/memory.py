@@ -98,7 +98,13 @@ class MemoryClient(BaseClient):
                 check = asyncio.create_task(self._check_files(self._cache, self._spool))
                 opening.push_async_callback(_ended, check)
         self._writer = Writer(
-            self._client, self._signer, self._spool, self._rebase, self._cache, self._unsendable
+            self._client,
+            self._signer,
+            self._spool,
+            self._rebase,
+            self._cache,
+            self._unsendable,
+            self._before_edits,
         )
         opening.push_async_callback(self._writer.stop)
         await self._writer.start()
@@ -223,16 +229,16 @@ class MemoryClient(BaseClient):
         """A signed event, not sent."""
         return self._writer.signed(draft)
 
-    async def delete(self, events: Iterable[Event], until: int = 0) -> Written:
-        """Request deletion of one's own events by id, and of records also of the versions before,
-        and up to `until` (NIP-09). Raises as `write` does; LeftInCache if it was requested, and the
-        cache still holds the events."""
+    async def delete(self, events: Iterable[Event]) -> Written:
+        """Request deletion of one's own events by id, and of records also of the versions before
+        (NIP-09). Raises as `write` does; LeftInCache if it was requested, and the cache still holds
+        the events."""
         named = list(events)
         if self._spool is not None:
             # The relay may have the version that one which waits is based on, and never get this.
             bases = await asyncio.to_thread(self._spool.bases, [event.id for event in named])
             named += [base for base in bases if base not in named]
-        tags, at = request(named, max(self._client.now(), until))
+        tags, at = request(named, self._client.now())
         deletion = self.signed(Draft(kinds.DELETION, tags, "", at))
         for event in (*named, deletion):
             self._writer.note_stored(event)  # the next version must be newer than what is deleted
@@ -272,6 +278,9 @@ class MemoryClient(BaseClient):
         """Ids of writes of a backlog that are dropped, and not sent. Raises QueryClosed,
         Unanswered."""
         return set()
+
+    async def _before_edits(self) -> None:
+        """See `Writer`. Raises ClientError."""
 
     async def _check_files(self, cache: Cache, spool: Spool) -> None:
         """At each connection, drop what was deleted since it was read, or refused: this run may

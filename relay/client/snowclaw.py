@@ -196,11 +196,6 @@ class Snowclaw(SnowclawRecords):
             "authors": sorted(self._working_copy.authors),
             "since": since,
         }
-        requests = {
-            "kinds": [kinds.DELETION],
-            "authors": sorted(self._working_copy.owners),
-            "#p": [self.pubkey],
-        }
         # From now on: what is stored of a person or group is queried when it is needed.
         groups = await self._of_groups() | {"since": since}
         if self._consent.named is not None:
@@ -209,7 +204,7 @@ class Snowclaw(SnowclawRecords):
         filters = (
             await self._wanted(),
             deletions,
-            requests,
+            self._requests(),
             groups,
             names,
             *self._consent.filters(since),
@@ -218,8 +213,7 @@ class Snowclaw(SnowclawRecords):
         async with subscription as events:
             stored = [event async for event in events.stored()]
             await self._take_all(stored)
-            for event in stored:  # after the records that it names
-                await self._obey(event)
+            await self._obey_quietly(stored)  # after the records that they name
             if began_offline:  # what is known comes from the cache
                 self._absence.now()
             await self._learn_agents()
@@ -230,7 +224,7 @@ class Snowclaw(SnowclawRecords):
             async for event in events:
                 async with self._taking:
                     await self._take_all([event])
-                await self._obey(event)
+                await self._obey_quietly([event])
                 if event.kind == kinds.GROUP_MEMBERS:
                     await self.learn_name(*self._chat.members(event.d))
 
@@ -423,12 +417,10 @@ class Snowclaw(SnowclawRecords):
             else:
                 self._take(event)
 
-    async def _obey(self, event: Event) -> None:
-        """Delete what an owner asks to have deleted; tried again at the next start."""
-        for d in self._working_copy.asked_to_forget(event):
-            with suppress(ClientError, OSError):
-                # The next version is then newer than the request, and not deleted for it.
-                await self.forget(d, until=event.created_at)
+    async def _obey_quietly(self, events: Sequence[Event]) -> None:
+        """`_obey`; tried again with the next connection."""
+        with suppress(ClientError):
+            await self._obey(events)
 
     async def learn_name(self, *pubkeys: str) -> None:
         """Query profiles for their names, once per author; later changes are followed."""

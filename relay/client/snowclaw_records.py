@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -106,6 +107,7 @@ class SnowclawRecords(MemoryClient):
         )
         self._is_loaded = False
         self._flush_lock = asyncio.Lock()
+        self._obeying = asyncio.Lock()
         self._debounce = Debounce(self._save_quietly, FLUSH_AFTER_S, later)
         self.flush_failure: Exception | None = None
         """Error of the last automatic flush; it is retried."""
@@ -201,6 +203,36 @@ class SnowclawRecords(MemoryClient):
         left = {event.id for event in self._working_copy.events()}
         await self._drop_deleted(deletion, [event for event in known if event.id not in left])
         return is_changed
+
+    def _requests(self) -> dict[str, object]:
+        """Filter for what owners ask to have deleted."""
+        owners = sorted(self._working_copy.owners)
+        return {"kinds": [kinds.DELETION], "authors": owners, "#p": [self.pubkey]}
+
+    async def _before_edits(self) -> None:
+        """What is noted is not made of what an owner asked to have deleted meanwhile."""
+        async for page in self.all_of(self._requests()):
+            await self._obey(page)
+
+    async def _obey(self, events: Iterable[Event]) -> None:
+        """Delete what owners ask to have deleted. Raises ClientError."""
+        drafts = [self._working_copy.asked_to_forget(event) for event in events]
+        # Signed without a note of it: it is for the unsaved changes of before, too.
+        asked = [self._signer.sign(*draft) for draft in drafts if draft is not None]
+        if not asked:
+            return
+        async with self._obeying:
+            done: set[str] = set()
+            for start in range(0, len(asked), _IDS_AT_ONCE):
+                some = [deletion.id for deletion in asked[start : start + _IDS_AT_ONCE]]
+                done.update(found.id for found in await self._client.query({"ids": some}))
+            for deletion in asked:
+                if deletion.id in done:
+                    continue
+                with suppress(OSError):  # the cache tries again
+                    await self._take_deletion(deletion)
+                with suppress(PublishRefused):  # as often as it is asked
+                    await self._writer.overtake(deletion)
 
     async def _wanted(self) -> dict[str, object]:
         """Filter for all relevant records (S-28)."""
@@ -462,9 +494,9 @@ class SnowclawRecords(MemoryClient):
     def _sign_record(self, draft: Draft, encrypted: bool) -> Event:  # noqa: FBT001  a callback
         return self.signed(self._encrypted(draft) if encrypted else draft)
 
-    async def forget(self, d: str, until: int = 0) -> Written | None:
-        """Delete one's own record at an address, with its versions up to `until`, and unsaved
-        changes of it (S-25). A first version that is being flushed is deleted after that.
+    async def forget(self, d: str) -> Written | None:
+        """Delete one's own record at an address, and unsaved changes of it (S-25). A first version
+        that is being flushed is deleted after that.
 
         None: there was none. Raises as `delete`.
         """
@@ -478,7 +510,7 @@ class SnowclawRecords(MemoryClient):
         if event is None:
             return None
         try:
-            written = await self.delete([event], until)
+            written = await self.delete([event])
         except LeftInCache as left:
             self._take(left.written.event)
             raise

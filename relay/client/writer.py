@@ -25,7 +25,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from relay.client.clocks import deletes_waiting
-from relay.client.errors import TEMPORARY, ClientClosed, ClientError, PublishRefused, Unanswered
+from relay.client.errors import (
+    TEMPORARY,
+    ClientClosed,
+    ClientError,
+    PublishRefused,
+    QueryClosed,
+    Unanswered,
+)
 from relay.errors import Invalid, Prefix
 from relay.memory.draft import Draft
 from relay.memory.fields import whole_number
@@ -91,15 +98,20 @@ class Writer:
         rebase: Rebase | None = None,
         cache: Cache | None = None,
         unsendable: Callable[[Sequence[Event]], Awaitable[set[str]]] | None = None,
+        before_edits: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`rebase`: for records that hold the edits of several machines. `cache`: gets the records
-        that the relay took. `unsendable`: which of the events in a backlog are dropped, by id."""
+        that the relay took. `unsendable`: which of the events in a backlog are dropped, by id.
+        `before_edits`: called once for each connection, before such records are sent over it."""
         self._client = client
         self._signer = signer
         self._spool = spool
         self._rebase = rebase
         self._cache = cache
         self._unsendable = unsendable
+        self._before_edits = before_edits
+        self._prepared: asyncio.Event | None = None
+        """`next_connection` of the one for which `before_edits` was called."""
         self._last: OrderedDict[tuple[int, str], int] = OrderedDict()
         """(kind, d) → time of its newest known version."""
         self._in_progress: set[str] = set()
@@ -160,6 +172,9 @@ class Writer:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_ANSWER_S):
                     await self._caught_up.wait()
+        if rebase is not None and self._client.is_connected:
+            with suppress(ClientError):
+                await self._prepare()
         attempts, before, refused = 0, None, None
         for _ in range(_MAX_RACES):
             known = self._last.get((kind, d))
@@ -203,6 +218,19 @@ class Writer:
     async def send(self, event: Event) -> Written:
         """Publish a signed event, by any key. Raises as `write` does."""
         return Written(event, await self._send_signed(event))
+
+    async def overtake(self, deletion: Event) -> None:
+        """Publish a deletion before what waits. Raises PublishRefused, Unanswered."""
+        await self._publish_event(deletion)
+
+    async def _prepare(self) -> None:
+        """Raises ClientError."""
+        connection = self._client.next_connection
+        if self._before_edits is None or self._prepared is connection:
+            return
+        with suppress(QueryClosed):  # this key may not read what it asks for
+            await self._before_edits()
+        self._prepared = connection
 
     def signed(self, draft: Draft) -> Event:
         event = self._signer.sign(draft.kind, draft.tags, draft.content, draft.created_at)
@@ -411,6 +439,7 @@ class Writer:
 
     async def _send_edits(self, waiting: Waiting, spool: Spool) -> bool:
         try:
+            await self._prepare()
             await self._publish_edits(waiting, spool)
         except (PublishRefused, Invalid) as refusal:
             if isinstance(refusal, PublishRefused):

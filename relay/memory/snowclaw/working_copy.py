@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from relay.errors import Invalid
 from relay.memory.bounded import BoundedDict
+from relay.memory.draft import Draft
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_draft
 from relay.memory.snowclaw.config import DynamicConfig, GroupConfig
 from relay.memory.snowclaw.edit_dates import edit_dates, noted_until, without_younger
@@ -56,7 +57,6 @@ from relay.nostr.nip09 import address_hash, named_by, target_name, targets_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from relay.memory.draft import Draft
     from relay.memory.snowclaw.edit_dates import Deleted
     from relay.memory.snowclaw.edits import GroupEdit, Names, UserEdit
     from relay.nostr.event import Event
@@ -213,22 +213,30 @@ class WorkingCopy:
                 self.config = self.config.after(stored)
         return bool(removed)
 
-    def asked_to_forget(self, event: Event) -> list[str]:
-        """The `d` of the agent's records that an owner asks it to delete, by a kind 5 with their
-        ids, or with their addresses for versions up to its date: a relay lets only their author."""
-        if event.kind != kinds.DELETION or event.pubkey not in self.owners:
-            return []
-        named = {*event.tag_values("e"), *event.tag_values("a")}
-        records = (each for each in self._index.events() if each.pubkey == self.agent)
-        return [
-            each.d
-            for each in records
-            if each.id in named
-            or (
-                each.created_at <= event.created_at
-                and f"{kinds.APP_DATA}:{self.agent}:{each.d}" in named
-            )
+    def asked_to_forget(self, request: Event) -> Draft | None:
+        """The kind 5 that an owner asks the agent for, by one that names its records: a relay lets
+        only their author delete them. None: it asks for nothing.
+
+        Dated as the request, it is for no later note, and it is the same one on each machine.
+        """
+        is_request = request.kind == kinds.DELETION and request.pubkey in self.owners
+        if not is_request or request.pubkey == self.agent:
+            return None
+        addresses = [
+            value
+            for value in request.tag_values("a")
+            if (named := address_of(value)) is not None
+            and (named.pubkey, named.kind) == (self.agent, kinds.APP_DATA)
+            and named.d.startswith(AGENT)
         ]
+        # By id alone it may be of somebody else's events too.
+        known = {each.id for each in self._index.events() if each.pubkey == self.agent}
+        ids = [each for each in request.tag_values("e") if addresses or each in known]
+        if not ids and not addresses:
+            return None
+        tags = [*(["e", each] for each in ids), *(["a", each] for each in addresses)]
+        kind = ["k", str(kinds.APP_DATA)]
+        return Draft(kinds.DELETION, [*tags, kind], "", request.created_at)
 
     def remember_key(self, key: str) -> None:
         """Remember a full public key. `key`: see `hex_of`."""

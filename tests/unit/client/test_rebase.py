@@ -718,6 +718,59 @@ async def test_an_owner_s_request_is_also_for_the_edits_that_wait(
 
 
 @pytest.mark.proves("S-25")
+@pytest.mark.parametrize("is_queued", [True, False], ids=["queued", "unsaved"])
+@pytest.mark.parametrize("restarts", [True, False], ids=["started again", "running"])
+@pytest.mark.parametrize("is_heard", [True, False], ids=["followed", "flushed"])
+async def test_an_owner_s_request_is_for_what_was_noted_until_then_and_nothing_else(
+    fake: FakeRelay,
+    machines: tuple[Machine, Machine],
+    *,
+    is_queued: bool,
+    restarts: bool,
+    is_heard: bool,
+) -> None:
+    """The version that waited was made of what it named, and younger, and was stored with all of
+    it; of what did not wait, the note after it was lost too."""
+    one, _ = machines
+    await one.note("stored", NOW)
+    (stored,) = (event for event in fake.events if event.d == ALICE)
+    tags = [["e", stored.id], ["a", f"30078:{robot.pubkey}:{ALICE}"], ["p", robot.pubkey]]
+    async with apart(one) as claw:
+        one.now = NOW + 5
+        claw.note_user(alice.npub, "before")
+        if is_queued:
+            await claw.flush()
+        fake.events.append(owner.sign(5, tags, "", NOW + 7))
+        one.now = NOW + 9
+        claw.note_user(alice.npub, "after")
+        if is_queued:
+            await claw.flush()
+        if not restarts:
+            await fake.start()
+            await claw._client.wait_connected()
+            if is_heard:
+                await claw.start()
+            await claw.flush()
+            await sent(claw)
+    if restarts:
+        await fake.start()
+    for _ in range(2):  # it is asked again at each start
+        async with one as claw:
+            await claw._client.wait_connected()
+            await claw.start()
+            await sent(claw)
+            memory = claw.user(alice.npub)
+            assert memory is not None
+            assert memory.notes[0] == "after"
+            claw.note_user(alice.npub, "later")
+            await claw.flush()
+    assert fields(fake)["notes"] == ["after", "later"]
+    kept = [event for event in fake.events if event.kind == kinds.DELETION]
+    assert [event.created_at for event in kept] == [NOW + 7, NOW + 7]
+    assert not left_of(["before", "stored"], one.folder)
+
+
+@pytest.mark.proves("S-25")
 @pytest.mark.parametrize("restarts", [False, True], ids=["running", "started again"])
 @pytest.mark.parametrize("full", [False, True], ids=["32 characters", "another form of the key"])
 async def test_a_note_does_not_overtake_a_forget_that_the_relay_puts_off(
