@@ -27,7 +27,7 @@ from relay.server.listening import BACKLOG, cannot_listen
 from relay.server.nip86 import MAX_BODY, Calls, refusal
 from relay.server.receipts import PARAMETER
 from relay.server.slots import TRIAL_S, Full, Slots
-from relay.server.socket_input import Expanded, SocketInput, Unfinished
+from relay.server.socket_input import SocketInput, Unfinished
 from relay.server.tls import Certificate, Handshakes
 from relay.server.turns import Slice, Turns
 
@@ -125,7 +125,6 @@ class Server:
         self._turns = Turns()
         self._http = self._turns.account()
         self._unfinished = Unfinished()
-        self._expanded = Expanded(self._turns)
         self._unsent = Shares()
         self._open_filters = Shares()
         self._making_room: asyncio.TimerHandle | None = None
@@ -251,8 +250,7 @@ class Server:
     def _socket_input(self) -> SocketInput:
         server = self._runner.server
         assert server is not None
-        unfinished, expanded = self._unfinished, self._expanded
-        return SocketInput(server, self._turns, unfinished, expanded, **server._kwargs)
+        return SocketInput(server, self._turns, self._unfinished, **server._kwargs)
 
     async def _drop_silent(self) -> None:
         server = self._runner.server

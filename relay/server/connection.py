@@ -134,8 +134,6 @@ class RelaySocket(web.WebSocketResponse):
         """Messages that `next` has given."""
         self.taken_bytes = 0
         """Their bytes, with those of their frames' heads."""
-        self.handled_bytes = 0
-        """… of those that were handled."""
 
     def next(self) -> Awaitable[Any]:
         """`receive`, in half of the time for a message that has already arrived."""
@@ -362,11 +360,6 @@ class Connection:
         return self._socket.arrived()
 
     @property
-    def waiting(self) -> int:
-        """See `Messages.waiting`."""
-        return self._socket.arrived()[1] - self._socket.handled_bytes
-
-    @property
     def queries_waiting(self) -> int:
         return len(self._queries)
 
@@ -512,8 +505,6 @@ class Connection:
                     # Before anything else is awaited: input that comes meanwhile is counted too.
                     socket.taken += 1
                     socket.taken_bytes += len(frame.data) + _FRAME_HEAD
-                    if socket.compress:
-                        self._input.count_waiting()
                 if frame.type is WSMsgType.TEXT:
                     is_long = len(frame.data) > _LARGE_FRAME or self._session.is_heavy
                     if is_long or not work.has_time:
@@ -533,9 +524,6 @@ class Connection:
                 traffic.bytes_in += len(frame.data)
                 # Not kept in memory while the next one is awaited: parsed it can take 11 MB.
                 del frame
-                if socket.compress:
-                    socket.handled_bytes = socket.taken_bytes
-                    self._input.count_waiting()
                 is_over = work.end(_FRAME_S)
                 if (
                     self._unanswered >= _MAX_UNANSWERED
@@ -566,7 +554,6 @@ class Connection:
                     await self._hangup
             finally:
                 self._set_unsent(0)
-                self._input.end()
             _log.debug("connection closed")
 
     async def _next_compressed(self) -> Any:

@@ -3,15 +3,13 @@ bounded in bytes, and in the time that the loop takes to parse it.
 
 aiohttp limits each header but not their sum, and each message but not those of all connections; and
 it parses as long as there is input. Invariants: a websocket's input is parsed only while few of its
-messages wait to be handled, and only while this iteration of the loop has time; with compression
-also only while few expanded messages wait in all; the rest waits as it came, and counts as
-unfinished; while any waits, the transport is not read.
+messages wait to be handled, and only while this iteration of the loop has time; the rest waits as
+it came, and counts as unfinished; while any waits, the transport is not read.
 """
 
 from __future__ import annotations
 
 import asyncio
-from heapq import nsmallest
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -42,11 +40,6 @@ MAX_UNFINISHED: Final = 64 << 20
 """Bytes of unfinished messages (their end has not arrived) of all websockets."""
 _SMALL: Final = 16_384
 """Bytes up to which an unfinished message counts only at `SocketInput.check`."""
-MAX_EXPANDED: Final = 32 << 20
-"""Bytes of messages of all websockets with compression that wait to be handled, a quarter of them
-of one address; twice as much for known keys. Half a megabyte comes as 540 bytes."""
-_AT_ONCE: Final = 4
-"""Sockets that are looked at in an iteration of the loop when there is room again."""
 _KNOWN: Final = object()
 """Instead of the address, in `Unfinished`."""
 _TOO_LARGE: Final = (
@@ -96,64 +89,6 @@ class Messages(Protocol):
 
     def arrived(self) -> tuple[int, int]:
         """How many messages have arrived whole, and their bytes; control frames do not count."""
-
-    @property
-    def waiting(self) -> int:
-        """Bytes of those that are not handled yet."""
-
-
-class Expanded:
-    """The messages of all websockets with compression that wait to be handled."""
-
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
-        self._total = 0
-        self._sums: dict[Hashable, int] = {}
-        """By address."""
-        self._held: dict[SocketInput, Messages] = {}
-        """Their input waits for room."""
-        self._is_due = False
-
-    def has_room_for(self, sender: SocketInput, websocket: Messages) -> bool:
-        """Whether more of its input may be expanded. If not, it will `go_on` later. An address of
-        which none waits may have one beyond the bound, if it has used little or there is not twice
-        as much."""
-        total, own = self._total, self._sums.get(sender.address, 0)
-        if total < MAX_EXPANDED // 4:
-            return True
-        most = 2 * MAX_EXPANDED if websocket.is_known else MAX_EXPANDED
-        has_room = total < most and own < most // 4
-        if not (has_room or own):
-            has_room = total < 2 * most or self._turns.is_light(websocket.account.used)
-        if not has_room:
-            self._held[sender] = websocket
-        return has_room
-
-    def count(self, sender: SocketInput, change: int) -> None:
-        self._total += change
-        left = self._sums.pop(sender.address, 0) + change
-        if left:
-            self._sums[sender.address] = left
-        if change < 0:
-            self._let_go_on_soon()
-
-    def forget(self, sender: SocketInput) -> None:
-        self._held.pop(sender, None)
-
-    def _let_go_on_soon(self) -> None:
-        if self._held and not self._is_due:
-            self._is_due = True
-            asyncio.get_running_loop().call_soon(self._let_go_on)
-
-    def _let_go_on(self) -> None:
-        """Those who have used least; each is asked again at its turn whether there is room."""
-        self._is_due = False
-        held = self._held
-        for sender in nsmallest(_AT_ONCE, held, key=lambda each: held[each].account.used):
-            del held[sender]
-            sender.go_on()
-        if self._total < MAX_EXPANDED // 4:  # what they had may have been no whole message
-            self._let_go_on_soon()
 
 
 class Unfinished:
@@ -226,9 +161,7 @@ class SocketInput(web.RequestHandler):
     __slots__ = (
         "_arrived",
         "_body",
-        "_expanded",
         "_fresh",
-        "_has_ended",
         "_head",
         "_heard_at",
         "_held",
@@ -236,26 +169,15 @@ class SocketInput(web.RequestHandler):
         "_left",
         "_resting",
         "_unfinished",
-        "_waiting",
         "_websocket",
         "_work",
     )
 
     def __init__(
-        self,
-        server: web.Server,
-        turns: Turns,
-        unfinished: Unfinished,
-        expanded: Expanded,
-        **settings: Any,
+        self, server: web.Server, turns: Turns, unfinished: Unfinished, **settings: Any
     ) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **settings)
         self._unfinished = unfinished
-        self._expanded = expanded
-        self._waiting = 0
-        """Bytes that are counted in `_expanded`."""
-        self._has_ended = False
-        """No message of the websocket is handled any more."""
         self._work = Slice(turns, perf_counter)
         self._heard_at = self._work.begin()
         self._resting: asyncio.Task[None] | None = None
@@ -311,25 +233,6 @@ class SocketInput(web.RequestHandler):
             self._messages = []  # type: ignore[assignment]
         self._parser = None  # it holds the headers of the request
 
-    def count_waiting(self) -> None:
-        """After a message with compression has arrived, was taken or was handled."""
-        websocket = self._websocket
-        if websocket is not None:
-            waiting = 0 if self._has_ended else websocket.waiting
-            if waiting != self._waiting:
-                self._expanded.count(self, waiting - self._waiting)
-                self._waiting = waiting
-
-    def end(self) -> None:
-        """No message of the websocket is handled any more."""
-        self._has_ended = True
-        self.count_waiting()
-
-    def go_on(self) -> None:
-        """There is room for expanded messages again."""
-        if self._resting is None:
-            self._resume(self._wait_for_turn)
-
     def data_received(self, data: bytes) -> None:
         if not data:  # aiohttp resumes
             self._take(data)
@@ -353,7 +256,7 @@ class SocketInput(web.RequestHandler):
             take = self._take_of_websocket
             size = _COMPRESSED_PIECE if self._is_compressed else _FRAMES_PIECE
         for start in range(0, len(data) or 1, size):
-            if websocket is not None and (self._reading_paused or not self._may_expand(websocket)):
+            if self._reading_paused and websocket is not None:
                 self._hold(data[start:])
                 return
             self._heard_at = work.begin()
@@ -361,9 +264,6 @@ class SocketInput(web.RequestHandler):
             if work.end() and self._resting is None:
                 self._wait_for_turn(data[start + size :])
                 return
-
-    def _may_expand(self, websocket: Messages) -> bool:
-        return not self._is_compressed or self._expanded.has_room_for(self, websocket)
 
     def _hold(self, left: bytes) -> None:
         self._left = left
@@ -376,8 +276,6 @@ class SocketInput(web.RequestHandler):
 
     def _take_of_websocket(self, data: bytes) -> None:
         super().data_received(data)
-        if self._is_compressed:
-            self.count_waiting()
         self._fresh += len(data)
         if self._held + self._fresh > _SMALL:
             self._count()
@@ -453,7 +351,6 @@ class SocketInput(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._unfinished.note(self, 0)
-        self._expanded.forget(self)
         if self._resting is not None:
             self._resting.cancel()
         super().connection_lost(exc)

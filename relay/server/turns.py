@@ -103,11 +103,8 @@ class Turns:
     def has_time(self, used: float) -> bool:
         """Whether one that has used so much may begin more work in this iteration of the loop: who
         has used little may when others may not."""
-        return self.spent < (LIGHT_ITERATION_S if self.is_light(used) else ITERATION_S)
-
-    def is_light(self, used: float) -> bool:
-        """Whether one that has used so much has used little; of many that begin few have."""
-        return used < self.reached - CREDIT_S / 2
+        is_light = used < self.reached - CREDIT_S / 2
+        return self.spent < (LIGHT_ITERATION_S if is_light else ITERATION_S)
 
     def spend(self, seconds: float) -> bool:
         """Work was done in this iteration; whether somebody waits for a turn."""

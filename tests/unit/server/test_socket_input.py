@@ -167,46 +167,6 @@ async def test_compressed_frames_that_come_at_once_are_parsed_in_pieces(
         assert turns.count("input waits for its turn") >= len(frames) // 1024 > 5
 
 
-async def test_no_more_is_expanded_while_many_expanded_messages_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A message of half a megabyte has 540 bytes on the wire; those of 1,000 connections that
-    waited for their turns took 800 MB."""
-    expand, wait = ZLibDecompressor.decompress_sync, Turns.wait
-    expanded, may_go_on = list[int](), asyncio.Event()
-
-    def noted(self: ZLibDecompressor, *given: Any) -> bytes:
-        expanded.append(len(found := expand(self, *given)))
-        return found
-
-    async def held(self: Turns, account: Account, part: object = None) -> None:
-        await may_go_on.wait()
-        await wait(self, account, part)
-
-    async with serving("[server]\ncompression = true\n") as relay:
-        url = f"ws://{relay.at}/"
-        visits = [Visit(await relay.browser.ws_connect(url, compress=15)) for _ in range(10)]
-        for visit in visits:
-            await visit.hears()
-        connections = list(relay.server.connections)
-        monkeypatch.setattr("relay.server.socket_input.MAX_EXPANDED", 150_000)
-        monkeypatch.setattr(ZLibDecompressor, "decompress_sync", noted)
-        monkeypatch.setattr(Turns, "wait", held)
-        for visit in visits:
-            frame = compressed(b'["CLOSE","%s"]' % b"s".ljust(100_000))
-            visit.socket._writer.transport.write(frame + compressed(b'["CLOSE","s"]'))
-        await eventually(
-            "all has arrived",
-            lambda: all(each._input._left or each._socket.taken for each in connections),
-        )
-        assert 250_000 <= sum(expanded) < 400_000
-        may_go_on.set()
-        for visit in visits:
-            assert await visit.asks({"ids": ["0" * 64]}) == [["EOSE", "s"]]
-        assert len([size for size in expanded if size > 100_000]) == 10
-        assert relay.server._expanded._total == 0
-
-
 @pytest.mark.parametrize("compress", [0, 15])
 async def test_input_waits_while_others_have_used_the_iteration(
     monkeypatch: pytest.MonkeyPatch, compress: int
