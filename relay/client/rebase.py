@@ -235,6 +235,8 @@ class Rebase:
         self.take(version)
 
 
-def _order(deletion: Event) -> tuple[int, int, str]:
-    """Of two deletions of the same second, one is the later one."""
-    return noted_until(deletion), deletion.created_at, deletion.id
+def _order(deletion: Event) -> tuple[int, str]:
+    """Of two deletions of the same second, one is the later one; one of what was made meanwhile
+    (`noted_until`) is none."""
+    is_own = noted_until(deletion) == deletion.created_at
+    return noted_until(deletion), deletion.id if is_own else ""

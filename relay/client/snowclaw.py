@@ -364,6 +364,7 @@ class Snowclaw(SnowclawRecords):
         `should_respond`. Raises QueryClosed when the relay ends the subscription.
         """
         inbox = self._inbox = asyncio.Queue(_INBOX)
+        self._unanswered = {}
         return self._read_inbox(inbox)
 
     async def _read_inbox(self, inbox: asyncio.Queue[Event]) -> AsyncGenerator[Event, None]:

@@ -182,10 +182,17 @@ async def _date_deletions(client: Client, signer: SecretKey, database: Database)
             address = str(Address(event.pubkey, event.kind, event.d))
             position, at = part.get(address, (0, event.created_at))
             # What was deleted again since then begins anew.
-            if event.created_at > at > until.get(address, -1) and event.tag(MADE_FROM):
+            is_again = at <= until.get(address, -1)
+            if event.created_at > at and not is_again and _began_before(event, at):
                 made.append((position, event))
         if made:
             await asyncio.to_thread(date, made)
+
+
+def _began_before(version: Event, at: int) -> bool:
+    """Whether a session began before it was purged: one that was recorded anew began later."""
+    began = (object_in(version.content) or {}).get("started_at")
+    return isinstance(began, int) and began <= at
 
 
 def _signed(signer: SecretKey, batch: Sequence[Waiting]) -> list[Event]:

@@ -461,6 +461,32 @@ async def test_a_purged_summary_does_not_come_back_from_a_machine_that_had_not_h
         assert len(rows(here.database, "sessions")) == 1
 
 
+async def test_a_late_purge_deletes_what_two_machines_ended_without_each_other(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    """The second version was refused for the first, and sent again without the one it was made
+    from."""
+    latest(fake)
+    async with (
+        nmem(fake, tmp_path / "a", now=NOW + 500) as here,
+        nmem(fake, tmp_path / "b", now=NOW + 900) as there,
+    ):
+        a_session(here.database)
+        with here.database.transaction() as db:
+            summarise(db, "s", Summary("launch"), None)
+        await here.sync()
+        await there.sync()
+        told(here.database, "Stop", NOW + 400)
+        await here.sync()
+        await here.purge(session="s", confirm=True)
+        told(there.database, "Stop", NOW + 600)
+        for each in (there, here, there):
+            await each.sync()
+        for each in (here, there):
+            assert "launch" not in await each.context("rook")
+        assert "launch" not in str(fake.events)
+
+
 @pytest.mark.parametrize(
     "anew", ["after a purge there", "there alone", "here, while the relay puts the purge off"]
 )
