@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from enum import StrEnum
 from functools import cache
+from itertools import chain
 from math import log2
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -26,6 +27,14 @@ _MARK: Final = b"[REDACTED]"
 _LOOKAHEAD: Final = 4096
 """Characters after a cut that are searched too, so that a secret across the cut is redacted."""
 
+KEY_BLOCK: Final = 16 << 10
+"""Bytes after the head of a private key in which its end is looked for; all of them belong to it if
+there is none. Keys have 1 to 13 KB."""
+
+_KEY_HEAD: Final = (
+    r"-----BEGIN (?:(?:RSA|EC|DSA|OPENSSH|PGP|ENCRYPTED) )?PRIVATE KEY(?: BLOCK)?(?:-----)?"
+)
+_KEY_END: Final = r"-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?(?:-----)?"
 _VALUE: Final = r"""["']?\s*[=:]\s*(?:"[^"\n]*"|'[^'\n]*'|\S+)"""
 _KNOWN: Final = (
     r"AKIA[A-Z0-9]{16}",
@@ -35,7 +44,7 @@ _KNOWN: Final = (
     r"\bn(?:crypt)?sec1[02-9ac-hj-np-z]{58,}",
     r"\bsk-(?:ant-)?[A-Za-z0-9_-]{20,}",
     r"(?i)bearer\s+[A-Za-z0-9._~+/=-]{20,}",
-    r"-----BEGIN (?:(?:RSA|EC|DSA|OPENSSH|PGP|ENCRYPTED) )?PRIVATE KEY(?: BLOCK)?(?:-----)?",
+    _KEY_HEAD,
     r"(?i)(?:postgres(?:ql)?|mysql|mongodb(?:\+srv)?|rediss?|amqps?|https?)://[^\s:@/]*:[^\s@]+@",
     rf"(?i)(?:password|passwd|secret|token|api_key|apikey){_VALUE}",
 )
@@ -118,6 +127,8 @@ class SecretFilter:
         match value:
             case str():
                 return self.filtered(value).text
+            case list() if _is_split_key(value):  # lines of a patch
+                return self.filtered("\n".join(value)).text.split("\n")
             case list():
                 return [self.redacted(item) for item in value]
             case dict():
@@ -134,9 +145,8 @@ class SecretFilter:
         """The spans of secrets, in order, disjoint."""
         known: list[Span] = []
         if self._any.search(raw) is not None:  # most texts, and names of fields, have none
-            known = _joined(
-                found.span() for pattern in self._patterns for found in pattern.finditer(raw)
-            )
+            found = (each.span() for pattern in self._patterns for each in pattern.finditer(raw))
+            known = _joined(chain(found, _private_keys(raw)))
         at = 0
         for start, stop in known:
             yield from self._random(raw, at, start)
@@ -169,6 +179,30 @@ def _any_known() -> Any:
 
 def _any_of(patterns: Iterable[str]) -> Any:
     return _compiled("|".join(f"(?:{pattern})" for pattern in patterns))
+
+
+@cache
+def _key_marks() -> tuple[Any, Any]:
+    return _compiled(_KEY_HEAD), _compiled(_KEY_END)
+
+
+def _private_keys(raw: bytes) -> Iterator[Span]:
+    """The spans of private keys (PEM), disjoint: no byte is searched for the ends of two."""
+    head, end = _key_marks()
+    at = 0
+    while (begin := head.search(raw, at)) is not None:
+        limit = min(begin.end() + KEY_BLOCK, len(raw))
+        found = end.search(raw, begin.end(), limit)
+        at = limit if found is None else found.end()
+        yield begin.start(), at
+
+
+def _is_split_key(items: list[Any]) -> bool:
+    """Whether these are the lines of a text with a private key."""
+    head, _ = _key_marks()
+    return all(isinstance(item, str) and "\n" not in item for item in items) and any(
+        head.search(_bytes(item)) is not None for item in items
+    )
 
 
 def entropy(data: bytes) -> float:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.errors import Invalid
-from relay.memory.secrets import SecretFilter, Sensitivity, entropy
+from relay.memory.secrets import KEY_BLOCK, SecretFilter, Sensitivity, entropy
 from tests.harness.patience import here
 
 NORMAL = SecretFilter()
@@ -35,7 +35,7 @@ X82, X36, X20 = "a" * 82, "a" * 36, "a" * 20
         (f"BEARER  {X20} x", "[REDACTED] x"),
         (f"bearer {X20[1:]}", f"bearer {X20[1:]}"),
         *[
-            (f"-----BEGIN {name} PRIVATE KEY-----\nx", "[REDACTED]\nx")
+            (f"a -----BEGIN {name} PRIVATE KEY-----\nx", "a [REDACTED]")
             for name in ("RSA", "EC", "DSA", "OPENSSH")
         ],
         ("-----BEGIN PGP PRIVATE KEY BLOCK-----", "[REDACTED]"),
@@ -69,6 +69,37 @@ X82, X36, X20 = "a" * 82, "a" * 36, "a" * 20
 def test_known_forms_are_taken_out(text: str, left: str) -> None:
     assert KNOWN_ONLY.filtered(text) == (left, left != text)
     assert NORMAL.filtered(text) == (left, left != text)
+
+
+@pytest.mark.proves("M-30")
+@pytest.mark.parametrize("known", [KNOWN_ONLY, NORMAL])
+@pytest.mark.parametrize("eol", ["\n", "\r\n", "\\n", "\n  12→", "\n+"])
+@pytest.mark.parametrize("kind", ["PRIVATE KEY", "RSA PRIVATE KEY", "PGP PRIVATE KEY BLOCK"])
+def test_a_private_key_is_taken_out_from_its_head_to_its_end(
+    known: SecretFilter, eol: str, kind: str
+) -> None:
+    body = eol.join(["Proc-Type: 4,ENCRYPTED", "", "/9j" + "a" * 61, "MIIEpAIBAAKCAQEA7bq0", "k="])
+    key = eol.join([f"-----BEGIN {kind}-----", body, f"-----END {kind}-----"])
+    assert known.filtered(f"a {key} b {key}, c").text == "a [REDACTED] b [REDACTED], c"
+    assert known.filtered(f"a {key[:150]}").text == "a [REDACTED]"
+    assert known.redacted({"lines": ["x", *key.splitlines(), "y"], "z": [key, 1]}) == {
+        "lines": ["x", "[REDACTED]", "y"],
+        "z": ["[REDACTED]", 1],
+    }
+
+
+@pytest.mark.proves("M-30")
+def test_a_private_key_without_an_end_takes_no_more_than_one_may_have() -> None:
+    head, words = "-----BEGIN PRIVATE KEY-----", "tea and cake " * 10_000
+    left = KNOWN_ONLY.filtered(f"a {head}{words} c").text
+    assert left.startswith("a [REDACTED]")
+    assert len(left) == len(f"a [REDACTED]{words} c") - KEY_BLOCK
+
+
+def test_each_byte_is_looked_at_for_one_private_key_only() -> None:
+    """Heads without an end do not each search what follows them."""
+    large = "-----BEGIN PRIVATE KEY-----" * 40_000
+    assert KNOWN_ONLY.filtered(large).text.count("[REDACTED]") <= len(large) // KEY_BLOCK + 1
 
 
 @pytest.mark.proves("M-30")
@@ -181,6 +212,8 @@ def test_half_of_a_character_becomes_a_question_mark() -> None:
         "'\"",
         f"{CHANCE} ",
         "-----BEGIN RSA PRIVATE ",
+        "-----BEGIN RSA PRIVATE KEY-----",
+        "-----BEGIN RSA PRIVATE KEY----- -----END ",
         "password",
         "aws secret access key ",
         'token="',
