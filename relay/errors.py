@@ -163,6 +163,7 @@ class WriteOutcome(Enum):
 
 ANOTHER_VERSION: Final = "another version is stored"
 VERSION_DELETED: Final = "the version that it was made from is deleted"
+EVENT_BANNED: Final = "this event is banned here"
 GROUP_CHANGED: Final = "the group was changed meanwhile"
 """Refusals of what was made from another version."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from relay.errors import Invalid, Prefix, Reject, Unsupported
+from relay.errors import EVENT_BANNED, Invalid, Prefix, Reject, Unsupported
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 
@@ -185,7 +185,7 @@ def management_of(entries: Iterable[ListChange]) -> Management:
 # -- checks of an event ---------------------------------------------------------------------------
 
 _BANNED_KEY: Final = Reject(Prefix.BLOCKED, "this key is banned here", "bans")
-_BANNED_EVENT: Final = Reject(Prefix.BLOCKED, "this event is banned here", "bans")
+_BANNED_EVENT: Final = Reject(Prefix.BLOCKED, EVENT_BANNED, "bans")
 _REFUSED_KIND: Final = Reject(Prefix.BLOCKED, "events of this kind are not accepted here", "kinds")
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from relay.errors import ANOTHER_VERSION, VERSION_DELETED, Prefix, RookeryError
+from relay.errors import ANOTHER_VERSION, EVENT_BANNED, VERSION_DELETED, Prefix, RookeryError
 from relay.nostr.keys import npub
 
 if TYPE_CHECKING:
@@ -103,6 +103,11 @@ class PublishRefused(ClientError):
     def is_deleted(self) -> bool:
         """Whether the event is deleted: by its id, or by its address as of a later time."""
         return self.prefix == Prefix.BLOCKED and self.text == "deleted"
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the event is deleted, or banned: it is not to be stored again."""
+        return self.is_deleted or (self.prefix == Prefix.BLOCKED and self.text == EVENT_BANNED)
 
     @property
     def is_base_deleted(self) -> bool:

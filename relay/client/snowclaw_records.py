@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from relay.client.clocks import is_ahead
 from relay.client.debounce import Debounce
 from relay.client.errors import PublishRefused, Unanswered
+from relay.client.information import keeps_memory
 from relay.client.memory import LeftInCache, MemoryClient
 from relay.client.rebase import Rebase
 from relay.client.withdrawn import withdrawn
 from relay.client.writer import Outcome, Written
 from relay.errors import Invalid, RookeryError, UserError
+from relay.memory.bounded import BoundedDict
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_draft
 from relay.memory.snowclaw.config import HISTORY, MODE, GroupConfig, config_draft, config_of
 from relay.memory.snowclaw.encryption import encrypted as encrypted_draft
@@ -66,6 +68,9 @@ _IDS_AT_ONCE: Final = 100
 """Of a query for deletions."""
 
 
+_MAX_SENT_AGAIN: Final = 10_000
+
+
 class _Forgotten(Exception):
     """The record was deleted while it was being published, with the edits of it."""
 
@@ -108,6 +113,8 @@ class SnowclawRecords(MemoryClient):
         self._is_loaded = False
         self._flush_lock = asyncio.Lock()
         self._obeying = asyncio.Lock()
+        self._sent_again: BoundedDict[str, None] = BoundedDict(_MAX_SENT_AGAIN)
+        """Ids: what a relay sweeps is not sent to it for ever."""
         self._debounce = Debounce(self._save_quietly, FLUSH_AFTER_S, later)
         self.flush_failure: Exception | None = None
         """Error of the last automatic flush; it is retried."""
@@ -167,9 +174,9 @@ class SnowclawRecords(MemoryClient):
 
     async def _drop_absent(self) -> bool:
         """Drop records of others that the relay no longer gives: a deletion by an admin, or a ban
-        of their author, leaves no kind 5. One's own are dropped only if a kind 5 names them: a
-        relay that lost them gets them again. Whether there were any. Raises QueryClosed,
-        Unanswered, OSError."""
+        of their author, leaves no kind 5. One's own are dropped if a kind 5 names them, or if the
+        relay says so: one that lost them gets them again. Whether there were any. Raises
+        QueryClosed, Unanswered, OSError."""
         known = list(self._working_copy.events())
         document = await self._client.information_or_empty()
         if not known or not self._client.is_known_as(self.pubkey, document):
@@ -194,7 +201,31 @@ class SnowclawRecords(MemoryClient):
             await asyncio.to_thread(self._cache.change, (), others)
         for deletion in deletions:
             is_changed |= await self._take_deletion(deletion)
+        if keeps_memory(document):  # another relay may store again what it has deleted
+            is_changed |= await self._send_again(own)
         return is_changed
+
+    async def _send_again(self, lost: Iterable[Event]) -> bool:
+        """Send one's own that the relay does not give, once each, and drop those that an admin or
+        owner has removed: no event tells of a `banevent`. Whether there were any. Raises
+        Unanswered, OSError."""
+        waiting = [] if self._spool is None else await asyncio.to_thread(self._spool.waiting)
+        unsent = {event.id for event in waiting}
+        removed: list[Event] = []
+        for event in lost:
+            is_known = self._working_copy.own(event.d) is event
+            if not is_known or event.id in unsent or event.id in self._sent_again:
+                continue
+            try:
+                await self._writer.overtake(event)
+            except PublishRefused as refusal:
+                if refusal.is_removed:
+                    removed.append(event)
+                    continue
+            self._sent_again[event.id] = None
+        if self._cache is not None:
+            await asyncio.to_thread(self._cache.change, (), removed)
+        return self._working_copy.drop(removed)
 
     async def _take_deletion(self, deletion: Event) -> bool:
         """`_take` a kind 5; what it deletes leaves the cache too. Raises OSError."""

@@ -219,9 +219,9 @@ class Writer:
         """Publish a signed event, by any key. Raises as `write` does."""
         return Written(event, await self._send_signed(event))
 
-    async def overtake(self, deletion: Event) -> None:
-        """Publish a deletion before what waits. Raises PublishRefused, Unanswered."""
-        await self._publish_event(deletion)
+    async def overtake(self, event: Event) -> None:
+        """Publish a signed event before what waits. Raises PublishRefused, Unanswered."""
+        await self._publish_event(event)
 
     async def _prepare(self) -> None:
         """Raises ClientError."""

@@ -143,8 +143,9 @@ def _refuses(tombstone: Tombstone, event: Event, number: int) -> bool:
 def is_base_deleted(event: Event, base: Base, slot: Slot, found: Found) -> bool:
     """Whether the version that an event was made from was deleted as one of the event's author.
 
-    Only by a tombstone of the author: the tag may name any id, and whether an admin deleted that
-    must not be told. Not by what a sweep leaves: nobody asked to forget that.
+    Only by a tombstone of the author, or for a record of theirs: the tag may name any id, and
+    whether an admin deleted that must not be told. Not by what a sweep leaves: nobody asked to
+    forget that.
     """
     if base.id == "" or not found.tombstones or kinds.is_undeletable(event.kind):
         return False
@@ -153,7 +154,13 @@ def is_base_deleted(event: Event, base: Base, slot: Slot, found: Found) -> bool:
         return True
     dated = [*stones.get(address_target(slot), ()), *stones.get(key_target(event.pubkey), ())]
     dated = [stone for stone in dated if stone.why in _REQUESTS]
-    dated += stones.get(versions_target(slot), ())
+    holder = found.slots.get(slot)
+    is_stored = holder is not None and holder.event.id == base.id  # `allowevent` let it in again
+    dated += [
+        stone
+        for stone in stones.get(versions_target(slot), ())
+        if not (is_stored and stone.why == _why_banned(base.id))
+    ]
     return any(stone.until is not None and base.at <= stone.until for stone in dated)
 
 
@@ -235,9 +242,15 @@ def tombstone_of_slot(row: Stored, why: str) -> Tombstone | None:
     return Tombstone(address_target(row.slot), "", row.event.created_at, why)
 
 
-def tombstone_of_banned(row: Stored) -> Tombstone | None:
-    """As `tombstone_of_slot`, but the list of bans refuses the row: `allowevent` takes it off."""
-    return tombstone_of_slot(row, _why_banned(row.event.id))
+def tombstones_of_banned(row: Stored) -> list[Tombstone]:
+    """As `tombstone_of_slot`, but the list of bans refuses the row: `allowevent` takes it off. And
+    for what was made from the row, which holds its text, or from what it had replaced."""
+    if row.slot is None:
+        return []
+    why = _why_banned(row.event.id)
+    made = Tombstone(versions_target(row.slot), row.event.pubkey, row.version, why)
+    stones = tombstone_of_slot(row, why), made
+    return [stone for stone in stones if stone is not None]
 
 
 def _why_banned(event_id: str) -> str:

@@ -52,9 +52,9 @@ from relay.lifecycle.deletion import (
     remaining_records,
     remove,
     remove_by_id,
-    tombstone_of_banned,
     tombstone_of_id,
     tombstone_of_slot,
+    tombstones_of_banned,
     tombstones_of_ended,
     vanish,
 )
@@ -646,7 +646,8 @@ class Batch:
             row = self._found.rows.get(change.item)
             if row is not None:
                 self._keep_in(row)
-                self._keep_out(tombstone_of_banned(row))
+                for stone in tombstones_of_banned(row):
+                    self._keep_out(stone)
                 remove(row, self._found, self.plan)
             self.plan.forgotten.append(Forgotten(self._found.last_seq, id=change.item))
         elif change.is_ban and self._world.policy.banned_rows is BannedAuthorRows.DELETE:

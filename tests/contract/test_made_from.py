@@ -200,6 +200,37 @@ async def test_what_was_deleted_stays_so_when_a_later_version_is_swept(home: Hom
     assert await home.take(late, logins=LOGINS) == [BASE_DELETED]
 
 
+@pytest.mark.proves("N86-23")
+@pytest.mark.parametrize("restarts", [True, False])
+async def test_what_an_owner_banned_does_not_come_back_in_a_version_made_from_it(
+    home: Home, *, restarts: bool
+) -> None:
+    """Its author, who is not told of the ban, stored all of it again with the next edit."""
+    first = version(home, "banned", 60, None)
+    second = version(home, "banned, too", 50, first)
+    assert await home.take(first, second, logins=LOGINS) == [STORED] * 2
+    await home.call("banevent", second.id)
+    if restarts:
+        await home.restart()
+    for base in (first, second):
+        late = version(home, "banned, and more", 20, base)
+        assert await home.take(late, logins=LOGINS) == [BASE_DELETED]
+    anew = version(home, "more", 30, None)
+    assert await home.take(anew, version(home, "most", 10, anew), logins=LOGINS) == [STORED] * 2
+    assert await stored(home) == ["most"]
+
+
+@pytest.mark.proves("N86-23")
+async def test_of_a_banned_version_that_is_allowed_again_the_next_one_is_made(home: Home) -> None:
+    first = version(home, "one", 60, None)
+    assert await home.take(first, logins=LOGINS) == [STORED]
+    await home.call("banevent", first.id)
+    await home.call("allowevent", first.id)
+    late = version(home, "two", 20, first)
+    assert await home.take(late, first, late, logins=LOGINS) == [BASE_DELETED, STORED, STORED]
+    assert await stored(home) == ["two"]
+
+
 @pytest.mark.proves("N01-96")
 async def test_what_others_deleted_is_told_to_nobody(home: Home) -> None:
     """The tag may name any id: of a message that an admin deleted, of somebody else's version."""

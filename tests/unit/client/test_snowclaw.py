@@ -389,6 +389,34 @@ async def test_what_the_relay_gives_no_more_is_dropped_while_the_agent_is_connec
     assert not left_of(["poison"], tmp_path)
 
 
+@pytest.mark.parametrize("text", ["deleted", "this event is banned here", "", "over the quota"])
+async def test_of_one_s_own_a_connected_agent_drops_what_was_removed_and_sends_what_was_lost(
+    fake: FakeRelay, tmp_path: Path, text: str
+) -> None:
+    """An admin's 9005 leaves no kind 5, and of a banevent nobody is told: the agent gave the text
+    for ever, and stored it again with the next note."""
+    clock, sent = Clock(), list[str]()
+
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        sent.append(frame[1]["id"])
+        if text:
+            await visitor.say_no(sent[-1], f"blocked: {text}")
+        else:
+            await fake.take(visitor, frame)
+
+    stored = record(ALICE, {"notes": ["poison"]})
+    await fake.publish(stored)
+    async with started(fake, folder=tmp_path, later=clock.later, groups=["tea"]) as claw:
+        fake.on["EVENT"] = refuse
+        for _ in range(2):
+            fake.events.clear()
+            await claw._drop_absent_quietly()
+        assert sent == [stored.id]
+        is_removed = text not in ("", "over the quota")
+        assert (claw.user(alice.npub) is None) is is_removed
+    assert bool(left_of(["poison"], tmp_path)) is not is_removed
+
+
 @pytest.mark.proves("S-34")
 @pytest.mark.parametrize("groups", [["tea"], None])
 async def test_a_deleted_message_leaves_the_context_at_once(
