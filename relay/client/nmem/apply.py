@@ -17,6 +17,7 @@ from relay.client.nmem.updates import (
     drop_session_of,
     drop_sessions,
     ignore_events,
+    note_purged,
     purged_ids,
     put_observation,
     put_prompt,
@@ -315,6 +316,8 @@ def drop_batch(db: Any, deleted: Sequence[tuple[str, str]]) -> int:
             named,
         ).fetchall()
         drop_observations(db, [number for number, *_ in observations])
+        if named[1] == ONESELF:  # only one's own transcripts are read
+            note_purged(db, [number for number, *_ in prompts])
         drop_prompts(db, [number for number, *_ in prompts])
         # Another key may have the same record, passed over since: it is fetched again.
         db.executemany(

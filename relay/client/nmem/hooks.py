@@ -13,6 +13,7 @@ from relay.client.nmem.updates import (
     about,
     begin_session,
     end_session,
+    is_purged,
     newest_prompt,
     own_session_in,
     record_observation,
@@ -153,7 +154,8 @@ def _record_thoughts(
         (session, ONESELF),
     ).fetchall()
     for thought in thoughts_in(scan.lines, session, now, secrets, [text for (text,) in known]):
-        record_prompt(db, thought, group)
+        if not is_purged(db, thought):
+            record_prompt(db, thought, group)
     db.execute("INSERT OR REPLACE INTO _rk_read_to VALUES (?, ?)", (session, scan.ends))
     lines = len(scan.lines)
     db.execute(

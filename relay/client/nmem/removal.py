@@ -16,6 +16,7 @@ from relay.client.nmem.updates import (
     drop_sessions,
     drop_summary,
     ignore_events,
+    note_purged,
     queue_deletion,
     queue_deletion_of_record,
     queued_event,
@@ -162,6 +163,7 @@ def purge(
             for id_, event_id, at in (*sessions, *summaries)
         }
         drop_observations(db, [row[0] for row in observations])
+        note_purged(db, [row[0] for row in prompts])
         drop_prompts(db, [row[0] for row in prompts])
         drop_sessions(db, [row[0] for row in sessions])
         events += _drop_pins(db, [row[1] for row in observations])

@@ -21,6 +21,7 @@ from relay.memory.nmem.records import (
     ObsType,
     Prompt,
     Session,
+    Source,
     closed,
     hash_in,
     observation_draft,
@@ -44,6 +45,8 @@ ECHOES: Final = "echoes"
 """In `_rk_about`: number of prompts from which recalled text was left out."""
 ONESELF: Final = ""
 """Author of local rows."""
+_PURGED: Final = "purged:"
+"""In `_rk_about`, followed by the hash of a deleted thought."""
 _MOST_MARKERS: Final = 1_000
 _DELETE_BATCH: Final = 500
 """Events per kind 5."""
@@ -460,6 +463,23 @@ def drop_prompts(db: Any, numbers: Iterable[int]) -> None:
     db.executemany("UPDATE observations SET prompt_id = NULL WHERE prompt_id = ?", rows)
     db.executemany("DELETE FROM prompts WHERE id = ?", rows)
     db.executemany("DELETE FROM _rk_prompts WHERE prompt_id = ?", rows)
+
+
+def note_purged(db: Any, numbers: Iterable[int]) -> None:
+    """Before these prompts are dropped: see `is_purged`."""
+    query = "SELECT timestamp, content FROM prompts WHERE id = ? AND source = ?"
+    found = [db.execute(query, (number, Source.AGENT)).fetchone() for number in numbers]
+    set_about(db, {_purged_name(*row): "" for row in found if row is not None})
+
+
+def is_purged(db: Any, thought: Prompt) -> bool:
+    """Whether a thought of this second was deleted: a fork of its session, or one that is resumed
+    under another id, begins with a copy of the lines."""
+    return about(db, _purged_name(thought.timestamp, thought.content)) is not None
+
+
+def _purged_name(timestamp: int, content: str) -> str:
+    return _PURGED + sha256(f"{timestamp} {content}".encode()).hexdigest()
 
 
 def drop_sessions(db: Any, ids: Iterable[str]) -> None:

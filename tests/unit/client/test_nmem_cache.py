@@ -490,6 +490,36 @@ def test_thoughts_that_were_deleted_are_not_read_again_when_the_session_goes_on(
     assert [row[4] for row in rows(here, "prompts")] == ["the kettle is fine"]
 
 
+@pytest.mark.parametrize("how", ["purged", "deleted by another machine", "before a rebuild"])
+def test_thoughts_that_were_deleted_are_not_read_again_from_a_fork_or_from_the_start(
+    here: Database, tmp_path: Path, how: str
+) -> None:
+    def thought(text: str, second: int, session: str = "s") -> str:
+        line = json.loads(THOUGHT % text)
+        stamp = f"2026-10-04T20:00:{second:02}.000Z"
+        return json.dumps({**line, "sessionId": session, "timestamp": stamp}) + "\n"
+
+    bind(here, robot.pubkey)
+    transcript, fork = tmp_path / "s.jsonl", tmp_path / "fork.jsonl"
+    transcript.write_text(thought("the launch is on Monday", 1) + thought("I look", 2))
+    told(here, "Stop", NOW, transcript_path=str(transcript))
+    assert len(rows(here, "prompts")) == 2
+    events = sent(here)
+    if how == "deleted by another machine":
+        drop_deleted(here, [(event.id, robot.pubkey) for event in events])
+    else:
+        purged(here, Purge(session="s"), NOW + 9)
+    if how == "before a rebuild":
+        rebuild(here, None, [], robot.pubkey, NOBODY)
+    transcript.write_text(thought("the launch is on Monday", 1))
+    told(here, "Stop", NOW + 10, transcript_path=str(transcript))
+    fork.write_text(thought("the launch is on Monday", 1, "fork") + thought("I look", 3, "fork"))
+    told(here, "Stop", NOW + 11, "fork", transcript_path=str(fork))
+    # The same words of another time are another thought.
+    assert [(row[1], row[4]) for row in rows(here, "prompts")] == [("fork", "I look")]
+    assert not any(b"launch" in event.raw for event in sent(here))
+
+
 @pytest.mark.proves("M-19")
 def test_a_missing_transcript_is_ignored(here: Database, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")  # whoever opens it waits until somebody writes
