@@ -77,8 +77,9 @@ def strip(line: Line, stripping: Stripping) -> StrippedLine:
         fields = _without(line.fields, stripping, removed)
         if Part.SECRETS in stripping.parts:
             # Known formats only: ids of tools and messages are random and would look like secrets.
-            redacted = known_formats().redacted(fields)
-            if redacted != fields:
+            hidden = _hidden(line.data)
+            redacted, rest = known_formats().redacted([fields, hidden])
+            if redacted != fields or rest != hidden:
                 removed.add(Part.SECRETS)
             fields = redacted
         text = _serialised(fields) if removed else line.text
@@ -86,6 +87,22 @@ def strip(line: Line, stripping: Stripping) -> StrippedLine:
         parts = stripping.parts - _OF_PATHS
         return StrippedLine("", None, tuple(part for part in Part if part in parts))
     return StrippedLine(text, fields, tuple(part for part in Part if part in removed))
+
+
+def _hidden(data: bytes) -> list[Fields]:
+    """The fields of JSON objects that have a later one of their name: no parser shows them, but the
+    text has them until it is serialised anew."""
+    hidden: list[Fields] = []
+
+    def object_of(pairs: list[tuple[str, object]]) -> Fields:
+        fields = dict(pairs)
+        if len(fields) < len(pairs):
+            hidden.extend({name: value} for name, value in pairs if fields[name] is not value)
+        return fields
+
+    # Numbers as text: Python refuses to read those of more than 4,300 digits.
+    json.loads(data, object_pairs_hook=object_of, parse_int=str, parse_float=str)
+    return hidden
 
 
 def _strip_text(line: Line, stripping: Stripping) -> StrippedLine:

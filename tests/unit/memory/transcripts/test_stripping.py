@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from relay.memory.transcripts.assembly import assembled
+from relay.memory.transcripts.lines import line_of
 from relay.memory.transcripts.plan import Plan
-from relay.memory.transcripts.stripping import Part, Stripping
+from relay.memory.transcripts.stripping import ONLY_SECRETS, Part, Stripping, strip
 from tests.unit.memory.transcripts.telling import (
     archive,
     call_block,
@@ -30,6 +35,21 @@ SPENT = line(
         "usage": {"input_tokens": 12},
     },
 )
+
+WORDS = st.sampled_from(["tea", "cup"])
+JSON = st.recursive(
+    WORDS | st.integers(),
+    # Pairs, of which several may have one name.
+    lambda inner: st.lists(inner) | st.lists(st.tuples(WORDS, inner)).map(tuple),
+)
+
+
+def text_of(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"{{{','.join(f'{text_of(name)}:{text_of(each)}' for name, each in value)}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(text_of, value))}]"
+    return json.dumps(value)
 
 
 def lines_of(data: bytes, plan: Plan) -> list[dict[str, object]]:
@@ -95,6 +115,33 @@ def test_what_its_name_calls_a_secret_is_in_no_note_and_no_line() -> None:
     assert left == json.loads(
         line("assistant", message={"content": [call_block("t", "connect", **{**given, **hidden})]})
     )
+
+
+@given(JSON, st.integers(0, 9))
+def test_no_name_and_no_hidden_field_is_a_place_for_a_secret(value: object, place: int) -> None:
+    before, *words = f'{{"x":{text_of(value)}}}'.split("tea")
+    words[place : place + 1] = [f" {SECRET}{word}" for word in words[place : place + 1]]
+    text = "tea".join((before, *words))
+    has_secret = place < len(words)
+    stripped = strip(line_of(1, text.replace("a", r"\u0061").encode()), ONLY_SECRETS)
+    assert stripped.text is not None
+    assert SECRET not in str(json.loads(stripped.text, object_pairs_hook=list))
+    assert stripped.stripped == ((Part.SECRETS,) if has_secret else ())
+    assert (stripped.text == text.replace("a", r"\u0061")) is not has_secret
+
+
+def test_a_field_that_a_later_one_of_its_name_hides_is_no_place_for_a_secret() -> None:
+    first, last = rb'{"type":"user","content":"DUP ', rb'","content":"harmless"}'
+    for secret in (SECRET, SECRET.replace("s", r"\u0073", 1)):
+        (source,) = archive(told(first + secret.encode() + last, SECRETS))
+        assert source.tag("source-data") == '{"type":"user","content":"harmless"}'
+        assert assembled([source]).stripped == {"secrets": 1}
+
+
+@pytest.mark.parametrize("number", ["1" * 5000, "-1e999", "0.10"])
+def test_a_line_with_an_odd_number_stays_to_the_byte(number: str) -> None:
+    data = f'{{"n":{number},"n":{number}}}\n'.encode()
+    assert file_of(assembled(told(data, SECRETS))) == data
 
 
 def test_what_is_nested_too_deep_to_be_looked_into_does_not_leave() -> None:
