@@ -264,21 +264,40 @@ class Snowclaw(SnowclawRecords):
             deletions["kinds"] = [kinds.DELETION, kinds.DELETE_EVENT]
         if self._consent.named is not None:
             wanted["#h"] = deletions["#h"] = sorted(self._consent.named)
-        async with self._client.subscribe(wanted, deletions) as events:
+        # Of their own: messages wait while the program answers others.
+        async with (
+            self._client.subscribe(deletions) as withdrawals,
+            self._client.subscribe(wanted) as messages,
+        ):
             started.set()
-            async for event in events:
-                if event.kind not in KINDS:
-                    self.see(event)
-                    continue
-                if not self._consent.listens_to(event.tag("h")):
-                    continue
-                await self.learn_group(event.tag("h") or "")
-                await self.learn_name(event.pubkey)
-                await self._take_earlier()
-                self.see(event)
-                if self._inbox is not None:
-                    self._unanswered[event.id] = None
-                    await self._inbox.put(event)
+            both = [
+                asyncio.create_task(self._see_each(withdrawals), name="deletions"),
+                asyncio.create_task(self._hear_each(messages), name="messages"),
+            ]
+            try:
+                ended, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                for each in ended:
+                    await each
+            finally:
+                for each in both:
+                    each.cancel()
+                await asyncio.gather(*both, return_exceptions=True)
+
+    async def _see_each(self, withdrawals: Subscription) -> None:
+        async for event in withdrawals:
+            self.see(event)
+
+    async def _hear_each(self, messages: Subscription) -> None:
+        async for event in messages:
+            if not self._consent.listens_to(event.tag("h")):
+                continue
+            await self.learn_group(event.tag("h") or "")
+            await self.learn_name(event.pubkey)
+            await self._take_earlier()
+            self.see(event)
+            if self._inbox is not None:
+                self._unanswered[event.id] = None
+                await self._inbox.put(event)
 
     async def _follow_direct(self, is_consent_known: asyncio.Event, started: asyncio.Event) -> None:
         """Follow direct messages (NIP-17). A relay that refuses is no failure."""

@@ -475,6 +475,25 @@ async def test_a_message_that_is_withdrawn_before_it_is_answered_is_answered_by_
         await messages.aclose()
 
 
+async def test_a_deletion_is_seen_before_messages_that_wait(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than the queue takes, while the program answers one."""
+    monkeypatch.setattr("relay.client.snowclaw._INBOX", 1)
+    await fake.publish(config("group:tea", respond_mode="all"))
+    async with started(fake, groups=["tea"]) as claw:
+        messages = claw.messages()
+        answered, waiting = said("hello"), said("poison")
+        for event in (answered, waiting, *(said(str(number)) for number in range(5))):
+            await fake.publish(event)
+        assert await anext(messages) == answered
+        assert claw.should_respond(waiting)
+        await fake.publish(alice.sign(5, [["e", waiting.id], ["h", "tea"]], "", NOW))
+        await until(lambda: not claw.should_respond(waiting))
+        assert (await anext(messages)).content == "0"
+        await messages.aclose()
+
+
 async def test_a_9005_counts_only_where_the_relay_checks_who_may_send_it(fake: FakeRelay) -> None:
     kept = said("hello")
     async with started(fake, groups=["tea"]) as claw:
