@@ -6,6 +6,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, replace
 from hmac import compare_digest
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
@@ -54,8 +55,8 @@ loop."""
 _PAGE_S: Final = 5.0
 """A page that takes longer is abandoned."""
 _REST_RATIO: Final = 9
-"""Length of the pause after a page for who is unknown, as a multiple of what it took of the loop:
-many addresses have a tenth of the loop together."""
+"""Length of the pause after a page for who is unknown, as a multiple of what it took of the loop
+when rows were parsed and the page was made: many addresses have a tenth of the loop together."""
 _MAX_FORM: Final = 524_288 + 4096
 _MAX_FIELDS: Final = 16
 _MAX_FORMS: Final = 16
@@ -114,7 +115,7 @@ class Console:
         self._turns = {known: asyncio.Semaphore(_AT_ONCE // 2) for known in (True, False)}
         self._answering = {known: asyncio.Lock() for known in (True, False)}
         self._next_for_unknown = 0.0
-        """Time of the loop from which on a page may be made for who is unknown."""
+        """`perf_counter` from which on a page may be begun for who is unknown."""
         self._waiting = {True: 0, False: 0}
         self._forms = {True: 0, False: 0}
         self._buckets = TokenBuckets()
@@ -258,6 +259,9 @@ class Console:
         try:
             async with asyncio.timeout(_PAGE_S), self._turns[known]:
                 for _ in range(_RETRIES):
+                    if not known:
+                        left = self._next_for_unknown - perf_counter()
+                        await asyncio.sleep(max(left, 0.0))
                     before = self._services.state.visibility(who.viewer)
                     ask = Ask(
                         self._services,
@@ -269,25 +273,29 @@ class Console:
                         self._owner_view if self._is_owner(who.pubkey) else None,
                         self._services.clock(),
                     )
-                    found = await page.find(ask)
+                    try:
+                        found = await page.find(ask)
+                    finally:
+                        self._count(ask.work_s, known=known)
                     async with self._answering[known]:
-                        if not known:
-                            left = self._next_for_unknown - asyncio.get_running_loop().time()
-                            await asyncio.sleep(max(left, 0.0))
                         # A page of several queries must have nothing that was read with a right
                         # lost since.
                         if self._services.state.visibility(who.viewer).covers(before):
-                            began = asyncio.get_running_loop().time()
+                            began = perf_counter()
                             response = self._found(request, page, who, ending, ask, found)
-                            if not known:
-                                now = asyncio.get_running_loop().time()
-                                self._next_for_unknown = now + _REST_RATIO * (now - began)
+                            self._count(perf_counter() - began, known=known)
                             # Other tasks run between two answers, even if many are ready.
                             await asyncio.sleep(0)
                             return response
         finally:
             self._waiting[known] -= 1
         raise Refused(Prefix.ERROR, "your rights are changing, try again")
+
+    def _count(self, seconds: float, *, known: bool) -> None:
+        """A page took so much of the loop."""
+        if not known:
+            begin = max(perf_counter(), self._next_for_unknown)
+            self._next_for_unknown = begin + _REST_RATIO * seconds
 
     def _found(
         self,

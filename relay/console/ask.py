@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from functools import lru_cache
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -69,6 +70,13 @@ class Ask:
     now: int = 0
     notes: list[str] = field(default_factory=list)
     """Notes at the top of the page: missing parts, and why."""
+    _work: list[float] = field(default_factory=list)
+    """Seconds, for each piece."""
+
+    @property
+    def work_s(self) -> float:
+        """Seconds for which rows were parsed."""
+        return sum(self._work)
 
     @property
     def pubkey(self) -> str | None:
@@ -99,15 +107,19 @@ class Ask:
         unreadable = 0
         most = _MAX_WEIGHT if self.is_known else _MAX_WEIGHT_UNKNOWN
         weight = 0
-        for raw in await self.services.stored.of(self.viewer, asked, most):
+        raws = await self.services.stored.of(self.viewer, asked, most)
+        began = perf_counter()
+        for raw in raws:
             weight += parsing_weight(raw)
             if weight > _PIECE_WEIGHT:
+                self._work.append(perf_counter() - began)
                 await asyncio.sleep(0)
-                weight = 0
+                weight, began = 0, perf_counter()
             try:
                 found.append(event_from_raw(raw))
             except (Invalid, UnicodeDecodeError, ValueError):
                 unreadable += 1
+        self._work.append(perf_counter() - began)
         if unreadable:
             self.notes.append(f"{unreadable} stored rows cannot be read: see `rookery verify`")
         return found

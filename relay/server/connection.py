@@ -515,9 +515,9 @@ class Connection:
                     work.begin()
                     self._take(_BINARY, frame.data)
                 else:
-                    work.begin()
                     if frame.type is WSMsgType.PING:
                         await socket.pong(frame.data)
+                    work.begin()  # after the pong: it may wait until the client reads
                     if work.end(_FRAME_S):
                         await work.rest()
                     continue

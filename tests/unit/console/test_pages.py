@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
+    from relay.console.ask import Ask
+
 OF_OWNERS: Final = {page.name for page in PAGES if page.audience.name == "OWNER"}
 HK: Final = "group:zqx"
 SESSION: Final = "session-1"
@@ -712,6 +714,23 @@ async def test_after_a_page_who_is_unknown_waits(monkeypatch: pytest.MonkeyPatch
         assert (await here.browser().get("/console/groups")).status == 503
         monkeypatch.setattr(app, "_PAGE_S", ANSWER_S)
         assert (await members.get("/console/groups")).status == 200
+
+
+async def test_what_is_read_for_a_page_counts_as_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    worked: list[float] = []
+
+    async def noted(ask: Ask) -> Found:
+        found = await events._event(ask)
+        worked.append(ask.work_s)
+        return found
+
+    alike = [replace(page, find=noted) if page.name == "event" else page for page in PAGES]
+    monkeypatch.setattr(app, "PAGES", alike)
+    async with site() as here:
+        event = alice.sign(1, [], "hello", NOW)
+        await here.publish(event)
+        assert (await here.browser().get(f"/console/event?id={event.id}")).status == 200
+    assert worked[0] > 0
 
 
 async def test_a_group_of_many_invites_shows_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
