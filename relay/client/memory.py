@@ -303,14 +303,14 @@ class MemoryClient(BaseClient):
                     await asyncio.to_thread(cache.retry)
 
     async def _drop_withdrawn(self, cache: Cache) -> None:
-        """Drop from the cache what the relay no longer gives of others: an admin's deletion, or a
-        ban of their author, leaves no kind 5. Raises QueryClosed, Unanswered, OSError."""
+        """Drop from the cache what the relay no longer gives: an admin's deletion, or a ban, leaves
+        no kind 5. Raises QueryClosed, Unanswered, OSError."""
         document = await self._information()
         async for page in _pages(cache):
-            others = {event.id: event for event in page if event.pubkey != self.pubkey}
-            gone = await withdrawn(self._client, self.pubkey, document, list(others))
+            events = {event.id: event for event in page}
+            gone = await withdrawn(self._client, self.pubkey, document, list(events))
             if gone:
-                await asyncio.to_thread(cache.change, (), [others[id_] for id_ in gone])
+                await asyncio.to_thread(cache.change, (), [events[id_] for id_ in gone])
 
     async def _drop_deleted_of(self, events: Sequence[Event]) -> None:
         """Drop those that the relay has a kind 5 for."""

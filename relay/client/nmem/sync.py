@@ -19,7 +19,7 @@ from relay.client.errors import (
     Unanswered,
     Unreachable,
 )
-from relay.client.information import owners_in, reads_prefixes
+from relay.client.information import lists_nip, owners_in, reads_prefixes
 from relay.client.nmem.apply import drop_deleted, drop_refused, put_all, set_event_id
 from relay.client.nmem.updates import (
     ONESELF,
@@ -52,6 +52,7 @@ SOURCES: Final = "sources"
 """In `_rk_about`: the sources of the stored records of others."""
 _SEND_BATCH: Final = 256
 _FETCH_BATCH: Final = 500
+_GROUPS_NIP: Final = 29
 """Ids per REQ."""
 _DELETIONS_AT_ONCE: Final = 100
 """Of sessions, per query."""
@@ -267,6 +268,8 @@ async def fetch(
         put_all, database, events, signer.pubkey, owners, progress=progress
     )
     deleted = await _deletions_of(client, missing)
+    if lists_nip(document, _GROUPS_NIP):  # of another relay anybody could send one
+        deleted += await _deletions_by_admins(client, signer.pubkey, missing)
     deleted += await _deletions_by_address(client, signer.pubkey, database, missing)
     authors = {**known.foreign, **{id_: author for id_, author in known.pins.items() if author}}
     gone = [id_ for id_ in missing if id_ in authors]
@@ -427,6 +430,19 @@ async def _deletions_of(client: Client, ids: Sequence[str]) -> list[tuple[str, s
             deletions += [(id_, event.pubkey) for id_ in event.tag_values("e")]
     wanted = set(ids)
     return [each for each in deletions if each[0] in wanted]
+
+
+async def _deletions_by_admins(
+    client: Client, pubkey: str, ids: Sequence[str]
+) -> list[tuple[str, str]]:
+    """One's own that a 9005 names, which leaves no kind 5: (id, oneself). Of others as by
+    address."""
+    wanted, found = set(ids), set[str]()
+    for start in range(0, len(ids), _FETCH_BATCH):
+        part = list(ids[start : start + _FETCH_BATCH])
+        for event in await client.query({"kinds": [kinds.DELETE_EVENT], "#e": part}):
+            found |= wanted.intersection(event.tag_values("e"))
+    return [(id_, pubkey) for id_ in sorted(found)]
 
 
 async def _deletions_by_address(

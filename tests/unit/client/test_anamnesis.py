@@ -765,10 +765,12 @@ def test_every_fault_of_the_table_is_reported_without_secrets() -> None:
 
 @pytest.mark.parametrize("when", ["at a start", "at a reconnect", "at a recall"])
 @pytest.mark.parametrize("by", ["its author", "an admin"])
+@pytest.mark.parametrize("whose", [rover, robot], ids=["another agent's", "one's own"])
 async def test_what_the_relay_no_longer_gives_is_recalled_offline_no_more(
-    fake: FakeRelay, tmp_path: Path, when: str, by: str
+    fake: FakeRelay, tmp_path: Path, when: str, by: str, whose: SecretKey
 ) -> None:
-    """It stayed until its hash was asked for: a search says nothing of what is cached."""
+    """It stayed until its hash was asked for: a search says nothing of what is cached. One's own,
+    which an admin deleted or an owner banned, stayed for ever."""
     fake.information = {"supported_nips": [1, 45, 50], "name": "a fake"}
 
     async def search(visitor: Visitor, frame: list[Any]) -> None:
@@ -779,7 +781,7 @@ async def test_what_the_relay_no_longer_gives_is_recalled_offline_no_more(
         await fake.answer(visitor, frame)
 
     fake.on["REQ"] = search
-    async with memory_of(fake, rover) as author:
+    async with memory_of(fake, whose) as author:
         hashed = await author.remember("the code of the kettle is 4711")
         await author.remember("the kettle stands in the kitchen")
     claim = next(event for event in fake.events if hashed in event.d)
@@ -787,7 +789,7 @@ async def test_what_the_relay_no_longer_gives_is_recalled_offline_no_more(
     def delete() -> None:
         fake.events.remove(claim)
         if by == "its author":
-            fake.events.append(rover.sign(5, [["e", claim.id]], "", NOW))
+            fake.events.append(whose.sign(5, [["e", claim.id]], "", NOW))
 
     async with memory_of(fake, folder=tmp_path) as memory:
         await memory._client.wait_connected()

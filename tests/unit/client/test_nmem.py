@@ -714,6 +714,23 @@ async def test_ones_own_rows_missing_at_the_relay_stay_in_the_cache(
         assert [each.is_pinned for each in await memory.get([1])] == [True]
 
 
+@pytest.mark.parametrize("nips", [[1, 29], [1]], ids=["with groups", "another relay"])
+async def test_ones_own_row_that_an_admin_deleted_leaves_the_cache(
+    fake: FakeRelay, tmp_path: Path, nips: list[int]
+) -> None:
+    """A relay without groups does not check who may send a 9005."""
+    fake.information = {"supported_nips": nips, "name": "a fake"}
+    async with nmem(fake, tmp_path) as memory:
+        a_session(memory.database)
+        await memory.sync()
+        removed = next(event for event in fake.events if event.d.startswith("nmem:obs:"))
+        fake.events.remove(removed)
+        fake.events.append(owner.sign(9005, [["h", "tea"], ["e", removed.id]], "", NOW))
+        left = 2 if 29 in nips else 3
+        assert (await memory.sync()).deleted == 3 - left
+        assert (await memory.counts()).observations == left
+
+
 @pytest.mark.parametrize("has_negentropy", [True, False])
 async def test_records_of_others_that_the_relay_no_longer_gives_leave_the_cache(
     fake: FakeRelay, tmp_path: Path, *, has_negentropy: bool
