@@ -52,8 +52,8 @@ SOURCES: Final = "sources"
 """In `_rk_about`: the sources of the stored records of others."""
 _SEND_BATCH: Final = 256
 _FETCH_BATCH: Final = 500
-_GROUPS_NIP: Final = 29
 """Ids per REQ."""
+_GROUPS_NIP: Final = 29
 _DELETIONS_AT_ONCE: Final = 100
 """Of sessions, per query."""
 _MAX_HELD: Final = 2**31
