@@ -22,6 +22,7 @@ from relay.errors import Invalid
 from relay.memory.draft import Draft
 from relay.memory.snowclaw.edit_dates import Deleted, noted_until
 from relay.memory.snowclaw.keys import memory_scope
+from relay.memory.snowclaw.record_index import user_key
 from relay.memory.snowclaw.records import newest
 from relay.memory.snowclaw.working_copy import is_private
 from relay.memory.unreadable import next_created_at
@@ -86,7 +87,11 @@ class Rebase:
             if address is None or not self.holds_edits(address.kind, address.d):
                 continue
             names = self._working_copy.addresses(address.d)
-            versions = {"kinds": [kinds.APP_DATA], "authors": [author], "#d": names}
+            versions: dict[str, object] = {"kinds": [kinds.APP_DATA], "authors": [author]}
+            if self._working_copy.knows_addresses(address.d):
+                versions["#d"] = names
+            else:
+                versions["since"] = deletion.created_at
             again = {
                 "kinds": [kinds.DELETION],
                 "authors": [author],
@@ -104,7 +109,13 @@ class Rebase:
                 for each in answer
             )
             if not is_again:
-                found += [each for each in answer if each.kind == kinds.APP_DATA]
+                key = user_key(address.d)
+                found += [
+                    each
+                    for each in answer
+                    if each.kind == kinds.APP_DATA
+                    and (each.d in names or (key and (user_key(each.d) or "").startswith(key)))
+                ]
         return [
             each
             for each in found
@@ -195,7 +206,8 @@ class Rebase:
                 return self._made_from(event, base)
             is_base = stored is not None and base is not None and stored.id == base.id
             if is_base and stored is not None and event.created_at > stored.created_at:
-                return self._made_from(event, here)  # else the clock of who stored it was ahead
+                # Else the clock of who stored it was ahead.
+                return self._made_from(event, here or stored)
             at = max(at, event.created_at + 1)
         try:
             draft, is_encrypted = self._working_copy.rebased(event, base, stored, at, deleted)
@@ -207,7 +219,7 @@ class Rebase:
                 self.take(stored)
         version = None
         if draft is not None:
-            named = draft._replace(tags=[*draft.tags, made_from(here)])
+            named = draft._replace(tags=[*draft.tags, made_from(here or stored)])
             version = self._sign(named, is_encrypted)
         # What is written next is based on what is stored or sent, though that may be older.
         if is_far_ahead or version is None:
@@ -221,8 +233,7 @@ class Rebase:
         """The event as one made from this version, which the relay has or had. Its own tag may
         name a version that it replaced in the spool: a relay takes that for one that it has missed,
         and the event for newer than whatever is stored."""
-        named = None if version is None or version.d != event.d else version
-        tags = [*(tag for tag in event.tags if tag[:1] != [MADE_FROM]), made_from(named)]
+        tags = [*(tag for tag in event.tags if tag[:1] != [MADE_FROM]), made_from(version)]
         if tags == event.tags:
             return event
         encrypts = False  # its content is encrypted already, if it is to be

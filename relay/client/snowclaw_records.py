@@ -376,7 +376,12 @@ class SnowclawRecords(MemoryClient):
 
         if note is None:
             return Written(self.signed(version(self._client.now())), Outcome.KEPT_OUT)
-        written = await self.write(kinds.APP_DATA, d, version, lambda: self._working_copy.own(d))
+
+        def base() -> Event | None:
+            # It may have been made of the version under another form of the user's key.
+            return self._working_copy.own(d) or self._working_copy.current(d)
+
+        written = await self.write(kinds.APP_DATA, d, version, base)
         self._take(written.event)
         return written
 
@@ -515,7 +520,12 @@ class SnowclawRecords(MemoryClient):
             return self._encrypted(draft) if encrypts else draft
 
         d = self._working_copy.d_of(subject)
-        written = await self.write(kinds.APP_DATA, d, version, lambda: self._working_copy.own(d))
+
+        def base() -> Event | None:
+            # It may have been made of the version under another form of the user's key.
+            return self._working_copy.own(d) or self._working_copy.current(d)
+
+        written = await self.write(kinds.APP_DATA, d, version, base)
         self._working_copy.saved(subject, written.event)
         return written
 
@@ -631,7 +641,11 @@ class SnowclawRecords(MemoryClient):
             newer = at if stored is None else max(at, stored.event.created_at + 1)
             return config_draft(scope, changes, stored, newer, unset)
 
-        written = await self.write(kinds.APP_DATA, d, version, lambda: self._working_copy.own(d))
+        def base() -> Event | None:
+            # It may have been made of the version under another form of the user's key.
+            return self._working_copy.own(d) or self._working_copy.current(d)
+
+        written = await self.write(kinds.APP_DATA, d, version, base)
         self._take(written.event)
         return written
 

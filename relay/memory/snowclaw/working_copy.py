@@ -550,6 +550,11 @@ class WorkingCopy:
         forms = user_ds(key) if len(key) == 64 else [f"{MEMORY}npub:{key[:n]}" for n in (32, 16)]
         return sorted({d, *forms})
 
+    def knows_addresses(self, d: str) -> bool:
+        """Whether `addresses` has every form: those of 64 digits need the whole key of a user."""
+        key = user_key(d)
+        return key is None or len(self._pubkeys.get(key[:_SHORT], key)) == 64
+
     def edit_dates(self, version: Event, base: Event | None) -> dict[str, int]:
         """When each text of the version that is being published was noted. Raises Invalid if one
         of the two cannot be read."""

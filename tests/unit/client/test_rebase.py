@@ -16,6 +16,7 @@ from relay.client.snowclaw_records import SnowclawRecords
 from relay.client.writer import Outcome
 from relay.memory.draft import Draft
 from relay.memory.snowclaw.encryption import is_encrypted
+from relay.memory.snowclaw.keys import KeyStyle
 from relay.nostr import kinds
 from relay.nostr.event import event_from, made_from
 from tests.cast import alice, bob, owner, robot
@@ -47,6 +48,7 @@ class Machine:
         self.fake = fake
         self.folder = folder
         self.now = NOW
+        self.key_style = KeyStyle.HEX
 
     async def __aenter__(self) -> Snowclaw:
         self._stack = AsyncExitStack()
@@ -54,7 +56,14 @@ class Machine:
             self.fake.url, robot, timeouts=TIMEOUTS, now=lambda: self.now, start_offline=True
         )
         await self._stack.enter_async_context(client)
-        claw = Snowclaw(client, robot, owner.npub, folder=self.folder, later=Clock().later)
+        claw = Snowclaw(
+            client,
+            robot,
+            owner.npub,
+            folder=self.folder,
+            later=Clock().later,
+            key_style=self.key_style,
+        )
         return await self._stack.enter_async_context(claw)
 
     async def __aexit__(self, *_: object) -> None:
@@ -544,6 +553,37 @@ async def test_what_is_forgotten_under_two_forms_of_the_key_at_once_does_not_sta
         await fake.start()
         await sent(claw)
     assert [event for event in fake.events if event.kind != kinds.DELETION] == []
+
+
+@pytest.mark.proves("S-25")
+@pytest.mark.parametrize("is_queued", [True, False], ids=["queued", "at once"])
+async def test_what_is_forgotten_does_not_stay_under_another_form_of_the_key(
+    fake: FakeRelay, machines: tuple[Machine, Machine], *, is_queued: bool
+) -> None:
+    """It was made of the version under the first form."""
+    one, other = machines
+    other.key_style = KeyStyle.NPUB
+    await one.note("secret", NOW)
+    async with apart(one) as claw:
+        one.now = NOW + 2
+        await claw.forget(ALICE)
+    if is_queued:
+        await fake.start()
+        async with apart(other) as claw:
+            other.now = NOW + 5
+            claw.note_user(alice.npub, "since")
+            await claw.flush()
+    await fake.start()
+    if is_queued:
+        async with other as claw:
+            await sent(claw)
+    else:
+        await other.note("since", NOW + 5)
+    assert "secret" in str(fake.events)
+    one.now = NOW + 9
+    async with one as claw:
+        await sent(claw)
+    assert "secret" not in str([event for event in fake.events if event.kind != kinds.DELETION])
 
 
 @pytest.mark.proves("S-25")
