@@ -56,7 +56,7 @@ def forget_command(session: str, server: Server, *, yes: bool, as_json: bool) ->
 
         id_, events = await of_session(transcripts, session, own)
         files, shared = {id_: events}, []
-        async for other in _others_naming(transcripts, id_):
+        for other in sorted([each async for each in _others_naming(transcripts, id_)]):
             found = await own(other)
             if _named_in(found) - {id_}:
                 shared.append(other)
