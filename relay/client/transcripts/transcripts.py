@@ -63,13 +63,10 @@ if TYPE_CHECKING:
         Sequence,
     )
 
-    from relay.client.client import Client
     from relay.client.transcripts.files import SessionFile
     from relay.memory.transcripts.plan import StoredThread
     from relay.memory.transcripts.stripping import Stripping
     from relay.nostr.event import Event
-    from relay.nostr.keys import SecretKey
-    from relay.nostr.pns import Channel
 
     Line = TypeVar("Line", Draft, Event)
 
@@ -129,25 +126,20 @@ class Transcripts(TranscriptsReader):
 
     _envelope_content: _EnvelopeContent | None = None
     """None: not fetched yet."""
-
-    def __init__(
-        self,
-        relay: Client | str,
-        signer: SecretKey,
-        pns: Channel | None = None,
-        *,
-        folder: Path | None = None,
-    ) -> None:
-        """As of TranscriptsReader."""
-        super().__init__(relay, signer, pns, folder=folder)
-        self._named: dict[str, str] = {}
-        """See `note_renamed`; as many as files are imported or followed."""
+    _named: dict[str, str] | None = None
+    """See `note_renamed`; as many as files are imported or followed. None: no file was."""
 
     def note_renamed(self, session: str, named: str) -> None:
         """A file whose lines name the session `named` is stored as `session`, because that id is
         another file's. What was forgotten of `named` is not sent as `session` either. Not for an
         id that the user gave."""
+        if self._named is None:
+            self._named = {}
         self._named[session] = named
+
+    def _named_by(self, session: str) -> str:
+        """The session that the lines name of what is stored as `session`."""
+        return session if self._named is None else self._named.get(session, session)
 
     async def import_file(
         self,
@@ -324,7 +316,7 @@ class Transcripts(TranscriptsReader):
                 hostname="" if hides else platform.node(),
                 home_dir="" if hides else str(Path.home()),
                 backend="claude",
-                cli_session=self._named.get(session, session),
+                cli_session=self._named_by(session),
             )
             await self._publish_state(state, None, plan.group)
 
@@ -354,7 +346,7 @@ class Transcripts(TranscriptsReader):
     async def _forgotten_until(self, session: str) -> int | None:
         """Date of the newest request to delete this key's state of a session, or of the one that
         its file names (`note_renamed`): `forget` sends one. Raises QueryClosed, Unanswered."""
-        ids = {session, self._named.get(session, session)}
+        ids = {session, self._named_by(session)}
         wanted = {
             "kinds": [kinds.DELETION],
             "authors": [self.pubkey],
