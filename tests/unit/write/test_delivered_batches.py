@@ -92,27 +92,15 @@ async def test_what_was_passed_on_while_one_was_out_is_not_sent(home: Home) -> N
     assert SECRET not in reader.contents()
 
 
+@pytest.mark.parametrize("origin", [Origin.IMPORT, Origin.WIRE])
 async def test_a_comment_that_comes_before_what_it_names_is_sent_as_one_of_its_group(
-    home: Home,
+    home: Home, origin: Origin
 ) -> None:
-    """An import may have it first."""
+    """An import may have it first, or a client sends it while a copy of the group is imported."""
     member, anyone = reads(home, Client(alice)), reads(home, Client())
     said = home.made(alice, 9, h="den", content="tea?")
     comment = home.made(alice, 1111, ["e", said.id], content=SECRET)
-    taken = await home.take(comment, said, origin=Origin.IMPORT)
-    assert taken == [STORED] * 2
-    assert SECRET not in anyone.contents()
-    assert SECRET in member.contents()
-
-
-async def test_a_comment_that_a_client_sends_just_before_what_it_names_is_one_of_its_group(
-    home: Home,
-) -> None:
-    """While a copy of the group is imported."""
-    member, anyone = reads(home, Client(alice)), reads(home, Client())
-    said = home.made(alice, 9, h="den", content="tea?")
-    comment = home.made(alice, 1111, ["e", said.id], content=SECRET)
-    answers = [home.post(comment), home.post(said, Origin.IMPORT)]
+    answers = [home.post(comment, origin), home.post(said, Origin.IMPORT)]
     assert [await each.answer for each in answers] == [STORED] * 2
     assert SECRET not in anyone.contents()
     assert SECRET in member.contents()
