@@ -66,8 +66,6 @@ FLUSH_AT: Final = 20
 
 _IDS_AT_ONCE: Final = 100
 """Of a query for deletions."""
-
-
 _MAX_SENT_AGAIN: Final = 10_000
 
 
@@ -376,12 +374,7 @@ class SnowclawRecords(MemoryClient):
 
         if note is None:
             return Written(self.signed(version(self._client.now())), Outcome.KEPT_OUT)
-
-        def base() -> Event | None:
-            # It may have been made of the version under another form of the user's key.
-            return self._working_copy.own(d) or self._working_copy.current(d)
-
-        written = await self.write(kinds.APP_DATA, d, version, base)
+        written = await self.write(kinds.APP_DATA, d, version, lambda: self._working_copy.own(d))
         self._take(written.event)
         return written
 
@@ -641,11 +634,7 @@ class SnowclawRecords(MemoryClient):
             newer = at if stored is None else max(at, stored.event.created_at + 1)
             return config_draft(scope, changes, stored, newer, unset)
 
-        def base() -> Event | None:
-            # It may have been made of the version under another form of the user's key.
-            return self._working_copy.own(d) or self._working_copy.current(d)
-
-        written = await self.write(kinds.APP_DATA, d, version, base)
+        written = await self.write(kinds.APP_DATA, d, version, lambda: self._working_copy.own(d))
         self._take(written.event)
         return written
 
