@@ -73,6 +73,21 @@ async def nmem(
         yield memory
 
 
+@asynccontextmanager
+async def two_with_a_summary(fake: FakeRelay, path: Path) -> AsyncIterator[tuple[Nmem, Nmem]]:
+    """Two machines of robot's that have the session "s" with the summary "launch"."""
+    async with (
+        nmem(fake, path / "a", now=NOW + 500) as here,
+        nmem(fake, path / "b", now=NOW + 900) as there,
+    ):
+        a_session(here.database)
+        with here.database.transaction() as db:
+            summarise(db, "s", Summary("launch"), None)
+        await here.sync()
+        await there.sync()
+        yield here, there
+
+
 # -- recorded and found ---------------------------------------------------------------------------
 
 
@@ -369,15 +384,7 @@ async def test_a_purged_session_leaves_a_machine_that_ended_it_again(
 ) -> None:
     """Its summary was told at every start of a session there."""
     erase_what_is_deleted(fake)
-    async with (
-        nmem(fake, tmp_path / "a", now=NOW + 500) as here,
-        nmem(fake, tmp_path / "b", now=NOW + 500) as there,
-    ):
-        a_session(here.database)
-        with here.database.transaction() as db:
-            summarise(db, "s", Summary("launch"), None)
-        await here.sync()
-        await there.sync()
+    async with two_with_a_summary(fake, tmp_path) as (here, there):
         told(there.database, "Stop", NOW + 10)
         assert "launch" in await there.context("rook")
         await here.purge(session="s", confirm=True)
@@ -399,15 +406,7 @@ async def test_a_session_without_its_purged_summary_stays_on_another_machine(
     fake: FakeRelay, tmp_path: Path
 ) -> None:
     erase_what_is_deleted(fake)
-    async with (
-        nmem(fake, tmp_path / "a", now=NOW + 500) as here,
-        nmem(fake, tmp_path / "b", now=NOW + 500) as there,
-    ):
-        a_session(here.database)
-        with here.database.transaction() as db:
-            summarise(db, "s", Summary("launch"), None)
-        await here.sync()
-        await there.sync()
+    async with two_with_a_summary(fake, tmp_path) as (here, there):
         told(there.database, "Stop", NOW + 10)
         await here.purge(search="launch", confirm=True)
         await here.sync()
@@ -425,15 +424,7 @@ async def test_a_purged_summary_does_not_come_back_from_a_machine_that_had_not_h
     """It ended the session again, in a version that is younger than the deletion."""
     conditions: dict[str, Any] = {"session": "s"} if by == "session" else {"search": "launch"}
     latest(fake)
-    async with (
-        nmem(fake, tmp_path / "a", now=NOW + 500) as here,
-        nmem(fake, tmp_path / "b", now=NOW + 900) as there,
-    ):
-        a_session(here.database)
-        with here.database.transaction() as db:
-            summarise(db, "s", Summary("launch"), None)
-        await here.sync()
-        await there.sync()
+    async with two_with_a_summary(fake, tmp_path) as (here, there):
         await here.purge(**conditions, confirm=True)
         if order == "purged first":
             await here.sync()
@@ -467,15 +458,7 @@ async def test_a_late_purge_deletes_what_two_machines_ended_without_each_other(
     """The second version was refused for the first, and sent again without the one it was made
     from."""
     latest(fake)
-    async with (
-        nmem(fake, tmp_path / "a", now=NOW + 500) as here,
-        nmem(fake, tmp_path / "b", now=NOW + 900) as there,
-    ):
-        a_session(here.database)
-        with here.database.transaction() as db:
-            summarise(db, "s", Summary("launch"), None)
-        await here.sync()
-        await there.sync()
+    async with two_with_a_summary(fake, tmp_path) as (here, there):
         told(here.database, "Stop", NOW + 400)
         await here.sync()
         await here.purge(session="s", confirm=True)
