@@ -228,6 +228,15 @@ async def test_a_read_that_takes_too_long_is_interrupted(
     await store.close()
 
 
+async def hold_reads_of_unknown_keys(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> Event:
+    """They go to their thread, and end when the event is set."""
+    monkeypatch.setattr(store._loop_conn, "read", lambda _query, _how: None)
+    monkeypatch.setattr(searching, "_SEARCH_S", ANSWER_S)
+    may_end = Event()
+    await store._unknown_conn._db.set_progress_handler(lambda: not may_end.wait(ANSWER_S), 1)
+    return may_end
+
+
 @pytest.mark.parametrize("reads", ["count", "search"])
 async def test_a_known_key_waits_for_no_read_of_unknown_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: str
@@ -235,16 +244,13 @@ async def test_a_known_key_waits_for_no_read_of_unknown_ones(
     """Of reads that do not end on the loop: each may take ten seconds of its thread."""
     store = await opened(tmp_path)
     await says(store, "tea")
-    monkeypatch.setattr(store._loop_conn, "read", lambda _query, _how: None)
-    monkeypatch.setattr(searching, "_SEARCH_S", ANSWER_S)
-    may_end = Event()
+    may_end = await hold_reads_of_unknown_keys(store, monkeypatch)
 
     async def read(viewer: Visibility) -> list[int]:
         if reads == "count":
             return [await store.count([asked(kinds=[1])], viewer, now=0)]
         return list(await store.search(sought("tea"), viewer, limit=5, upto=MAX, now=0))
 
-    await store._unknown_conn._db.set_progress_handler(lambda: not may_end.wait(ANSWER_S), 1)
     unknown = visibility_for(ANONYMOUS, (), Actors(), Groups())
     unknown_reads = [asyncio.ensure_future(read(unknown)) for _ in range(5)]
     assert await read(EVERYTHING) == [1]
@@ -261,10 +267,7 @@ async def test_a_known_key_waits_for_no_truncation_that_waits_for_unknown_ones(
     """The WAL is truncated after each deletion, which waits for reads that have begun."""
     store = await opened(tmp_path)
     await says(store, "tea")
-    monkeypatch.setattr(store._loop_conn, "read", lambda _query, _how: None)
-    monkeypatch.setattr(searching, "_SEARCH_S", ANSWER_S)
-    may_end = Event()
-    await store._unknown_conn._db.set_progress_handler(lambda: not may_end.wait(ANSWER_S), 1)
+    may_end = await hold_reads_of_unknown_keys(store, monkeypatch)
     unknown = visibility_for(ANONYMOUS, (), Actors(), Groups())
     unknown_read = asyncio.ensure_future(store.count([asked(kinds=[1])], unknown, now=0))
     await becomes("it has begun", store._unknown_conn._lock.locked)

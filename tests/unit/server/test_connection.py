@@ -69,6 +69,19 @@ async def logged_in(relay: Relay, who: SecretKey) -> Visit:
 
 
 @pytest.mark.proves("N01-50", "N01-53")
+async def connected_from(
+    address: str, relay: Relay, http: ClientSession, who: SecretKey | None
+) -> ClientWebSocketResponse:
+    """A connection that a proxy forwards from this address, logged in as `who`."""
+    socket = await http.ws_connect(f"http://{relay.at}/", headers={"X-Forwarded-For": address})
+    _, challenge = await socket.receive_json()
+    if who is not None:
+        tags = [["relay", f"ws://{relay.at}"], ["challenge", challenge]]
+        await socket.send_json(["AUTH", fields(who.sign(22242, tags, "", NOW))])
+        assert (await socket.receive_json())[2]
+    return socket
+
+
 async def test_an_event_reaches_the_subscriptions_of_others(relay: Relay) -> None:
     """N01-50, N01-75, N01-82; N01-53: the id of a subscription is its connection's own."""
     alices, bobs = await relay.visit(), await relay.visit()
@@ -303,13 +316,7 @@ async def test_connections_of_one_address_share_their_turns_and_known_keys_have_
         relay.state.adopt(relay.state.groups.with_group(DEN))
 
         async def account_of(address: str, who: SecretKey | None = None) -> Account:
-            came = {"X-Forwarded-For": address}
-            socket = await http.ws_connect(f"http://{relay.at}/", headers=came)
-            _, challenge = await socket.receive_json()
-            if who is not None:
-                tags = [["relay", f"ws://{relay.at}"], ["challenge", challenge]]
-                await socket.send_json(["AUTH", fields(who.sign(22242, tags, "", NOW))])
-                assert (await socket.receive_json())[2]
+            socket = await connected_from(address, relay, http, who)
             await socket.send_json(["REQ", "s", {"#t": ["y" * 20_000]}])
             assert (await socket.receive_json())[0] == "EOSE"
             return accounts[-1]
@@ -332,14 +339,7 @@ async def test_unknown_keys_of_one_address_have_so_many_subscriptions_in_all() -
         relay.state.adopt(relay.state.groups.with_group(DEN))
 
         async def visit(address: str, who: SecretKey | None = None) -> ClientWebSocketResponse:
-            came = {"X-Forwarded-For": address}
-            socket = await http.ws_connect(f"http://{relay.at}/", headers=came)
-            _, challenge = await socket.receive_json()
-            if who is not None:
-                tags = [["relay", f"ws://{relay.at}"], ["challenge", challenge]]
-                await socket.send_json(["AUTH", fields(who.sign(22242, tags, "", NOW))])
-                assert (await socket.receive_json())[2]
-            return socket
+            return await connected_from(address, relay, http, who)
 
         async def asks(socket: ClientWebSocketResponse, sub: str) -> str:
             await socket.send_json(["REQ", sub, {"kinds": [1], "limit": 0}])
