@@ -35,7 +35,7 @@ from relay.nostr.messages import (
 from relay.observe import REQUEST, SAMPLED_OF, request_id
 from relay.read.negentropy import NegentropyQueue
 from relay.read.outbox import FEW_UNREAD, Outbox
-from relay.read.query import QueryQueue
+from relay.read.query_queue import QueryQueue
 from relay.server.session import POLICY_VIOLATION, Hangup, Reply, Session, VerifyLogin
 from relay.server.turns import Slice
 from relay.write.judge import BAD_SIGNATURE

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from typing import cast as typed
 
 import relay.read.query
+import relay.read.query_queue
 import relay.read.scan
 import relay.server.connection
 import relay.write.delivery
@@ -141,6 +142,7 @@ class World:
             relay.write.delivery,
             relay.write.ingest,
             relay.read.query,
+            relay.read.query_queue,
             relay.read.scan,
         )
         before = [module.perf_counter for module in modules]

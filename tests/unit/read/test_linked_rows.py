@@ -15,7 +15,8 @@ from relay.groups.actions import Flag
 from relay.observe import Metrics
 from relay.read import linked_rows
 from relay.read.fanout import Subscription
-from relay.read.query import QueryQueue, QueryRunner
+from relay.read.query import QueryRunner
+from relay.read.query_queue import QueryQueue
 from tests.cast import alice, bob, carol, dave, owner, robot
 from tests.contract.writing import asked, read
 from tests.harness.client_in_memory import Client

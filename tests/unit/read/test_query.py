@@ -1,5 +1,5 @@
-"""relay/read/query.py: REQ and COUNT, on the reference store with the packaged read
-rules.
+"""relay/read/query.py and relay/read/query_queue.py: REQ and COUNT, on the reference store with the
+packaged read rules.
 
 N01-54…84, N29-91…94, N45.
 """
@@ -22,7 +22,8 @@ from relay.errors import Prefix, Refused, StoreFault
 from relay.lifecycle.rows import Stored
 from relay.nostr.nip45 import offset_of, registers
 from relay.observe import Metrics
-from relay.read.query import QueryQueue, QueryRunner
+from relay.read.query import QueryRunner
+from relay.read.query_queue import QueryQueue
 from tests.cast import admin, alice, bob, carol, owner, stranger
 from tests.contract.test_store_search import sought
 from tests.contract.writing import asked, change, unsigned
@@ -416,7 +417,8 @@ async def test_each_count_waits_for_its_turn(
         turns.append((round(seconds, 3), len(client.received)))
         client.outbox.flush()
 
-    monkeypatch.setattr("relay.read.query.perf_counter", lambda: next(ticks) / 1000)
+    for module in ("query", "query_queue"):
+        monkeypatch.setattr(f"relay.read.{module}.perf_counter", lambda: next(ticks) / 1000)
     monkeypatch.setattr(client, "turn", noted)
     queue = QueryQueue(relay.queries, client)
     for number in range(4):
@@ -434,7 +436,7 @@ async def test_queued_counts_hold_a_bounded_number_of_values(
     relay: QuerySide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """16 of 30,000 values on each of 50 connections took 3 GB."""
-    monkeypatch.setattr("relay.read.query._MAX_VALUES", 10)
+    monkeypatch.setattr("relay.read.query_queue._MAX_VALUES", 10)
     monkeypatch.setattr("relay.read.query._MAX_ALL_VALUES", {True: 30, False: 20})
     monkeypatch.setattr("relay.read.query._FEW_VALUES", 2)
     ids = [f"{number:064x}" for number in range(11)]

@@ -13,7 +13,8 @@ from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.observe import Metrics
 from relay.read.fanout import Fanout
-from relay.read.query import QueryQueue, QueryRunner
+from relay.read.query import QueryRunner
+from relay.read.query_queue import QueryQueue
 from relay.storage.tokens import TokenMatcher
 from tests.cast import alice, bob
 from tests.harness.client_in_memory import Client

@@ -9,7 +9,8 @@ import pytest
 
 from relay.observe import Metrics
 from relay.read.negentropy import Negentropy
-from relay.read.query import QueryQueue, QueryRunner
+from relay.read.query import QueryRunner
+from relay.read.query_queue import QueryQueue
 from tests.cast import alice, bob
 from tests.contract.writing import asked
 from tests.harness.client_in_memory import Client

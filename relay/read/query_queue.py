@@ -1,0 +1,200 @@
+"""The queries of one connection: which subscriptions are open, and which REQs and COUNTs wait.
+
+How each is answered is in `relay.read.query`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from relay.errors import Prefix, Refused
+from relay.nostr import messages
+from relay.observe import REQUEST
+from relay.read.scan import LONG_S, values_in, work_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relay.nostr.filters import Filter
+    from relay.read.fanout import Subscription
+    from relay.read.peer import Peer
+    from relay.read.query import QueryRunner
+
+_log = logging.getLogger(__name__)
+
+_MAX_COUNTS: Final = 16
+"""Queued COUNTs per connection."""
+_MAX_VALUES: Final = 32_768
+"""In queued COUNTs of a connection; the limit of its open subscriptions. Up to 200 bytes each."""
+_INTERNAL: Final = Refused(Prefix.ERROR, "internal error, try again later")
+
+
+class QueryQueue:
+    """Queued queries of one connection, REQs before COUNTs; one is answered at a time.
+
+    Bounded by `max_subscriptions`, `_MAX_COUNTS` and `_MAX_VALUES`. A REQ that is closed or
+    replaced leaves the queue.
+    """
+
+    def __init__(self, queries: QueryRunner, peer: Peer) -> None:
+        self._queries = queries
+        self._peer = peer
+        self._open: list[Subscription] = []
+        """At most `max_subscriptions`. Not a dict: see `Session`."""
+        self._ended: list[Subscription] | tuple[()] = ()
+        """Closed, and still to be removed from the index."""
+        self._catching_up: dict[str, tuple[Subscription, float, str]] = {}
+        """With the time at which each was queued, and the id of its request."""
+        self._counts: list[tuple[str, tuple[Filter, ...], str]] = []
+        """At most `_MAX_COUNTS`; an empty deque would take 760 bytes of each connection."""
+        self._values = 0
+        """Values in COUNTs that are queued or being answered."""
+        self._counted_s = 0.0
+        """Seconds that the last COUNT took, at most `LONG_S`: they include waiting for a
+        thread."""
+        self._task: asyncio.Task[None] | None = None
+
+    def subscribe(self, sub: str, filters: tuple[Filter, ...]) -> None:
+        subscription = self._queries.start(self._peer, sub, filters)
+        if subscription is None:
+            self._peer.closed_by_relay(sub)
+            return
+        self._open.append(subscription)
+        if subscription.backlog is not None:
+            self._catching_up[sub] = subscription, perf_counter(), self._peer.request_id()
+            self._start()
+
+    def __len__(self) -> int:
+        """REQs and COUNTs that wait."""
+        return len(self._catching_up) + len(self._counts)
+
+    def count(self, sub: str, filters: tuple[Filter, ...]) -> None:
+        values = values_in(filters)
+        if len(self._counts) >= _MAX_COUNTS:
+            over = f"at most {_MAX_COUNTS} COUNTs may be queued"
+        elif self._values + values > _MAX_VALUES:
+            over = f"at most {_MAX_VALUES} values in queued COUNTs"
+        elif not self._queries.has_room_for(values, self._peer):
+            over = "too many costly COUNTs are queued on this relay, try again later"
+        else:
+            over = ""
+        if over:
+            self._peer.outbox.put(messages.closed(sub, Refused(Prefix.RATE_LIMITED, over)))
+            return
+        self._hold(values)
+        self._counts.append((sub, filters, self._peer.request_id()))
+        self._start()
+
+    def cancel(self, sub: str) -> None:
+        """CLOSE, or a REQ with the same id: nothing more is sent for the old one."""
+        self._catching_up.pop(sub, None)
+        for index, subscription in enumerate(self._open):
+            if subscription.sub == sub:
+                del self._open[index]
+                self._queries.stop(subscription)
+                return
+
+    def end_all(self) -> None:
+        """Nothing more is sent for any REQ. Others have turns while they leave the index."""
+        if self._open:
+            self._end_open()
+            self._start()
+
+    def _end_open(self) -> None:
+        self._catching_up.clear()
+        for subscription in self._open:
+            self._queries.end(subscription)
+        self._ended = [*self._ended, *self._open]
+        self._open.clear()
+
+    def _start(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="queries")
+
+    async def _run(self) -> None:
+        while self._ended or self._catching_up or self._counts:
+            if self._ended:
+                await self._leave_index()
+            elif self._catching_up:
+                subscription, since, request = self._catching_up.pop(next(iter(self._catching_up)))
+                REQUEST.set(partial(str, request))
+                await self._turn(subscription.filters)
+                self._queries.waited(perf_counter() - since)
+                if not await self._catch_up(subscription):
+                    self._close(subscription)
+            else:
+                sub, filters, request = self._counts.pop(0)
+                REQUEST.set(partial(str, request))
+                await self._peer.turn(max(self._counted_s, work_of(filters)))
+                began = perf_counter()
+                await self._count(sub, filters)
+                self._counted_s = min(perf_counter() - began, LONG_S)
+                self._hold(-values_in(filters))
+
+    def _hold(self, values: int) -> None:
+        self._values += values
+        self._queries.counted += values
+
+    async def _turn(self, filters: Sequence[Filter]) -> None:
+        seconds = work_of(filters)
+        if seconds > LONG_S:
+            await self._peer.turn(seconds)
+        elif not self._peer.has_time:
+            await self._peer.turn(0.0)  # what it works is counted
+
+    async def _catch_up(self, subscription: Subscription) -> bool:
+        try:
+            return await self._queries.catch_up(subscription, self._peer, self._is_open)
+        except Exception:  # last frame of the task: the queue must go on  # noqa: BLE001
+            _log.exception("a query failed")
+            if self._is_open(subscription):
+                self._peer.outbox.put(messages.closed(subscription.sub, _INTERNAL))
+            return False
+
+    async def _count(self, sub: str, filters: tuple[Filter, ...]) -> None:
+        try:
+            await self._queries.count(self._peer, sub, filters)
+        except Exception:  # as above  # noqa: BLE001
+            _log.exception("a COUNT failed")
+            self._peer.outbox.put(messages.closed(sub, _INTERNAL))
+
+    def _is_open(self, subscription: Subscription) -> bool:
+        return subscription in self._open
+
+    def _close(self, subscription: Subscription) -> None:
+        if self._is_open(subscription):
+            self._open.remove(subscription)
+            self._peer.closed_by_relay(subscription.sub)
+        self._queries.stop(subscription)
+
+    async def aclose(self) -> None:
+        """The connection is closed. Others have turns between its subscriptions."""
+        self._end_open()
+        self._counts.clear()
+        # Not kept: the exception of the task holds its frames, and these hold rows and this object.
+        task, self._task = self._task, None
+        try:
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            await self._leave_index()
+        finally:
+            for subscription in self._ended:
+                self._queries.stop(subscription)
+            self._ended = ()
+            self._hold(-self._values)
+
+    async def _leave_index(self) -> None:
+        is_over = False
+        while self._ended:
+            # Before the first too: hundreds of connections may be closed at the same time.
+            if is_over or not self._peer.has_time:
+                await self._peer.turn(0.0)
+            began = perf_counter()
+            self._queries.stop(self._ended.pop())
+            is_over = self._peer.worked(perf_counter() - began)
+        self._ended = ()
