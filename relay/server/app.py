@@ -21,7 +21,7 @@ from relay.errors import UserError
 from relay.nostr.nip42 import RelayAddress, relay_address
 from relay.nostr.nip98 import HttpRequest
 from relay.server import http
-from relay.server.connection import MAX_UNREAD, Connection, RelaySocket, Stop, check_all
+from relay.server.connection import MAX_UNREAD, Connection, Stop, check_all
 from relay.server.history import BEFORE, HISTORY
 from relay.server.listening import BACKLOG, cannot_listen
 from relay.server.nip86 import MAX_BODY, Calls, refusal
@@ -30,6 +30,7 @@ from relay.server.slots import TRIAL_S, Full, Slots
 from relay.server.socket_input import SocketInput, Unfinished
 from relay.server.tls import Certificate, Handshakes
 from relay.server.turns import Slice, Turns
+from relay.server.websocket import RelaySocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

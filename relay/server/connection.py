@@ -12,7 +12,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, assert_never, cast
 
 from aiohttp import WSCloseCode, WSMsgType, web
-from aiohttp._websocket.reader import WebSocketDataQueue
 
 from relay.access.actors import Attestations, is_known, vouches
 from relay.access.shares import Shares
@@ -38,10 +37,11 @@ from relay.read.outbox import FEW_UNREAD, Outbox
 from relay.read.query_queue import QueryQueue
 from relay.server.session import POLICY_VIOLATION, Hangup, Reply, Session, VerifyLogin
 from relay.server.turns import Slice
+from relay.server.websocket import CLOSE_S, FRAME_HEAD, MESSAGES
 from relay.write.judge import BAD_SIGNATURE
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Callable, Iterable
     from ipaddress import IPv4Address, IPv6Address
     from typing import Never
 
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from relay.server.session import Effect
     from relay.server.socket_input import SocketInput
     from relay.server.turns import Account, Turns
+    from relay.server.websocket import RelaySocket
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +76,6 @@ _ORDINARY_OPEN: Final = 1 << 20
 """Weight that those of one address may have whatever others have: some 3,000 authors."""
 _FEW_OPEN: Final = 16 << 10
 """Weight up to which a connection's subscriptions do not count: none of them is refused."""
-_CLOSE_S: Final = 1.0
 _LINGER_S: Final = 5.0
 """How long a client may still read what was sent before the close frame. It keeps its place until
 then: or clients that read nothing and come again would have as much memory with each."""
@@ -89,20 +89,14 @@ _CHECKS: Final = 12
 _CHECKED_AT_ONCE: Final = 100
 """Connections; a ping takes 15 us of the loop."""
 _PING: Final = b"\x89\x00"
-_UNREAD_PONGS: Final = 4096
-"""Bytes of pongs that may follow what the transport takes while the client does not read; with more
-its socket is not read. Nothing counts them."""
 _CONNECTIONS_OF_ONE: Final = 10
 """As many subscriptions as so many connections may have, those of one address have together without
 a known key. An event of somebody else may have to be sent to each: 3 us of the loop."""
 _LARGE_FRAME: Final = 16 << 10
 """Bytes; parsing the content of a larger one can take 0.2 s of the loop."""
-_MESSAGES: Final = frozenset({WSMsgType.TEXT, WSMsgType.BINARY})
-_HANDLED: Final = _MESSAGES | {WSMsgType.PING, WSMsgType.PONG}
+_HANDLED: Final = MESSAGES | {WSMsgType.PING, WSMsgType.PONG}
 _FRAME_S: Final = 3e-6
 """Estimated time of aiohttp for a frame, spent before the measurement here begins."""
-_FRAME_HEAD: Final = 6
-"""Bytes of a frame before its content, at least."""
 _CONNECTION_IDS: Final = count(1)
 _MAX_DELAY_S: Final = 3600
 """Longest delay of a timer, because the system clock may be set meanwhile."""
@@ -115,83 +109,6 @@ class Stop(Enum):
 
     FOR_GOOD = (WSCloseCode.GOING_AWAY, messages.STOPPING)
     RESTART = (WSCloseCode.SERVICE_RESTART, messages.RESTARTING)
-
-
-class RelaySocket(web.WebSocketResponse):
-    """aiohttp's websocket, with a NOTICE before it closes because a frame is too large."""
-
-    def __init__(self, *, max_message_length: int, compression: bool) -> None:
-        super().__init__(
-            max_msg_size=max_message_length + 1,
-            compress=compression,
-            decode_text=False,
-            timeout=_CLOSE_S,
-            writer_limit=_UNREAD_PONGS,
-            autoping=False,  # or all pings that are buffered are answered before any other work
-        )
-        self._max_message_length = max_message_length
-        self.taken = 0
-        """Messages that `next` has given."""
-        self.taken_bytes = 0
-        """Their bytes, with those of their frames' heads."""
-
-    def next(self) -> Awaitable[Any]:
-        """`receive`, in half of the time for a message that has already arrived."""
-        reader = self._reader
-        if reader is None or self._closing or self._closed:
-            return self.receive()
-        arrived = reader._buffer
-        return reader.read() if arrived and arrived[0][0].type in _MESSAGES else self.receive()
-
-    @property
-    def has_arrived(self) -> bool:
-        """Whether `next` would not wait."""
-        return self._reader is not None and bool(self._reader._buffer)
-
-    def arrived(self) -> tuple[int, int]:
-        """How many messages have arrived whole, and their bytes; control frames do not count."""
-        number, size = self.taken, self.taken_bytes
-        # aiohttp has no public way to look at the queue.
-        for message, length in self._reader._buffer if self._reader is not None else ():
-            if message.type in _MESSAGES:
-                number, size = number + 1, size + length + _FRAME_HEAD
-        return number, size
-
-    async def close(
-        self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True
-    ) -> bool:
-        if code == WSCloseCode.MESSAGE_TOO_BIG and not self.closed:
-            over = Invalid(f"message is over {self._max_message_length} bytes")
-            with contextlib.suppress(ConnectionError):
-                await self.send_frame(messages.notice(over), WSMsgType.TEXT)
-            # To close while the rest of the message is unread would reset the connection, and the
-            # client would lose the NOTICE. The old reader raises at once; this one waits until
-            # the client closes, or for `_CLOSE_S`, while aiohttp discards what arrives.
-            loop = asyncio.get_running_loop()
-            assert self._req is not None
-            self._reader = WebSocketDataQueue(self._req.protocol, 0, loop=loop)
-        elif self.compress and self._reader is not None:
-            self._reader = cast("WebSocketDataQueue", _InTurns(self._reader))
-        return await super().close(code=code, message=message, drain=drain)
-
-
-class _InTurns:
-    """The messages that arrived before a close frame. aiohttp takes them all in one iteration of
-    the loop, and each that it takes may make it expand the next."""
-
-    def __init__(self, reader: WebSocketDataQueue) -> None:
-        self._reader = reader
-
-    @property
-    def _buffer(self) -> object:
-        return self._reader._buffer
-
-    async def read(self) -> object:
-        await asyncio.sleep(0)
-        return await self._reader.read()
-
-    def feed_data(self, message: Any, size: int) -> None:
-        self._reader.feed_data(message, size)
 
 
 class Connection:
@@ -501,10 +418,10 @@ class Connection:
                     continue
                 traffic.frames_in += 1
                 self.message += 1
-                if frame.type in _MESSAGES:
+                if frame.type in MESSAGES:
                     # Before anything else is awaited: input that comes meanwhile is counted too.
                     socket.taken += 1
-                    socket.taken_bytes += len(frame.data) + _FRAME_HEAD
+                    socket.taken_bytes += len(frame.data) + FRAME_HEAD
                 if frame.type is WSMsgType.TEXT:
                     is_long = len(frame.data) > _LARGE_FRAME or self._session.is_heavy
                     if is_long or not work.has_time:
@@ -730,7 +647,7 @@ class Connection:
     async def _close(self, code: int, reason: str) -> None:
         transport = self._request.transport
         with contextlib.suppress(ConnectionError, TimeoutError):
-            async with asyncio.timeout(2 * _CLOSE_S):
+            async with asyncio.timeout(2 * CLOSE_S):
                 await self._socket.close(code=code, message=reason.encode(), drain=False)
         if transport is None:
             return
@@ -756,7 +673,7 @@ class Connection:
                     await self._all_answered.wait()
         self._hang_up(code, said.text)
         assert self._hangup is not None
-        await asyncio.wait([self._hangup], timeout=2 * _CLOSE_S)
+        await asyncio.wait([self._hangup], timeout=2 * CLOSE_S)
         if not self._hangup.done() and self._request.transport is not None:
             self._request.transport.abort()
 
