@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from relay.errors import Prefix, Refused
 from relay.facts import Who
+from relay.nostr.agents import attestation_of
 
 if TYPE_CHECKING:
     from relay.groups.group import Group, Groups
     from relay.nostr.agents import Attestation
+    from relay.nostr.event import Event
 
 
 _OF_UNKNOWN: Final = frozenset({Who.ANYONE, Who.AUTHOR})
@@ -164,6 +167,29 @@ def vouches(attestation: Attestation, actors: Actors, groups: Groups) -> bool:
         and not actors.is_agent(owner)
         and not is_agent_by_role(owner, actors, groups)
     )
+
+
+def attestation_at_login(
+    event: Event, actors: Actors, groups: Groups, now: int
+) -> Attestation | None:
+    """The attestation by whose owner the key of a login may act here (NIP-AA). Raises Refused.
+
+    A key that is known itself needs no known owner.
+    """
+    if actors.attestations is Attestations.OFF:
+        return None
+    attestation = attestation_of(event)
+    if attestation is None:
+        return None
+    if attestation.holds_at(event.created_at) and attestation.holds_at(now):
+        if vouches(attestation, actors, groups):
+            return attestation
+        why = "the owner is no member of this relay"
+    else:
+        why = "not valid yet, or expired"
+    if is_known(event.pubkey, actors, groups):
+        return None
+    raise Refused(Prefix.RESTRICTED, f"auth: {why}")
 
 
 def lent_words(attestation: Attestation, actors: Actors, group: Group | None) -> frozenset[Who]:

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, assert_never, cast
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from relay.access.actors import Attestations, is_known, vouches
+from relay.access.actors import attestation_at_login
 from relay.access.shares import Shares
 from relay.access.visibility import BANNED
 from relay.errors import Invalid, Prefix, Refused, WriteOutcome, ok_reply
 from relay.facts import Origin
 from relay.nostr import messages
-from relay.nostr.agents import attestation_of
 from relay.nostr.keys import is_signed
 from relay.nostr.messages import (
     BadFrame,
@@ -525,22 +524,18 @@ class Connection:
                 assert_never(effect)
 
     def _log_in(self, event: Event) -> None:
+        state, now = self._services.state, self._services.clock()
         # On the loop (25 µs): the next message of the client must already find the key.
         if not is_signed(event):
             reply = self._session.login_refused(event, BAD_SIGNATURE.refused())
-        elif event.pubkey in self._services.state.actors.banned:
+        elif event.pubkey in state.actors.banned:
             reply = self._session.login_refused(event, BANNED.refused())
             self._services.metrics.refusals.note(
-                BANNED,
-                event,
-                self._services.clock(),
-                self.connection,
-                self.address,
-                self.message,
+                BANNED, event, now, self.connection, self.address, self.message
             )
         else:
             try:
-                attestation = self._attestation_of(event)
+                attestation = attestation_at_login(event, state.actors, state.groups, now)
             except Refused as refused:
                 reply = self._session.login_refused(event, refused)
             else:
@@ -549,28 +544,6 @@ class Connection:
                 self._take_account()
                 self._logged_in(self)
         self.outbox.put(reply.payload)
-
-    def _attestation_of(self, event: Event) -> Attestation | None:
-        """The attestation by whose owner the key may act here (NIP-AA). Raises Refused.
-
-        A key that is known itself needs no known owner.
-        """
-        state = self._services.state
-        if state.actors.attestations is Attestations.OFF:
-            return None
-        attestation = attestation_of(event)
-        if attestation is None:
-            return None
-        now = self._services.clock()
-        if attestation.holds_at(event.created_at) and attestation.holds_at(now):
-            if vouches(attestation, state.actors, state.groups):
-                return attestation
-            why = "the owner is no member of this relay"
-        else:
-            why = "not valid yet, or expired"
-        if is_known(event.pubkey, state.actors, state.groups):
-            return None
-        raise Refused(Prefix.RESTRICTED, f"auth: {why}")
 
     def _end_attestations(self) -> None:
         now = self._services.clock()
