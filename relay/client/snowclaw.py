@@ -136,9 +136,6 @@ class Snowclaw(SnowclawRecords):
         self._chat_task: asyncio.Task[None] | None = None
         self._direct_task: asyncio.Task[None] | None = None
         self._inbox: asyncio.Queue[Event] | None = None
-        self._unanswered: dict[str, None] = {}
-        """Ids of the messages of groups in the inbox, and of the one that the reader works on: they
-        may have left the history."""
         self._records: Subscription | None = None
         self._taking = asyncio.Lock()
         """Held while a record is taken."""
@@ -249,7 +246,7 @@ class Snowclaw(SnowclawRecords):
         self._absence.soon()
 
     async def _drop_absent_messages(self) -> None:
-        ids = list({**dict.fromkeys(self._chat.ids_of_groups()), **self._unanswered})
+        ids = list(self._chat.ids_of_groups())
         if ids:
             document = await self._client.information_or_empty()
             self._chat.drop({*await withdrawn(self._client, self.pubkey, document, ids)})
@@ -296,7 +293,7 @@ class Snowclaw(SnowclawRecords):
             await self._take_earlier()
             self.see(event)
             if self._inbox is not None:
-                self._unanswered[event.id] = None
+                self._chat.wait_for(event)
                 await self._inbox.put(event)
 
     async def _follow_direct(self, is_consent_known: asyncio.Event, started: asyncio.Event) -> None:
@@ -383,7 +380,7 @@ class Snowclaw(SnowclawRecords):
         `should_respond`. Raises QueryClosed when the relay ends the subscription.
         """
         inbox = self._inbox = asyncio.Queue(_INBOX)
-        self._unanswered = {}
+        self._chat.wait_for_none()
         return self._read_inbox(inbox)
 
     async def _read_inbox(self, inbox: asyncio.Queue[Event]) -> AsyncGenerator[Event, None]:
@@ -403,11 +400,11 @@ class Snowclaw(SnowclawRecords):
                 message = reading.result()
                 if not self._is_withdrawn(message):
                     yield message
-                self._unanswered.pop(message.id, None)
+                self._chat.answered(message)
         finally:
             if self._inbox is inbox:
                 self._inbox = None
-                self._unanswered.clear()
+                self._chat.wait_for_none()
             while not inbox.empty():  # a full queue would block the subscription
                 inbox.get_nowait()
 

@@ -17,6 +17,7 @@ from relay.memory.bounded import BoundedDict
 from relay.memory.fence import attribution
 from relay.memory.fields import repaired
 from relay.memory.snowclaw.context import ContextAssembler, HistoryStyle, Sender, TrimOrder
+from relay.memory.snowclaw.deletions import Deletions
 from relay.memory.snowclaw.history import HistoryMessage, RingBuffer, missing_from, oldest_first
 from relay.memory.snowclaw.key_filter import KeyFilter
 from relay.memory.snowclaw.keys import OfGroup
@@ -28,7 +29,7 @@ from relay.nostr.event import is_hex64, object_in
 from relay.nostr.nip40 import expiry_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from relay.memory.snowclaw.context import Context, Part
     from relay.memory.snowclaw.edits import Names
@@ -39,9 +40,7 @@ if TYPE_CHECKING:
 KINDS: Final = (kinds.CHAT, kinds.THREAD, kinds.THREAD_COMMENT)
 """Kinds of group messages (S-28)."""
 _MAX_OWN_IDS: Final = 10_000
-_MAX_DELETED: Final = 10_000
-"""Ids of deleted messages that are remembered, for a message that comes after its deletion, or that
-a program has not answered yet."""
+_MAX_ABSENT: Final = 10_000
 _MAX_DIRECT: Final = 100
 """Conversations in direct messages whose history is kept."""
 _MAX_GROUPS: Final = 10_000
@@ -50,14 +49,6 @@ _MAX_MEMBERS: Final = 500
 
 Correspondents = frozenset[str]
 """Public keys of a conversation in direct messages, without the agent's own."""
-
-
-class _Deleted(NamedTuple):
-    """A message, and whose it must be: `of` is its author for a kind 5, its group for a 9005."""
-
-    kind: int
-    of: str
-    event_id: str
 
 
 class _Profile(NamedTuple):
@@ -109,8 +100,8 @@ class Chat:
         )
         self._own_ids: BoundedDict[str, None] = BoundedDict(_MAX_OWN_IDS)
         """Events of the agent itself: a reply to one addresses the agent."""
-        self._deleted: BoundedDict[_Deleted, None] = BoundedDict(_MAX_DELETED)
-        self._absent: BoundedDict[str, None] = BoundedDict(_MAX_DELETED)
+        self._deletions = Deletions()
+        self._absent: BoundedDict[str, None] = BoundedDict(_MAX_ABSENT)
         """Ids of what the relay gives no more."""
         self._profiles: BoundedDict[str, _Profile] = BoundedDict(_MAX_USERS)
         """Public key → profile."""
@@ -134,7 +125,7 @@ class Chat:
         ring, group = self._ring_of(event), event.tag("h")
         if ring is None:
             return False
-        if self._is_deleted(event) or any(message.event_id == event.id for message in ring):
+        if self._deletions.has(event) or any(message.event_id == event.id for message in ring):
             return False
         self._remember(event)
         if event.pubkey != self._agent.pubkey:
@@ -147,7 +138,7 @@ class Chat:
         """Add earlier messages, in any order."""
         of_ring: dict[int, tuple[RingBuffer[HistoryMessage], list[Event]]] = {}
         for event in oldest_first(events):
-            if (ring := self._ring_of(event)) is not None and not self._is_deleted(event):
+            if (ring := self._ring_of(event)) is not None and not self._deletions.has(event):
                 self._remember(event)
                 of_ring.setdefault(id(ring), (ring, []))[1].append(event)
         for ring, found in of_ring.values():
@@ -213,29 +204,33 @@ class Chat:
         return self.note_members(event.d)
 
     def _see_deletion(self, event: Event) -> bool:
-        of = event.pubkey if event.kind == kinds.DELETION else event.tag("h") or ""
-        ids = frozenset(filter(is_hex64, event.tag_values("e")))
-        for id_ in ids:
-            self._deleted[_Deleted(event.kind, of, id_)] = None
+        ids = self._deletions.add(event)
         if event.kind == kinds.DELETE_EVENT:
-            ring = self._rings.get(of)
+            ring = self._rings.get(event.tag("h") or "")
             return ring is not None and ring.drop(lambda message: message.event_id in ids)
-        author, is_changed = _npub_of(of), False
+        author, is_changed = _npub_of(event.pubkey), False
         for ring in self._rings.values():
             is_changed |= ring.drop(lambda m: m.npub == author and m.event_id in ids)
         return is_changed
 
-    def _is_deleted(self, message: Event) -> bool:
-        by_author = _Deleted(kinds.DELETION, message.pubkey, message.id)
-        by_admin = _Deleted(kinds.DELETE_EVENT, message.tag("h") or "", message.id)
-        return by_author in self._deleted or by_admin in self._deleted
+    def wait_for(self, message: Event) -> None:
+        """The program has not answered the message yet: its deletion is remembered until
+        `answered`."""
+        self._deletions.wait_for(message)
+
+    def answered(self, message: Event) -> None:
+        self._deletions.answered(message)
+
+    def wait_for_none(self) -> None:
+        """Nobody answers any more."""
+        self._deletions.wait_for_none()
 
     def is_withdrawn(self, message: Event, now: int) -> bool:
         """Whether a message was deleted, is given by the relay no more, or has expired. `now`: Unix
         seconds."""
         expires_at = _expiry_of(message)
         is_expired = expires_at is not None and expires_at <= now
-        return is_expired or message.id in self._absent or self._is_deleted(message)
+        return is_expired or message.id in self._absent or self._deletions.has(message)
 
     def _remember(self, event: Event) -> None:
         self._absent.pop(event.id, None)  # the relay gives it again
@@ -314,9 +309,10 @@ class Chat:
             return list(self._rings.get(place, ()))
         return list(self._direct.get(place, ()))
 
-    def ids_of_groups(self) -> Iterator[str]:
-        """Of the messages of all groups."""
-        return (message.event_id for ring in self._rings.values() for message in ring)
+    def ids_of_groups(self) -> set[str]:
+        """Of the messages of all groups, and of those that wait for an answer."""
+        of_rings = {message.event_id for ring in self._rings.values() for message in ring}
+        return of_rings.union(self._deletions.waiting())
 
     def capacity(self, group: str) -> int:
         return self._ring(group).capacity

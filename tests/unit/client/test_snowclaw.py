@@ -494,6 +494,30 @@ async def test_a_deletion_is_seen_before_messages_that_wait(
         await messages.aclose()
 
 
+async def test_of_what_waits_the_deletion_is_remembered(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While others delete more than is remembered."""
+    monkeypatch.setattr("relay.memory.snowclaw.deletions._MAX_IDS", 5)
+    monkeypatch.setattr("relay.memory.snowclaw.deletions._MAX_SOURCES", 1)
+    await fake.publish(config("group:tea", respond_mode="all"))
+    async with started(fake, groups=["tea"]) as claw:
+        messages = claw.messages()
+        answered, waiting, of_bob = said("hello"), said("poison"), said("mine", by=bob)
+        for event in (answered, waiting, of_bob, said("and now?")):
+            await fake.publish(event)
+        assert await anext(messages) == answered
+        await until(lambda: len(claw.history("tea")) == 4)
+        await fake.publish(alice.sign(5, [["e", waiting.id], ["h", "tea"]], "", NOW))
+        await until(lambda: not claw.should_respond(waiting))
+        many = [["e", f"{number:064}"] for number in range(9)]
+        await fake.publish(bob.sign(5, [*many, ["e", of_bob.id], ["h", "tea"]], "", NOW))
+        await until(lambda: not claw.should_respond(of_bob))
+        assert not claw.should_respond(waiting)
+        assert (await anext(messages)).content == "and now?"
+        await messages.aclose()
+
+
 async def test_a_9005_counts_only_where_the_relay_checks_who_may_send_it(fake: FakeRelay) -> None:
     kept = said("hello")
     async with started(fake, groups=["tea"]) as claw:

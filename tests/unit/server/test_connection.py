@@ -65,10 +65,6 @@ async def logged_in(relay: Relay, who: SecretKey) -> Visit:
     return visit
 
 
-# the whole pipeline ------------------------------------------------------------------------------
-
-
-@pytest.mark.proves("N01-50", "N01-53")
 async def connected_from(
     address: str, relay: Relay, http: ClientSession, who: SecretKey | None
 ) -> ClientWebSocketResponse:
@@ -82,6 +78,10 @@ async def connected_from(
     return socket
 
 
+# the whole pipeline ------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N01-50", "N01-53")
 async def test_an_event_reaches_the_subscriptions_of_others(relay: Relay) -> None:
     """N01-50, N01-75, N01-82; N01-53: the id of a subscription is its connection's own."""
     alices, bobs = await relay.visit(), await relay.visit()

@@ -13,13 +13,15 @@ from relay.memory.snowclaw.keys import OfGroup
 from relay.memory.snowclaw.respond import Agent
 from relay.memory.snowclaw.system_prompt import IN_DIRECT_MESSAGES, RULES
 from relay.memory.snowclaw.working_copy import WorkingCopy
+from relay.nostr.keys import SecretKey
 from relay.nostr.nip59 import unsigned
 from tests.cast import alice, bob, owner, robot, rover, stranger
 from tests.unit.memory.snowclaw.making import AT, config, record, signed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from relay.nostr.event import Event
-    from relay.nostr.keys import SecretKey
 
 SECRET = bob.nsec
 HEX = "ab" * 32
@@ -63,6 +65,10 @@ def listed(*members: SecretKey, at: int = AT, group: str = "tea") -> Event:
 
 def deletion(by: SecretKey, *messages: Event) -> Event:
     return by.sign(5, [["e", message.id] for message in messages], "", AT)
+
+
+def named_by(by: SecretKey, ids: Iterable[str]) -> Event:
+    return by.sign(5, [["e", each] for each in ids], "", AT)
 
 
 def moderation(group: str, *messages: Event) -> Event:
@@ -154,6 +160,42 @@ def test_nobody_else_s_deletion_takes_a_message_from_the_history() -> None:
         assert not heard.chat.see(other)
     heard.chat.fill([said("before", AT - 1), message])
     assert (heard.said(), heard.said(alice.pubkey)) == (["before", "tea"], ["key"])
+
+
+@pytest.mark.proves("S-34")
+def test_nobody_pushes_out_what_others_deleted() -> None:
+    """Eleven kinds 5 of a thousand ids each did, and the message was answered."""
+    heard = Heard()
+    by_author, by_admin, at_last = said("a"), said("b"), said("c")
+    heard.see(deletion(alice, by_author), moderation("tea", by_admin))
+    for number in range(12):
+        heard.see(named_by(bob, (f"{number:032x}{each:032x}" for each in range(1_000))))
+    heard.see(named_by(bob, [at_last.id]), deletion(alice, at_last))
+    heard.see(by_author, by_admin, at_last)
+    assert heard.said() == []
+
+
+def test_the_deletion_of_what_waits_is_pushed_out_by_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a group that anybody may join, keys cost nothing."""
+    monkeypatch.setattr("relay.memory.snowclaw.deletions._MAX_IDS", 20)
+    monkeypatch.setattr("relay.memory.snowclaw.deletions._MAX_SOURCES", 4)
+    heard = Heard()
+    earlier, later, kept = said("a"), said("b"), said("c")
+    heard.see(deletion(alice, earlier))
+    for message in (earlier, later, kept):
+        heard.chat.wait_for(message)
+    heard.see(deletion(alice, later))
+    for number in range(30):
+        heard.see(named_by(SecretKey(bytes([9] * 31 + [number])), [f"{number:064x}"]))
+    waiting = [heard.chat.is_withdrawn(each, AT) for each in (earlier, later, kept)]
+    assert waiting == [True, True, False]
+    assert heard.chat.ids_of_groups() == {earlier.id, later.id, kept.id}
+    for message in (earlier, later, kept):
+        heard.chat.answered(message)
+    assert not heard.chat.is_withdrawn(earlier, AT), "no more is remembered than `_MAX_IDS`"
+    assert heard.chat.ids_of_groups() == set()
 
 
 def test_an_expired_message_leaves_the_history() -> None:
