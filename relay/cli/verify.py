@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from relay.storage.sqlite.verifying import Report, Rules
+    from relay.storage.sqlite.row_check import Rules
+    from relay.storage.sqlite.verifying import Report
 
 
 @click.command("verify", epilog="Example: rookery verify --data ./data")
@@ -97,7 +98,7 @@ def _rules_of(folder: Path) -> Rules:
     from relay.memory.systems import MEMORY_SYSTEMS
     from relay.nostr.keys import read_key_file
     from relay.read.search_indexer import rules_for, text_by
-    from relay.storage.sqlite.verifying import Rules
+    from relay.storage.sqlite.row_check import Rules
 
     path = folder / "relay.key"
     if not path.is_file():

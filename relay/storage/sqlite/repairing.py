@@ -20,17 +20,11 @@ from relay.storage.hashes import id_key
 from relay.storage.rows import stored
 from relay.storage.sqlite.connections import connection, fault_of, index_path
 from relay.storage.sqlite.group_tables import tables_of
+from relay.storage.sqlite.row_check import RowCheck, hashes_of, index_tags_of, pages, rows_of
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.named import VERIFY_QUERIES as VERIFY
 from relay.storage.sqlite.sql.writes import insert
-from relay.storage.sqlite.verifying import (
-    Check,
-    RowCheck,
-    hashes_of,
-    index_tags_of,
-    pages,
-    rows_of,
-)
+from relay.storage.sqlite.verifying import Check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -38,7 +32,8 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
     from relay.storage.sqlite.group_tables import MemberRow
-    from relay.storage.sqlite.verifying import Report, Row, Rules
+    from relay.storage.sqlite.row_check import Row, Rules
+    from relay.storage.sqlite.verifying import Report
 
     TakeOut = Callable[[Sequence[tuple[int, str, bytes | str]]], None]
     """Gets (seq, why, raw) of rows to be removed; must store them durably before it returns."""
@@ -289,7 +284,7 @@ class _Repair:
         """Without damaged records, which are left in place."""
         for row in rows:
             is_broken = row.seq in self._report.broken
-            event = self._check.event_of(row) if is_broken else event_from_raw(row.raw)
+            event = self._check.event_in(row.raw) if is_broken else event_from_raw(row.raw)
             if not isinstance(event, str):
                 yield row, event
 
