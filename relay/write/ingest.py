@@ -28,7 +28,6 @@ from relay.lifecycle.deletion import tombstone_while_vanishing
 from relay.lifecycle.rows import WritePlan
 from relay.nostr import kinds
 from relay.nostr.event import weight_of
-from relay.nostr.keys import are_signed
 from relay.nostr.kinds import is_ephemeral
 from relay.observe import request_id
 from relay.write.asking import Asking
@@ -48,13 +47,14 @@ from relay.write.commands import (
     connection_or_type,
     sender_of,
 )
-from relay.write.costs import CHANGES_GROUP, MAX_BATCH, cost_of, cost_of_check
+from relay.write.costs import CHANGES_GROUP, MAX_BATCH, cost_of
 from relay.write.delivery import Delivery
 from relay.write.judge import BAD_SIGNATURE, TOO_MANY_VANISH, screen, screen_and_judge
 from relay.write.lane import Lane
 from relay.write.list_signing import ListSigning
 from relay.write.lookups import lookups_for
 from relay.write.pieces import pieces_for
+from relay.write.signatures import SignatureChecks
 from relay.write.world import MAX_EVENT, World, facts_of
 
 if TYPE_CHECKING:
@@ -95,20 +95,11 @@ _SMALL_SWITCH_S: Final = 0.00005
 statements."""
 SWITCH_S: Final = 0.0005
 """The same for a larger one, where each hand-over costs more than the wait."""
-_MAX_VERIFIED: Final = 128
-"""Cost of a batch of signature checks, 16 to 64 events per thread; 1: an event of few tags."""
 _MAX_WAITING: Final = 65_536
 _MAX_WEIGHT: Final = 256 << 20
 """Bytes of all waiting events of clients, as `weight_of` estimates it; see `Shares`."""
 _LEAST_SHARE: Final = _MAX_WEIGHT // _MAX_WAITING
 """An event counts as no fewer bytes, so that its number has shares too."""
-_VERIFIED_HERE: Final = 2
-"""Up to so many events are verified on the loop: 25 us each, and a trip to a thread and back takes
-twice as long."""
-_TAGS_HERE: Final = 200
-"""… if they have no more tags: the store prepares each, 5 us."""
-_MIN_SPLIT: Final = 32
-"""From so many events on, a batch is verified on two threads."""
 _ROOM: Final = 2048
 """Tags for which the store makes room at once, at most."""
 _MAX_TRACED: Final = 32
@@ -168,7 +159,6 @@ class Ingest:
         self._fanout = fanout
         self._delivery = Delivery(store, state, fanout, metrics)
         self._clock = clock
-        self._verifiers = verifiers
         self._metrics = metrics
         self._is_here = is_here
         self._max_event = max_event
@@ -187,15 +177,8 @@ class Ingest:
         """Held from the look-ups of a batch until its state is in force."""
         self._batch: Batch | None = None
         """That the store has."""
-        stages = metrics.write
-        self._verifying = Lane(
-            self._verify,
-            max_batch=_MAX_VERIFIED,
-            max_waiting=_MAX_WAITING,
-            turn_of=client_or_type,
-            line_of=connection_or_type,
-            cost_of=cost_of_check,
-            waited=stages.verify_queue.add,
+        self._signatures = SignatureChecks(
+            store, self._verified, max_waiting=_MAX_WAITING, threads=verifiers, metrics=metrics
         )
         self._asking = Asking(
             plugins, self._queue, max_waiting=_MAX_WAITING, clock=clock, metrics=metrics
@@ -207,14 +190,14 @@ class Ingest:
             turn_of=client_or_type,
             line_of=connection_or_type,
             cost_of=self._cost_of,
-            waited=stages.commit_queue.add,
+            waited=metrics.write.commit_queue.add,
         )
         self._lists = ListSigning(self._lane.put)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Ingest:
         self._tasks = [
-            asyncio.create_task(self._verifying.run(), name="verify"),
+            asyncio.create_task(self._signatures.lane.run(), name="verify"),
             asyncio.create_task(self._asking.lane.run(), name="ask plug-ins"),
             asyncio.create_task(self._lane.run(), name="lane"),
         ]
@@ -223,7 +206,7 @@ class Ingest:
     async def __aexit__(self, *_: object) -> None:
         verifying, asking, committing = self._tasks
         deadline = asyncio.get_running_loop().time() + _SHUTDOWN_S
-        await self._finished(self._verifying, verifying, deadline)
+        await self._finished(self._signatures.lane, verifying, deadline)
         self._asking.lane.close()
         await asyncio.wait([asking], timeout=_PLUGIN_SHUTDOWN_S)
         if not asking.done():
@@ -277,10 +260,10 @@ class Ingest:
             )
             if origin is Origin.WIRE and not self._weights.has_room_for(author, _MAX_WEIGHT):
                 refusal = _full_for(series)
-            elif is_only and self._may_pass(event):
+            elif is_only and self._signatures.may_pass(event):
                 self._weights.add(author.counted_as, share)
-                self._verified([item], self._signed([event]))
-            elif self._verifying.put(item):
+                self._verified([item], self._signatures.signed([event]))
+            elif self._signatures.lane.put(item):
                 self._weights.add(author.counted_as, share)
             else:
                 refusal = _full_for(series)
@@ -304,7 +287,7 @@ class Ingest:
     def waiting(self) -> Mapping[str, int]:
         """Events and changes that wait for a signature check, a plug-in or a commit."""
         return {
-            "verify": len(self._verifying),
+            "verify": len(self._signatures.lane),
             "plugins": len(self._asking.lane),
             "commit": len(self._lane),
         }
@@ -402,31 +385,7 @@ class Ingest:
         if not self._lane.put(sweeping):
             _set_done(sweeping, is_done=False)
 
-    # -- signatures -----------------------------------------------------------------------------
-
-    async def _verify(self, batch: Sequence[WriteEvent]) -> None:
-        loop = asyncio.get_running_loop()
-        began = perf_counter()
-        events = [item.event for item in batch]
-        if len(events) <= _VERIFIED_HERE and sum([len(e.tags) for e in events]) <= _TAGS_HERE:
-            good = self._signed(events)
-        elif len(events) < _MIN_SPLIT:
-            good = await loop.run_in_executor(self._verifiers, self._signed, events)
-        else:
-            middle = len(events) // 2
-            halves = await asyncio.gather(
-                loop.run_in_executor(self._verifiers, self._signed, events[:middle]),
-                loop.run_in_executor(self._verifiers, self._signed, events[middle:]),
-            )
-            good = [*halves[0], *halves[1]]
-        self._metrics.write.verify.add(perf_counter() - began)
-        self._metrics.verify_batches.add(len(batch))
-        self._verified(batch, good)
-
-    def _may_pass(self, event: Event) -> bool:
-        """Whether it need not wait until others are verified: a batch beside a busy loop takes up
-        to 0.1 s, because each event waits for the GIL."""
-        return len(self._verifying) > _MAX_VERIFIED and len(event.tags) <= _TAGS_HERE
+    # -- before the lane ------------------------------------------------------------------------
 
     def _verified(self, batch: Sequence[WriteEvent], good: Sequence[bool]) -> None:
         for item, signed in zip(batch, good, strict=True):
@@ -449,12 +408,6 @@ class Ingest:
         self._metrics.answered([refusal])
         self._record_refusal(refusal, item.event, item.author, item.message)
         item.author.answered(item.event, item.weight, refusal)
-
-    def _signed(self, events: Sequence[Event]) -> list[bool]:
-        """Whether each signature is valid. On any thread; the store prepares there too."""
-        good = are_signed(events)
-        self._store.prepare([event for event, is_good in zip(events, good, strict=True) if is_good])
-        return good
 
     # -- the lane -------------------------------------------------------------------------------
 
