@@ -23,15 +23,14 @@ from relay.access.quotas import VANISHED_PER_ADDRESS, InviteGuesses, MinuteCount
 from relay.access.shares import Shares
 from relay.errors import Prefix, Reject, StoreFault, TooMuchToRead, ok_reply
 from relay.facts import Origin
-from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import tombstone_while_vanishing
 from relay.lifecycle.rows import WritePlan
 from relay.nostr import kinds
 from relay.nostr.event import weight_of
 from relay.nostr.kinds import is_ephemeral
-from relay.observe import request_id
 from relay.write.asking import Asking
 from relay.write.batch import Batch
+from relay.write.batch_log import log_changes, name_of, request_of, trace
 from relay.write.candidate import candidate_of
 from relay.write.commands import (
     DryRun,
@@ -58,18 +57,16 @@ from relay.write.signatures import SignatureChecks
 from relay.write.world import MAX_EVENT, World, facts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor
     from ipaddress import IPv4Address, IPv6Address
 
     from relay.access.management import ListChange
     from relay.errors import Result
-    from relay.groups.group import Group, Groups
     from relay.lifecycle.rows import Found, Lookups, Stored, Tombstone
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.observe import Metrics
-    from relay.observe.traces import Traces
     from relay.state import RelayState
     from relay.storage import Appender
     from relay.write.asking import Plugins
@@ -102,8 +99,6 @@ _LEAST_SHARE: Final = _MAX_WEIGHT // _MAX_WAITING
 """An event counts as no fewer bytes, so that its number has shares too."""
 _ROOM: Final = 2048
 """Tags for which the store makes room at once, at most."""
-_MAX_TRACED: Final = 32
-"""Requests that the span of a batch names."""
 _PLUGIN_SHUTDOWN_S: Final = 1.0
 """So long plug-ins may still answer when the relay stops: all connections are closed by then."""
 
@@ -562,9 +557,7 @@ class Ingest:
             self._answer(batch, STORE_FAILED)
         except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
             if len(batch) == 1:
-                _log.exception(
-                    "%s: internal error", _name_of(batch[0]), extra=_request_of(batch[0])
-                )
+                _log.exception("%s: internal error", name_of(batch[0]), extra=request_of(batch[0]))
                 self._answer(batch, STORE_FAILED)
                 return 1
             # Only the event that raises must fail: try each alone.
@@ -580,7 +573,7 @@ class Ingest:
                     self._lists.signed(item, perf_counter() - committed.taken_at)
             self._lists.begin()
             if self._metrics.traces is not None:
-                _trace(self._metrics.traces, batch, committed)
+                trace(self._metrics.traces, batch, committed)
             if committed.is_piece:
                 return 0
         return len(batch)
@@ -631,7 +624,7 @@ class Ingest:
             # The batch is on disk: from here on nothing may raise or take it back.
             if batch.is_piece:
                 self._note_piece(items[0])
-            _log_changes(self._state.groups, batch.plan.groups)
+            log_changes(self._state.groups, batch.plan.groups)
             self._state.adopt(batch.groups)
             self._state.manage(batch.management)
             self._delivery.add(batch.delivered)
@@ -720,64 +713,3 @@ def _events_in(batch: Sequence[LaneItem]) -> list[WriteEvent]:
 def _set_done(item: ExpireRows | SweepRows | SweepVersions, *, is_done: bool) -> None:
     if not item.done.done():  # the waiting task may have been cancelled
         item.done.set_result(is_done)
-
-
-def _trace(traces: Traces, items: Sequence[LaneItem], batch: Batch) -> None:
-    requests = [_request_of(item).get("request", "") for item in items[:_MAX_TRACED]]
-    traces.span(
-        "batch",
-        (
-            ("lookup", batch.taken_at, batch.began_at),
-            ("decide", batch.began_at, batch.decided_at),
-            ("commit", batch.decided_at, batch.stored_at),
-            ("deliver", batch.stored_at, perf_counter()),
-        ),
-        changes=len(items),
-        rows=len(batch.rows),
-        requests=[*filter(None, requests)],
-    )
-
-
-def _request_of(item: LaneItem) -> Mapping[str, str]:
-    """For the log."""
-    if isinstance(item, WriteEvent) and item.author.connection is not None and item.message:
-        return {"request": request_id(item.author.connection, item.message)}
-    return {}
-
-
-def _name_of(item: LaneItem) -> str:
-    """For the log."""
-    match item:
-        case WriteEvent():
-            return f"an event of kind {item.event.kind}"
-        case ManagementChange():
-            return "a NIP-86 call"
-        case ExpireRows():
-            return "removal of expired rows"
-        case SweepRows() | SweepVersions():
-            return "sweep"
-        case SignLists():
-            return "signing of lists"
-        case _:
-            assert_never(item)
-
-
-def _log_changes(before: Groups, changed: Mapping[str, Group | EndedGroup]) -> None:
-    """Log changed flags and metadata of groups (N29-48, N29-101, Z-05)."""
-    for group_id, group in changed.items():
-        was = before.get(group_id)
-        if was is None or isinstance(group, EndedGroup):
-            continue
-        if was.only_members_read and not group.only_members_read:
-            _log.warning("group %r is public now: everyone may read all its events", group_id)
-        if (was.flags, was.metadata) != (group.flags, group.metadata):
-            _log.info(
-                "group %r: flags %s, metadata %s; before: flags %s, metadata %s",
-                group_id,
-                *(_joined(group.flags), _joined({tag[0] for tag in group.metadata})),
-                *(_joined(was.flags), _joined({tag[0] for tag in was.metadata})),
-            )
-
-
-def _joined(words: Iterable[str]) -> str:
-    return ", ".join(sorted(words)) or "none"

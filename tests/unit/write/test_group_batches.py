@@ -161,7 +161,7 @@ async def test_each_word_about_a_parent_is_newer_than_the_last(home: Home) -> No
 async def test_a_group_that_is_opened_or_described_anew_is_logged(
     home: Home, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "relay.write.ingest")
+    caplog.set_level("INFO", "relay.write.batch_log")
     await home.do(admin, 9007, ["private"], ["about", "leaves"], h="tea")
     await home.do(admin, 9000, ["p", bob.pubkey], h="tea")
     assert not caplog.records
