@@ -135,6 +135,8 @@ class Ruling:
     """9000 or 9001 by the relay, stored after the event in this order (N29-81)."""
     removes: tuple[str, ...] = ()
     """Ids of rows that a 9005 deletes; each gets a tombstone."""
+    keeps_out: tuple[str, ...] = ()
+    """Ids that a 9005 names: what is not stored of them is refused when it comes later."""
     relatives: tuple[str, ...] = ()
     """Ids of other groups that change too: parents and subgroups."""
     ended: str | None = None

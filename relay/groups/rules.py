@@ -351,8 +351,13 @@ def _ruling_of_rank(
     is_final = context.was_accepted or action.pubkey == context.relay
     if loses_last_admin(group, after, context.banned) and not is_final:
         return LAST_ADMIN
-    removes = _deletable(action, group, context) if isinstance(action, DeleteEvents) else ()
-    return Ruling(groups.with_group(after, users_in(action)), removes=removes)
+    groups = groups.with_group(after, users_in(action))
+    if not isinstance(action, DeleteEvents):
+        return Ruling(groups)
+    removes = _deletable(action, group, context)
+    # Of whom the others are is not known, and a moderator may not delete what admins wrote.
+    may_delete_any = rank is _Rank.ADMIN or context.origin is not Origin.WIRE
+    return Ruling(groups, removes=removes, keeps_out=action.ids if may_delete_any else ())
 
 
 def _is_all_but_ended(group: Group, context: GroupContext) -> bool:

@@ -26,7 +26,7 @@ from relay.access.membership import (
 from relay.access.quotas import subnet_of
 from relay.errors import Prefix, Reject, TooMuchToRead, WriteOutcome
 from relay.facts import Origin
-from relay.groups.actions import DeleteEvents, users_in
+from relay.groups.actions import users_in
 from relay.groups.group import Groups, pins_of, replayed
 from relay.groups.key_map import KeyMap
 from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
@@ -441,11 +441,10 @@ class Batch:
             rows = delete_named(candidate.event, ruling.removes, self._found, self.plan)
             note_erased(candidate.event, rows, self.plan, self._now)
         action, is_imported = candidate.action, candidate.sender.origin is not Origin.WIRE
-        if isinstance(action, DeleteEvents):
-            removed = {*ruling.removes}
-            for event_id in action.ids:
-                if event_id not in removed and event_id not in self._found.rows:
-                    delete_in_group(candidate.event, event_id, group_id, self._found, self.plan)
+        removed = {*ruling.removes}
+        for event_id in ruling.keeps_out:
+            if event_id not in removed and event_id not in self._found.rows:
+                delete_in_group(candidate.event, event_id, group_id, self._found, self.plan)
         for event_id in ruling.superseded:
             remove_by_id(event_id, self._found, self.plan)
             # Or who has it could send it again, after its author has left too (N29-35).

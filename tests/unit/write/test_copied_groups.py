@@ -127,6 +127,16 @@ async def test_what_an_admin_deleted_stays_deleted_where_it_comes_later(home: Ho
     assert await home.take(later, origin=Origin.IMPORT) == [DELETED]
 
 
+async def test_a_moderator_keeps_out_nothing_that_comes_later(home: Home) -> None:
+    """It may be of an admin, whose events only an admin may delete."""
+    await tea_party(home)
+    await home.do(admin, 9000, ["p", carol.pubkey, "moderator"], h="tea")
+    here, later = home.made(bob, 9, h="tea"), home.made(admin, 9, h="tea", content="later")
+    assert await home.take(here) == [STORED]
+    await home.do(carol, 9005, ["e", here.id], ["e", later.id], h="tea")
+    assert await home.take(later) == [STORED]
+
+
 async def test_a_deletion_by_an_admin_keeps_out_of_a_copy_what_is_of_the_group_alone(
     home: Home,
 ) -> None:
