@@ -46,13 +46,13 @@ from relay.write.commands import (
     connection_or_type,
     sender_of,
 )
-from relay.write.costs import CHANGES_GROUP, MAX_BATCH, cost_of
+from relay.write.commit_limits import ClientLimits, Limit, number_together, shrink
+from relay.write.costs import MAX_BATCH, cost_of
 from relay.write.delivery import Delivery
 from relay.write.judge import BAD_SIGNATURE, TOO_MANY_VANISH, screen, screen_and_judge
 from relay.write.lane import Lane
 from relay.write.list_signing import ListSigning
 from relay.write.lookups import lookups_for
-from relay.write.pieces import pieces_for
 from relay.write.signatures import SignatureChecks
 from relay.write.world import MAX_EVENT, World, facts_of
 
@@ -75,11 +75,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_MAY_GIVE_RIGHTS: Final = CHANGES_GROUP | {kinds.RELAY_JOIN}
-_MAX_LIMITS: Final = 1024
-"""Turns that are known to read much; those that committed last are kept."""
-_CALM: Final = 8
-"""After so many commits a limited turn may commit twice as many changes at once."""
 _MAX_RESTATED: Final = 1 << 20
 """Bytes of the records of groups that a key had moderated which vanishes. Larger ones are read and
 replayed in one transaction, 40 to 140 ms for each megabyte; after that others wait for a while."""
@@ -112,21 +107,6 @@ STOPPING: Final = Reject(Prefix.ERROR, "the relay is stopping, try again later",
 STORE_FAILED: Final = Reject(
     Prefix.ERROR, "the event could not be stored, try again later", "store"
 )
-
-
-class _Limit:
-    """How many changes of a client may be committed together."""
-
-    __slots__ = ("_calm", "number")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self._calm = 0
-
-    def succeeded(self) -> None:
-        self._calm += 1
-        if self._calm >= _CALM:
-            self.number, self._calm = 2 * self.number, 0
 
 
 class Ingest:
@@ -166,8 +146,7 @@ class Ingest:
         """Requests to vanish that are carried out in pieces, by id: what they delete is refused."""
         self._weights = Shares()
         """Of the events that wait."""
-        self._limits: dict[object, _Limit] = {}
-        """Of clients whose changes read much; the one that was served last is the last."""
+        self._limits = ClientLimits()
         self._changing = asyncio.Lock()
         """Held from the look-ups of a batch until its state is in force."""
         self._batch: Batch | None = None
@@ -436,11 +415,11 @@ class Ingest:
         """First all clients that can be committed together, in more than one part if they read too
         much; then some changes of one client that is known to read much. What is left waits for its
         turn again."""
-        together, alone = self._by_client(await self._with_room(self._paced(batch)))
+        together, alone = self._limits.apart(await self._with_room(self._paced(batch)))
         parts = [together] if together else []
         while parts:
             part = parts.pop()
-            tried = part[: _together(part)]
+            tried = part[: number_together(part)]
             answered = await self._committed(tried)
             if answered is not None:
                 self._put_back(part, answered)
@@ -449,11 +428,10 @@ class Ingest:
                 parts.append([item for item in part if client_or_type(item) not in first])
                 parts.append([item for item in part if client_or_type(item) in first])
             else:
-                self._limit(clients[0], _Limit(max(len(tried) // 2, 1)))
+                self._limits.set(clients[0], Limit(max(len(tried) // 2, 1)))
                 alone[clients[0]] = part
         if alone:
-            longest_ago = (client for client in self._limits if client in alone)
-            own = alone.pop(next(longest_ago, next(iter(alone))))
+            own = alone.pop(self._limits.next_of(alone))
             for others in alone.values():
                 self._lane.put_back(others)
             self._put_back(own, await self._limited(own))
@@ -504,41 +482,21 @@ class Ingest:
                 self._lane.rest(most, perf_counter() - began)
         return due
 
-    def _by_client(
-        self, batch: Sequence[LaneItem]
-    ) -> tuple[Sequence[LaneItem], dict[object, Sequence[LaneItem]]]:
-        """What can be committed together, and what each of the limited clients has."""
-        limits = self._limits
-        if not limits:
-            return batch, {}
-        parts: dict[object, list[LaneItem]] = {}
-        together: list[LaneItem] = []
-        for item in batch:
-            client = client_or_type(item)
-            (parts.setdefault(client, []) if client in limits else together).append(item)
-        return together, {**parts}
-
     async def _limited(self, part: Sequence[LaneItem]) -> int:
         """Commit as many of a client as it may at once; how many were answered."""
         client = client_or_type(part[0])
-        limit = self._limits.pop(client, None) or _Limit(MAX_BATCH)
+        limit = self._limits.take(client)
         while True:
-            tried = part[: min(_together(part), limit.number)]
+            tried = part[: min(number_together(part), limit.number)]
             answered = await self._committed(tried)
             if answered is not None:
                 break
             if len(tried) == 1:
-                _shrink(tried[0])
-            limit = _Limit(max(len(tried) // 2, 1))
+                shrink(tried[0])
+            limit = Limit(max(len(tried) // 2, 1))
         limit.succeeded()
-        if limit.number < MAX_BATCH:
-            self._limit(client, limit)
+        self._limits.set(client, limit)
         return answered
-
-    def _limit(self, client: object, limit: _Limit) -> None:
-        self._limits[client] = limit
-        if len(self._limits) > _MAX_LIMITS:  # most are of clients that are gone
-            del self._limits[next(iter(self._limits))]
 
     def _put_back(self, part: Sequence[LaneItem], answered: int) -> None:
         """The others of it; all when a piece of the first was done."""
@@ -663,36 +621,6 @@ def _switching_soon(*, is_small: bool) -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(SWITCH_S)
-
-
-def _together(batch: Sequence[LaneItem]) -> int:
-    """How many may be committed together.
-
-    A deletion that goes in pieces is alone. An event that is only passed on comes before nothing
-    that may give rights: it is delivered to all who may read it after the commit.
-    """
-    is_passed_on = False
-    for place, item in enumerate(batch):
-        if isinstance(item, WriteEvent):
-            if item.pieces is not None:
-                return max(place, 1)
-            kind = item.event.kind
-            if kind in _MAY_GIVE_RIGHTS:
-                if is_passed_on:
-                    return place
-            elif is_ephemeral(kind):
-                is_passed_on = True
-        elif is_passed_on and isinstance(item, ManagementChange):
-            return place
-    return len(batch)
-
-
-def _shrink(item: LaneItem) -> None:
-    assert isinstance(item, WriteEvent)
-    if item.pieces is None:
-        item.pieces = pieces_for(item.event)
-    else:
-        item.pieces.shrink()
 
 
 def _full_for(series: Series | None) -> Reject:

@@ -1,0 +1,107 @@
+"""How many changes are committed together: fewer of a client whose changes read much in one
+transaction; a deletion that reads too much alone goes in pieces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from relay.nostr import kinds
+from relay.nostr.kinds import is_ephemeral
+from relay.write.commands import ManagementChange, WriteEvent, client_or_type
+from relay.write.costs import CHANGES_GROUP, MAX_BATCH
+from relay.write.pieces import pieces_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from relay.write.commands import LaneItem
+
+_MAY_GIVE_RIGHTS: Final = CHANGES_GROUP | {kinds.RELAY_JOIN}
+_MAX_LIMITS: Final = 1024
+"""Turns that are known to read much; those that committed last are kept."""
+_CALM: Final = 8
+"""After so many commits a limited turn may commit twice as many changes at once."""
+
+
+class Limit:
+    """How many changes of a client may be committed together."""
+
+    __slots__ = ("_calm", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._calm = 0
+
+    def succeeded(self) -> None:
+        self._calm += 1
+        if self._calm >= _CALM:
+            self.number, self._calm = 2 * self.number, 0
+
+
+class ClientLimits:
+    """Of clients whose changes read much: at most `_MAX_LIMITS`."""
+
+    def __init__(self) -> None:
+        self._limits: dict[object, Limit] = {}
+        """The one that was served last is the last."""
+
+    def apart(
+        self, batch: Sequence[LaneItem]
+    ) -> tuple[Sequence[LaneItem], dict[object, Sequence[LaneItem]]]:
+        """What can be committed together, and what each of the limited clients has."""
+        limits = self._limits
+        if not limits:
+            return batch, {}
+        parts: dict[object, list[LaneItem]] = {}
+        together: list[LaneItem] = []
+        for item in batch:
+            client = client_or_type(item)
+            (parts.setdefault(client, []) if client in limits else together).append(item)
+        return together, {**parts}
+
+    def next_of(self, clients: Mapping[object, object]) -> object:
+        """The one of them that was served longest ago."""
+        longest_ago = (client for client in self._limits if client in clients)
+        return next(longest_ago, next(iter(clients)))
+
+    def take(self, client: object) -> Limit:
+        """Its limit, until it is set again."""
+        return self._limits.pop(client, None) or Limit(MAX_BATCH)
+
+    def set(self, client: object, limit: Limit) -> None:
+        """It was served."""
+        if limit.number >= MAX_BATCH:
+            return
+        self._limits[client] = limit
+        if len(self._limits) > _MAX_LIMITS:  # most are of clients that are gone
+            del self._limits[next(iter(self._limits))]
+
+
+def number_together(batch: Sequence[LaneItem]) -> int:
+    """How many may be committed together.
+
+    A deletion that goes in pieces is alone. An event that is only passed on comes before nothing
+    that may give rights: it is delivered to all who may read it after the commit.
+    """
+    is_passed_on = False
+    for place, item in enumerate(batch):
+        if isinstance(item, WriteEvent):
+            if item.pieces is not None:
+                return max(place, 1)
+            kind = item.event.kind
+            if kind in _MAY_GIVE_RIGHTS:
+                if is_passed_on:
+                    return place
+            elif is_ephemeral(kind):
+                is_passed_on = True
+        elif is_passed_on and isinstance(item, ManagementChange):
+            return place
+    return len(batch)
+
+
+def shrink(item: LaneItem) -> None:
+    assert isinstance(item, WriteEvent)
+    if item.pieces is None:
+        item.pieces = pieces_for(item.event)
+    else:
+        item.pieces.shrink()
