@@ -701,8 +701,8 @@ async def test_a_batch_signs_the_lists_of_a_large_group_once(
         signed.extend(draft.kind for draft in drafts)
         return group, drafts
 
-    monkeypatch.setattr("relay.write.batch.notices_for", noted)
-    monkeypatch.setattr("relay.write.batch._LARGE_GROUP", large)
+    monkeypatch.setattr("relay.write.changes.notices_for", noted)
+    monkeypatch.setattr("relay.write.changes._LARGE_GROUP", large)
     changes = [
         on(owner, kind, ["p", bob.pubkey], content=f"{n}")
         for n in range(10)
@@ -871,7 +871,7 @@ async def test_a_batch_signs_a_long_description_once(relay: Relay) -> None:
 async def test_no_list_is_signed_of_a_group_that_ended_in_the_batch(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relay.write.batch._LARGE_GROUP", 1)
+    monkeypatch.setattr("relay.write.changes._LARGE_GROUP", 1)
     assert await relay.take(put(bob), on(owner, 9008), article(NOON)) == [STORED] * 3
     assert lists_said(relay) == []
     assert not [event for event in await relay.log() if event.kind == 39002 and event.d == "tea"]

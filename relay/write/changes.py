@@ -1,0 +1,150 @@
+"""Changes: what the items of a batch have changed so far, and what the relay signs about it.
+
+Invariants: the next item is judged against `world`; the rows in `found` are kept as they will be;
+what is signed becomes a row of the plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from relay.groups.membership import groups_without_rows
+from relay.groups.notices import LISTS, NOTICES, is_listed_apart, notices_for
+from relay.lifecycle.deletion import add_tombstone
+from relay.lifecycle.rows import Stored
+from relay.lifecycle.versions import plan_for
+from relay.write.pins import pins_left
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Set
+
+    from relay.groups.group import Group, Groups
+    from relay.groups.notices import Draft
+    from relay.lifecycle.rows import Tombstone, WritePlan
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from relay.write.commands import SignLists
+    from relay.write.world import World
+
+_LARGE_GROUP: Final = 50
+"""Members. Its lists are signed once for all changes of a batch: one takes up to 15 ms and 700 kB,
+and so many changes would keep all other events waiting for seconds."""
+_LARGE_STATE: Final = 8192
+"""Characters of what it is and pins, 4 more for each value: that is signed once then, too."""
+
+
+class Changes:
+    """Of one batch. The items change it in turn; `sign_last` comes after them."""
+
+    def __init__(
+        self,
+        world: World,
+        plan: WritePlan,
+        rows: list[Stored],
+        relay_key: SecretKey,
+        unsigned: dict[str, Group],
+        unlisted: Mapping[str, Group],
+    ) -> None:
+        """`unsigned`: of `world`, empty. `unlisted`: groups whose lists are due since an earlier
+        batch, as they were when the last ones were signed."""
+        self.world = world
+        self.found = world.found
+        self.now = world.now
+        self.plan = plan
+        self.rows = rows
+        """Everything accepted, in order."""
+        self.unlisted: dict[str, Group] = {}
+        """Groups whose lists another batch will sign, as they were when the last ones were."""
+        self._relay_key = relay_key
+        self._unsigned = unsigned
+        """Large ones as they were; what is signed about them comes last."""
+        self._unlisted_before = unlisted
+
+    def set_groups(self, groups: Groups) -> None:
+        self.world = self.world.with_groups(groups)
+
+    def notify(self, before: Group | None, after: Group) -> None:
+        """Set the group, and store the 39000–39005 that differ, at last."""
+        if before is None or not (_is_large(after) or self._is_apart(before, after)):
+            self._sign_notices(before, after)
+            return
+        self._unsigned.setdefault(after.id, before)
+        self.set_groups(self.world.groups.with_group(after))
+        self.plan.groups[after.id] = after
+
+    def _is_apart(self, before: Group, after: Group) -> bool:
+        """Whether the lists are left to another batch: this one did not look up the old ones."""
+        groups = (before, after)
+        return after.id in self._unlisted_before or any(map(is_listed_apart, groups))
+
+    def sign_last(self) -> None:
+        """What is signed once for all changes of the batch."""
+        for before in self._unsigned.values():
+            after = self.world.groups.get(before.id)
+            if after is None:
+                continue  # it ended
+            if not self._is_apart(before, after):
+                self._sign_notices(before, after)
+                continue
+            self.unlisted[before.id] = self._unlisted_before.get(before.id, before)
+            self._sign_notices(before, after, NOTICES - LISTS)
+
+    def sign_lists(self, signing: SignLists) -> None:
+        for group_id, before in signing.groups.items():
+            after = self.world.groups.get(group_id)
+            if after is not None:  # it did not end
+                self._sign_notices(before, after, LISTS)
+
+    def _sign_notices(self, before: Group | None, after: Group, which: Set[int] = NOTICES) -> None:
+        compat = self.world.policy.groups.compat
+        noted, drafts = notices_for(before, after, self.now, compat, which)
+        self.set_groups(self.world.groups.with_group(noted))
+        for draft in drafts:
+            self.sign(draft, noted.id)
+        self.plan.groups[noted.id] = noted
+
+    def sign(self, draft: Draft, group_id: str | None) -> Event:
+        tags = [list(tag) for tag in draft.tags]
+        event = self._relay_key.sign(draft.kind, tags, draft.content, draft.created_at)
+        keep = self.world.policy.keep
+        kept = plan_for(
+            event,
+            group_id,
+            keep.keep_of(event),
+            self.found,
+            self.plan,
+            now=self.now,
+            tie=keep.tie,
+        )
+        if isinstance(kept, Stored):
+            self.rows.append(kept)
+        return event
+
+    def unpin(self, group_ids: Iterable[str]) -> None:
+        """Drop pins of these groups whose event is removed or expired (N29-172)."""
+        for group_id in sorted(group_ids):
+            group = self.world.groups.get(group_id)
+            if group is None:
+                continue
+            left = pins_left(group, self.found, self.now)
+            if len(left) < len(group.pins):
+                self.notify(group, replace(group, pins=left))
+
+    def forget(self, rows: Iterable[Stored], *, keeps_pins: bool = False) -> None:
+        """Codes, requests and pins that these removed rows gave to groups."""
+        events = [row.event for row in rows]
+        self.set_groups(groups_without_rows(self.world.groups, events, keeps_pins=keeps_pins))
+
+    def keep_out(self, stone: Tombstone | None) -> None:
+        add_tombstone(stone, self.found, self.plan)
+
+
+def _is_large(group: Group) -> bool:
+    tags = (*group.metadata, *group.pins)
+    return (
+        len(group.members) > _LARGE_GROUP
+        or len(group.supported_kinds or ()) > _LARGE_STATE // 8
+        or any(len(tag) > _LARGE_STATE // 4 for tag in tags)
+        or sum([4 * len(tag) + sum(map(len, tag)) for tag in tags]) > _LARGE_STATE
+    )

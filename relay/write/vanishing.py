@@ -1,0 +1,135 @@
+"""What a request to vanish (NIP-62) does in a batch: rows and memberships go; what the author's
+records said of groups stays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from relay.access.management import ListChange, ListName
+from relay.access.membership import joined_at, withdrawn
+from relay.groups.group import Groups, replayed
+from relay.groups.key_map import KeyMap
+from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
+from relay.groups.rules import as_imported
+from relay.lifecycle.deletion import note_erased, remaining_records, vanish
+from relay.nostr import kinds
+from relay.write.pins import without_pins
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Set
+
+    from relay.groups.notices import Draft
+    from relay.lifecycle.rows import Stored
+    from relay.nostr.event import Event
+    from relay.write.changes import Changes
+    from relay.write.relay_lists import RelayLists
+
+_ABOUT_MEMBERS: Final = (kinds.PUT_USER, kinds.REMOVE_USER, kinds.DELETE_GROUP)
+_CLOCK_SKEW_S: Final = 900
+"""How far an author's clock may be behind."""
+
+
+def remove_author(request: Event, changes: Changes, lists: RelayLists) -> int:
+    """Delete all that the author wrote, and take them out of every group (N62-01, N62-07).
+
+    Returns the bytes of the records that were replayed: of groups that the author had moderated.
+    """
+    before, found = changes.world.groups, changes.found
+    rejoined = _joined_after(request, found.rows.values())
+    pinned = set(found.present)
+    removed = vanish(request, found, changes.plan)
+    note_erased(request, removed, changes.plan, changes.now)
+    groups = groups_without_rows(before, [row.event for row in removed])
+    changes.set_groups(without_pins(pinned - found.present.keys(), groups))
+    joined = joined_at(request.pubkey, changes.world.management)
+    if joined is None or joined <= request.created_at + _CLOCK_SKEW_S:
+        lists.change(ListChange(ListName.ALLOWED_KEYS, request.pubkey, None))
+        for withdrawal in withdrawn(request.pubkey, changes.world.management):
+            lists.change(withdrawal)
+    groups, drafts = removals_from_groups(
+        changes.world.groups,
+        request.pubkey,
+        changes.now,
+        Cause.OWN_WISH,
+        changes.world.relay,
+        keeps=rejoined,
+    )
+    changes.set_groups(groups)
+    for draft in drafts:
+        _sign_for(request, draft, changes)
+    _forget_member(request.pubkey, changes)
+    unrecorded = {
+        row.group for row in removed if row.group is not None and row.event.kind in kinds.MODERATION
+    }
+    size = _restate(unrecorded, request, changes) if unrecorded else 0
+    after = changes.world.groups
+    for group_id in sorted(after.by_id.differing(before.by_id)):
+        group = after.get(group_id)
+        if group is not None:
+            changes.notify(before.get(group_id), group)
+    return size
+
+
+def _forget_member(pubkey: str, changes: Changes) -> None:
+    """In groups that have ended the key was no member."""
+    groups = changes.world.groups
+    ended = {
+        group_id: replace(groups.ended[group_id], members=left)
+        for group_id in groups.ended_with(pubkey)
+        for left in [groups.ended[group_id].members - {pubkey}]
+    }
+    if ended:
+        changes.plan.groups.update(ended)
+        changes.set_groups(groups.with_ended(ended))
+
+
+def _restate(group_ids: Set[str], request: Event, changes: Changes) -> int:
+    """Sign with the relay's key what the author's 9000–9020 had said of groups (N29-58). Returns
+    the bytes of the records that are left.
+
+    The groups are then what the log says, also to an import that leaves out 39000 and 39005:
+    only codes that the author made are gone.
+    """
+    world = changes.world
+    groups, relay = world.groups, world.relay
+    intended = Groups(
+        KeyMap({key: groups.by_id[key] for key in group_ids if key in groups.by_id}),
+        KeyMap({key: groups.ended[key] for key in group_ids if key in groups.ended}),
+    )
+    records = remaining_records(group_ids, changes.found, changes.plan)
+    left = replayed(Groups(), records, relay)
+    copied = as_imported(left, records, world.policy.groups)
+    drafts = repair_drafts(intended, copied, changes.now, relay)
+    left = replayed(left, [_sign_for(request, draft, changes) for draft in drafts], relay)
+    for group in left.by_id.values():
+        before = groups.by_id.get(group.id)
+        # The author's rows are no longer pinned, whatever the stored 39005 says.
+        pins = group.pins if before is None else before.pins
+        groups = groups.with_group(replace(group, pins=pins))
+    changes.set_groups(groups)
+    return sum([len(event.raw) for event in records])
+
+
+def _sign_for(request: Event, draft: Draft, changes: Changes) -> Event:
+    """Sign with the request's id: two drafts of one second would be the same event."""
+    (_, group_id), *_ = draft.tags
+    # Of a 9002 a tag `e` would become part of the 39000, of a 9010 a pin.
+    name = "e" if draft.kind in _ABOUT_MEMBERS else "nonce"
+    return changes.sign(replace(draft, tags=(*draft.tags, (name, request.id))), group_id)
+
+
+def _joined_after(request: Event, rows: Iterable[Stored]) -> Set[str]:
+    """Groups that the author was put into long after the request to vanish.
+
+    Anyone can send an old request again, also one that never came here: it must not end what its
+    author began since.
+    """
+    return {
+        row.group
+        for row in rows
+        if row.group is not None
+        and row.event.kind == kinds.PUT_USER
+        and row.event.created_at > request.created_at + _CLOCK_SKEW_S
+        and request.pubkey in row.event.tag_values("p")
+    }
