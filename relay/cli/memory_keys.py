@@ -22,9 +22,9 @@ from relay.memory.snowclaw.keys import (
     is_key,
     is_same_user,
     memory_scope,
+    private_d,
     user_ds,
 )
-from relay.memory.snowclaw.working_copy import private_d
 from relay.nostr import kinds
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from relay.client.errors import PublishRefused, QueryClosed
 from relay.errors import Invalid
 from relay.memory.draft import Draft
 from relay.memory.snowclaw.edit_dates import Deleted, noted_until
-from relay.memory.snowclaw.keys import memory_scope
+from relay.memory.snowclaw.keys import is_private, memory_scope
+from relay.memory.snowclaw.rebasing import rebased
 from relay.memory.snowclaw.record_index import user_key
 from relay.memory.snowclaw.records import newest
-from relay.memory.snowclaw.working_copy import is_private
 from relay.memory.unreadable import next_created_at
 from relay.nostr import kinds
 from relay.nostr.event import MADE_FROM, Address, address_of, made_from
@@ -210,7 +210,9 @@ class Rebase:
                 return self._made_from(event, here or stored)
             at = max(at, event.created_at + 1)
         try:
-            draft, is_encrypted = self._working_copy.rebased(event, base, stored, at, deleted)
+            draft, is_encrypted = rebased(
+                self._working_copy.index, event, base, stored, at, deleted
+            )
         except Invalid:
             self._working_copy.withdraw(event)
             raise

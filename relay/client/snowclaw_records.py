@@ -27,6 +27,7 @@ from relay.memory.snowclaw.encryption import encrypted as encrypted_draft
 from relay.memory.snowclaw.encryption import is_encrypted
 from relay.memory.snowclaw.keys import (
     AGENT,
+    PRIVATE,
     Everywhere,
     KeyStyle,
     OfGroup,
@@ -35,9 +36,10 @@ from relay.memory.snowclaw.keys import (
     config_d,
     hex_of,
     key_of,
+    private_d,
     scope_in,
 )
-from relay.memory.snowclaw.working_copy import PRIVATE, WorkingCopy, private_d
+from relay.memory.snowclaw.working_copy import WorkingCopy
 from relay.nostr import kinds
 from relay.nostr.keys import public_key
 from relay.nostr.nip44 import conversation_key

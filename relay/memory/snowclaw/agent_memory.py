@@ -27,6 +27,10 @@ class AgentMemory:
     category: str = "core"
     session: str | None = None
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return tuple(self.text.splitlines())
+
 
 def agent_memory_draft(memory: AgentMemory, created_at: int) -> Draft:
     """Encrypt it with `encryption.encrypted`. Raises Invalid for an invalid category."""

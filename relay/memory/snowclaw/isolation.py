@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from relay.errors import Invalid
 from relay.memory.snowclaw.keys import AGENT, COLLECTIVE, CONFIG, MEMORY
 from relay.memory.snowclaw.records import GroupRecord, UserRecord
 
@@ -25,6 +26,13 @@ def enters(record: Record, group: str) -> bool:
             return record.scope.id == group and h in (None, group)
         case UserRecord():
             return h in (None, group)
+
+
+def not_for(d: str, group: str | None) -> Invalid:
+    """Why no version with other texts may replace the one that a group reads."""
+    return Invalid(
+        f"{d}: group:{group} reads the stored version, and must not read what was not noted for it"
+    )
 
 
 def leaks(returned: Iterable[Event], member_of: Set[str], reader: str) -> list[Event]:

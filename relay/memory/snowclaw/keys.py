@@ -18,6 +18,8 @@ CONFIG: Final = "snowclaw:config:"
 MEMORY: Final = "snowclaw:memory:"
 AGENT: Final = "snowclaw:"
 COLLECTIVE: Final = "snow:memory:"
+PRIVATE: Final = "private"
+"""Category of agent memory: the owner's notes about a user whose record a group reads."""
 
 BAD_KEY: Final = "d must end with an npub or 16, 32 or 64 lowercase hex characters"
 BAD_CONFIG: Final = (
@@ -186,3 +188,12 @@ def category_and_key(d: str) -> tuple[str, str]:
     if not (d.startswith(AGENT) and category and key) or category in ("memory", "config"):
         raise Invalid(BAD_CATEGORY)
     return category, key
+
+
+def private_d(subject: OfUser) -> str:
+    return agent_d(PRIVATE, f"npub:{subject.key}")
+
+
+def is_private(d: str) -> bool:
+    """Whether it is of the owner's private notes about a user."""
+    return d.startswith(f"{AGENT}{PRIVATE}:")

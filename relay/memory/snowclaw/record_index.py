@@ -11,13 +11,13 @@ from relay.errors import Invalid
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_in
 from relay.memory.snowclaw.keys import MEMORY, OfUser, hex_of, is_same_user, memory_scope
 from relay.memory.snowclaw.records import newest, record_in
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr.nip09 import named_by
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from relay.memory.snowclaw.records import GroupRecord, UserRecord
-    from relay.memory.unreadable import UnreadableRecord
     from relay.nostr.event import Event
 
     Address = tuple[str, str]
@@ -30,6 +30,8 @@ class RecordIndex:
     def __init__(self, key: bytes | None) -> None:
         """`key`: see `encryption`."""
         self._key = key
+        self.hash_key = b"" if key is None else key
+        """See `edit_dates`."""
         self._events: dict[Address, Event] = {}
         self._users: dict[str, set[Address]] = {}
         """First 16 hex characters of a user's key → addresses of their records."""
@@ -98,6 +100,25 @@ class RecordIndex:
             if stored is not None and stored.id == event.id:  # others would never be evicted
                 self._read[event.id] = found
         return found
+
+    def record(self, event: Event | None) -> UserRecord | GroupRecord | None:
+        """Of a user or group. Raises Invalid if it cannot be read."""
+        found = None if event is None else self.read(event)
+        if isinstance(found, UnreadableRecord):
+            raise _overwritten(found)
+        assert not isinstance(found, AgentMemory)
+        return found
+
+    def notes(self, event: Event | None) -> tuple[str, ...]:
+        """Private notes about a user. Raises Invalid if they cannot be read."""
+        found = None if event is None else self.read(event)
+        if isinstance(found, UnreadableRecord):
+            raise _overwritten(found)
+        return found.lines if isinstance(found, AgentMemory) else ()
+
+
+def _overwritten(found: UnreadableRecord) -> Invalid:
+    return Invalid(f"event {found.event.id[:12]}… would be overwritten: {found.why}")
 
 
 def user_key(d: str) -> str | None:

@@ -2,8 +2,7 @@
 
 A fold of records, for any order of arrival. A change is kept as an edit until it is published: if a
 newer version of the record arrives from another program with the same key, the edits are applied to
-that version, so that none is lost (S-02, S-10, S-21, S-22, S-31). Of a version that waited while
-another one was stored, `rebased` finds the edits again.
+that version, so that none is lost (S-02, S-10, S-21, S-22, S-31).
 
 A deletion drops the edits made up to its date. An edit is dated after each deletion of its record
 that was known when it was made, whatever the clock says.
@@ -17,13 +16,13 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 from relay.errors import Invalid
 from relay.memory.bounded import BoundedDict
 from relay.memory.draft import Draft
-from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_draft
+from relay.memory.snowclaw.agent_memory import AgentMemory
 from relay.memory.snowclaw.config import DynamicConfig, GroupConfig
-from relay.memory.snowclaw.edit_dates import edit_dates, noted_until, without_younger
-from relay.memory.snowclaw.edits import EditReaders, Edits, GroupChanges, UserChanges, added
+from relay.memory.snowclaw.edit_dates import edit_dates, noted_until
+from relay.memory.snowclaw.edits import EditReaders, Edits
 from relay.memory.snowclaw.encryption import is_encrypted
 from relay.memory.snowclaw.groups import GroupMemory
-from relay.memory.snowclaw.isolation import enters
+from relay.memory.snowclaw.isolation import enters, not_for
 from relay.memory.snowclaw.keys import (
     AGENT,
     CONFIG,
@@ -31,14 +30,15 @@ from relay.memory.snowclaw.keys import (
     KeyStyle,
     OfGroup,
     OfUser,
-    agent_d,
-    category_and_key,
     group_d,
     hex_of,
+    is_private,
     key_of,
     memory_scope,
+    private_d,
     user_ds,
 )
+from relay.memory.snowclaw.rebasing import memory_of
 from relay.memory.snowclaw.record_index import RecordIndex, user_key
 from relay.memory.snowclaw.records import (
     GroupRecord,
@@ -57,7 +57,6 @@ from relay.nostr.nip09 import address_hash, named_by, target_name, targets_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from relay.memory.snowclaw.edit_dates import Deleted
     from relay.memory.snowclaw.edits import GroupEdit, Names, UserEdit
     from relay.nostr.event import Event
 
@@ -67,20 +66,9 @@ Subject = OfUser | OfGroup
 known."""
 
 _SHORT: Final = 32
-PRIVATE: Final = "private"
-"""Category of agent memory: the owner's notes about a user whose record a group reads."""
 _MAX_USERS: Final = 50_000
 """Users whose full keys are remembered."""
 _MAX_DELETIONS: Final = 10_000
-
-
-def private_d(subject: OfUser) -> str:
-    return agent_d(PRIVATE, f"npub:{subject.key}")
-
-
-def is_private(d: str) -> bool:
-    """Whether it is of the owner's private notes about a user."""
-    return d.startswith(f"{AGENT}{PRIVATE}:")
 
 
 class Shown(NamedTuple, Generic[M]):
@@ -115,12 +103,12 @@ class WorkingCopy:
         self._style = style
         self._file = GroupConfig() if file is None else file
         self.config = DynamicConfig(self.owners, self._file)
-        self._index = RecordIndex(key)
+        self.index = RecordIndex(key)
+        """What the relay has, and what waits for it, without edits."""
         self._pubkeys: BoundedDict[str, str] = BoundedDict(_MAX_USERS)
         """First 32 hex characters → public key, where the full key was seen."""
         self._unsaved: dict[Subject, Edits] = {}
         self._to_encrypt: set[Subject] = set()
-        self._key = b"" if key is None else key
         self._deleted: BoundedDict[str, int] = BoundedDict(_MAX_DELETIONS)
         """`target_name` of a record → date of its last known deletion."""
 
@@ -138,14 +126,14 @@ class WorkingCopy:
         if event.kind == kinds.DELETION:
             return self._apply_deletion(event)
         is_record = event.kind == kinds.APP_DATA and event.d.startswith(AGENT)
-        if not is_record or not self._index.add(event):
+        if not is_record or not self.index.add(event):
             return False
         self.config = self.config.after(event)
         self.remember_key(user_key(event.d) or "")
         return True
 
     def _apply_deletion(self, event: Event) -> bool:
-        removed = self._index.delete(event)
+        removed = self.index.delete(event)
         is_changed = self._removed(removed)
         if event.pubkey == self.agent:
             is_changed |= self._drop_edits(event, removed)
@@ -155,7 +143,7 @@ class WorkingCopy:
     def note_deletion(self, event: Event) -> None:
         """One's own, or of a clock that is ahead: it drops no edit, and the next ones are dated
         after it, whatever the clock says."""
-        self._note_deletion(event, named_by(event, self._index.events()))
+        self._note_deletion(event, named_by(event, self.index.events()))
 
     def _note_deletion(self, deletion: Event, named: Iterable[Event]) -> None:
         names = {target.name for target in targets_of(deletion)}
@@ -201,15 +189,15 @@ class WorkingCopy:
 
     def drop(self, events: Iterable[Event]) -> bool:
         """Forget these versions, which the relay no longer gives. Whether anything changed."""
-        known = [each for each in events if self._index.at(each.pubkey, each.d) is each]
+        known = [each for each in events if self.index.at(each.pubkey, each.d) is each]
         for event in known:
-            self._index.remove(event)
+            self.index.remove(event)
         return self._removed(known)
 
     def _removed(self, removed: list[Event]) -> bool:
         if any(deleted.d.startswith(CONFIG) for deleted in removed):
             self.config = DynamicConfig(self.owners, self._file)
-            for stored in self._index.events():
+            for stored in self.index.events():
                 self.config = self.config.after(stored)
         return bool(removed)
 
@@ -230,7 +218,7 @@ class WorkingCopy:
             and named.d.startswith(AGENT)
         ]
         # By id alone it may be of somebody else's events too.
-        known = {each.id for each in self._index.events() if each.pubkey == self.agent}
+        known = {each.id for each in self.index.events() if each.pubkey == self.agent}
         ids = [each for each in request.tag_values("e") if addresses or each in known]
         if not ids and not addresses:
             return None
@@ -302,7 +290,7 @@ class WorkingCopy:
         """The owner's notes about a user that are a record apart, which no group reads."""
         event = self.own(private_d(subject))
         found = None if event is None else self.read(event)
-        return _lines(found) if isinstance(found, AgentMemory) else ()
+        return found.lines if isinstance(found, AgentMemory) else ()
 
     def group(self, group: str) -> GroupMemory | None:
         """The memory of a group, with the owner's notes."""
@@ -343,7 +331,7 @@ class WorkingCopy:
         ids = {subject.id for subject in self._unsaved if isinstance(subject, OfGroup)}
         ids |= {
             event.d.removeprefix(group_d(""))
-            for event in self._index.events()
+            for event in self.index.events()
             if event.d.startswith(group_d(""))
         }
         known = {id_: self.group(id_) for id_ in sorted(ids)}
@@ -360,19 +348,19 @@ class WorkingCopy:
 
     def events(self) -> list[Event]:
         """The newest version of each record of all authors."""
-        return self._index.events()
+        return self.index.events()
 
     def own(self, d: str) -> Event | None:
         """The agent's own record at an address."""
-        return self._index.at(self.agent, d)
+        return self.index.at(self.agent, d)
 
     def read(self, event: Event) -> UserRecord | GroupRecord | AgentMemory | UnreadableRecord:
         """Decode (and decrypt) one record."""
-        return self._index.read(event)
+        return self.index.read(event)
 
     def unread(self) -> list[UnreadableRecord]:
         """Records that cannot be read: encrypted or malformed."""
-        events = [e for e in self._index.events() if not e.d.startswith(CONFIG)]
+        events = [e for e in self.index.events() if not e.d.startswith(CONFIG)]
         return [
             found for event in events if isinstance(found := self.read(event), UnreadableRecord)
         ]
@@ -481,7 +469,7 @@ class WorkingCopy:
             h = own.event.tag("h")
             is_same = self.is_encrypted(subject) == is_encrypted(own.event)
             if memory == own.memory and is_same and edits.kept_from(h):
-                raise _not_for(own.event.d, h)
+                raise not_for(own.event.d, h)
             if own.event.d != d:
                 at = max(at, own.event.created_at + 1)
         else:
@@ -507,7 +495,7 @@ class WorkingCopy:
         """Raises Invalid if edits are left that the readers of the stored version must not see."""
         own = self._own(subject)
         if own is not None and self._kept_from_readers(subject):
-            raise _not_for(own.event.d, own.event.tag("h"))
+            raise not_for(own.event.d, own.event.tag("h"))
 
     def kept_back(self) -> Iterator[tuple[Draft, bool, Invalid]]:
         """The edits that the readers of a stored version must not see: each as a first version, for
@@ -517,7 +505,7 @@ class WorkingCopy:
             own = self._own(subject)
             if own is None or isinstance(subject, OfGroup):
                 continue
-            why = _not_for(own.event.d, own.event.tag("h"))
+            why = not_for(own.event.d, own.event.tag("h"))
             for edit, at, group in self._kept_from_readers(subject):
                 draft = record_draft(edit(self._new_user(subject)), own.event.d, at, group)
                 yield draft, self.is_encrypted(subject), why
@@ -558,102 +546,23 @@ class WorkingCopy:
     def edit_dates(self, version: Event, base: Event | None) -> dict[str, int]:
         """When each text of the version that is being published was noted. Raises Invalid if one
         of the two cannot be read."""
-        at, key = version.created_at, self._key
+        at, index, key = version.created_at, self.index, self.index.hash_key
         if is_private(version.d):
-            return edit_dates(self._notes_in(base), (), self._notes_in(version), at, key)
-        mine, before = self._record(version), self._record(base)
+            return edit_dates(index.notes(base), (), index.notes(version), at, key)
+        mine, before = index.record(version), index.record(base)
         subject = self._subject_at(version.d)
         assert mine is not None
         assert subject is not None
         edits = self._edits(subject)
         if isinstance(mine, UserRecord):
             user = self._new_user(subject) if isinstance(subject, OfUser) else UserMemory()
-            return edit_dates(_in(before, user), edits.users_in_flight, mine.memory, at, key)
-        return edit_dates(_in(before, GroupMemory()), edits.groups_in_flight, mine.memory, at, key)
-
-    def rebased(
-        self,
-        version: Event,
-        base: Event | None,
-        stored: Event | None,
-        at: int,
-        deleted: Deleted | None = None,
-    ) -> tuple[Draft | None, bool]:
-        """The changes from `base` to `version`, applied to `stored`: a draft, and whether it must
-        be encrypted. No draft: `stored` has all of them.
-
-        `base`: None if `version` is a first one; `stored`: None if it was deleted; `deleted`: which
-        changes are. Raises Invalid if one cannot be read, or if a group would read text that was
-        not written for it.
-        """
-        if is_private(version.d):
-            return self._rebased_notes(version, base, stored, at, deleted)
-        mine, before, theirs = self._record(version), self._record(base), self._record(stored)
-        assert mine is not None
-        is_newer = stored is None or newest((version, stored)) is version
-        memory: UserMemory | GroupMemory
-        known: UserMemory | GroupMemory
-        if isinstance(mine, UserRecord):
-            known = user = _in(theirs, UserMemory())
-            had = _in(before, UserMemory())
-            if deleted is not None:
-                had = without_younger(had, mine.memory, deleted, self._key)
-            memory = UserChanges(had, mine.memory, is_newer)(user)
-        else:
-            known = group = _in(theirs, GroupMemory())
-            of_group = _in(before, GroupMemory())
-            if deleted is not None:
-                of_group = without_younger(of_group, mine.memory, deleted, self._key)
-            memory = GroupChanges(of_group, mine.memory, is_newer)(group)
-        was_encrypted = stored is not None and is_encrypted(stored)
-        encrypted = was_encrypted or is_encrypted(version)
-        if memory == known and (encrypted == was_encrypted or stored is None):
-            return None, encrypted
-        h = (version if stored is None else stored).tag("h")
-        if h not in (None, version.tag("h")) and _texts(memory) != _texts(known):
-            raise _not_for(version.d, h)
-        if isinstance(memory, UserMemory) and memory.first_seen is None:
-            memory = replace(memory, first_seen=memory.known_since(version.created_at))
-        return record_draft(memory, version.d, at, h), encrypted
-
-    def _rebased_notes(
-        self,
-        version: Event,
-        base: Event | None,
-        stored: Event | None,
-        at: int,
-        deleted: Deleted | None,
-    ) -> tuple[Draft | None, bool]:
-        """As `rebased`, of private notes."""
-        mine, before, theirs = map(self._notes_in, (version, base, stored))
-        if deleted is not None:
-            before = without_younger(before, mine, deleted, self._key)
-        lines = added(before, mine, theirs)
-        was_encrypted = stored is not None and is_encrypted(stored)
-        encrypted = was_encrypted or is_encrypted(version)
-        if lines == theirs and (encrypted == was_encrypted or stored is None):
-            return None, encrypted
-        category, key = category_and_key(version.d)
-        return agent_memory_draft(AgentMemory(key, "\n".join(lines), category), at), encrypted
-
-    def _notes_in(self, event: Event | None) -> tuple[str, ...]:
-        """Raises Invalid if it cannot be read."""
-        found = None if event is None else self.read(event)
-        if isinstance(found, UnreadableRecord):
-            raise _overwritten(found)
-        return _lines(found) if isinstance(found, AgentMemory) else ()
+            return edit_dates(memory_of(before, user), edits.users_in_flight, mine.memory, at, key)
+        group = memory_of(before, GroupMemory())
+        return edit_dates(group, edits.groups_in_flight, mine.memory, at, key)
 
     def withdraw(self, version: Event) -> None:
         """Forget a version that is not sent."""
-        self._index.remove(version)
-
-    def _record(self, event: Event | None) -> UserRecord | GroupRecord | None:
-        """Raises Invalid if it cannot be read."""
-        found = None if event is None else self.read(event)
-        if isinstance(found, UnreadableRecord):
-            raise _overwritten(found)
-        assert not isinstance(found, AgentMemory)
-        return found
+        self.index.remove(version)
 
     # -- internals ---------------------------------------------------------------------------------
 
@@ -722,14 +631,14 @@ class WorkingCopy:
         return UserMemory(is_owner=self._pubkeys.get(subject.key) in self.owners)
 
     def _of_user(self, subject: OfUser, authors: Collection[str]) -> Iterator[Event]:
-        return self._index.of_user(self._pubkeys.get(subject.key, subject.key), authors)
+        return self.index.of_user(self._pubkeys.get(subject.key, subject.key), authors)
 
     def _user_records(self, subject: OfUser, authors: Collection[str]) -> list[UserRecord]:
         found = (self.read(event) for event in self._of_user(subject, authors))
         return [record for record in found if isinstance(record, UserRecord)]
 
     def _group_record(self, subject: OfGroup, author: str) -> GroupRecord | None:
-        event = self._index.at(author, group_d(subject.id))
+        event = self.index.at(author, group_d(subject.id))
         record = None if event is None else self.read(event)
         is_its = isinstance(record, GroupRecord) and enters(record, subject.id)
         return record if is_its and isinstance(record, GroupRecord) else None
@@ -739,14 +648,14 @@ class WorkingCopy:
 
     def _known_keys(self) -> set[str]:
         keys = {subject.key for subject in self._unsaved if isinstance(subject, OfUser)}
-        keys |= {key[:_SHORT] for key in self._index.user_keys()}
+        keys |= {key[:_SHORT] for key in self.index.user_keys()}
         long = {key for key in keys if len(key) == _SHORT}
         return long | {
             key for key in keys - long if not any(other.startswith(key) for other in long)
         }
 
     def _agent_memories(self) -> Iterator[tuple[Event, AgentMemory]]:
-        for event in self._index.events():
+        for event in self.index.events():
             if event.pubkey == self.agent and not event.d.startswith((MEMORY, CONFIG)):
                 found = self.read(event)
                 if isinstance(found, AgentMemory):
@@ -754,33 +663,6 @@ class WorkingCopy:
 
 
 _NO_EDITS: Final = Edits()
-
-
-def _not_for(d: str, group: str | None) -> Invalid:
-    return Invalid(
-        f"{d}: group:{group} reads the stored version, and must not read what was not noted for it"
-    )
-
-
-def _overwritten(found: UnreadableRecord) -> Invalid:
-    return Invalid(f"event {found.event.id[:12]}… would be overwritten: {found.why}")
-
-
-def _lines(notes: AgentMemory) -> tuple[str, ...]:
-    return tuple(notes.text.splitlines())
-
-
-def _in(record: UserRecord | GroupRecord | None, empty: M) -> M:
-    """The memory in a record; `empty`: if there is none."""
-    found = empty if record is None else record.memory
-    return found if isinstance(found, type(empty)) else empty
-
-
-def _texts(memory: UserMemory | GroupMemory) -> object:
-    """The parts of a memory that an agent wrote, without those that it only observed."""
-    if isinstance(memory, GroupMemory):
-        return replace(memory, members=(), last_activity=None)
-    return memory.notes, memory.owner_notes, memory.preferences
 
 
 def _latest(records: list[UserRecord]) -> UserRecord | None:

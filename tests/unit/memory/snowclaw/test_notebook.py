@@ -16,6 +16,7 @@ from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_draft
 from relay.memory.snowclaw.encryption import encrypted
 from relay.memory.snowclaw.groups import GroupMemory
 from relay.memory.snowclaw.keys import KeyStyle, OfGroup
+from relay.memory.snowclaw.rebasing import rebased
 from relay.memory.snowclaw.users import UserMemory
 from relay.memory.snowclaw.working_copy import WorkingCopy
 from relay.nostr import kinds
@@ -346,7 +347,7 @@ def test_names_that_two_programs_learned_are_kept_and_written_once_by_each() -> 
 
 def again(book: WorkingCopy, version: Any, base: Any, stored: Any) -> Any:
     """The version that waited, made on the stored one; None: nothing of it is missing there."""
-    draft, is_encrypted = book.rebased(version, base, stored, AT + 90)
+    draft, is_encrypted = rebased(book.index, version, base, stored, AT + 90)
     assert not is_encrypted
     return None if draft is None else signed(draft)
 
@@ -510,7 +511,7 @@ def test_on_what_cannot_be_read_nothing_is_made() -> None:
     book.edit_user(book.subject_of(alice.npub), noted("new"), at=AT)
     (version,) = published(book)
     with pytest.raises(Invalid, match="would be overwritten"):
-        book.rebased(version, None, record(ALICE, {"notes": 5}, at=AT + 200), AT + 300)
+        rebased(book.index, version, None, record(ALICE, {"notes": 5}, at=AT + 200), AT + 300)
 
 
 @pytest.mark.proves("S-30")
