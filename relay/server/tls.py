@@ -12,6 +12,7 @@ import os
 import ssl
 from asyncio.sslproto import SSLProtocol, SSLProtocolState, _SSLProtocolTransport
 from collections import Counter
+from contextlib import suppress
 from ipaddress import ip_address
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 1.0
+_PIECE: Final = 64 << 10
+"""Bytes that are encrypted at once."""
 _HANDSHAKE_S: Final = 15
 
 
@@ -256,17 +259,44 @@ class _Handshake(SSLProtocol):
             return 0
         return super()._get_write_buffer_size() + below.get_write_buffer_size()  # type: ignore[misc]
 
+    def _do_write(self) -> None:
+        """Give TLS what is queued in pieces. The buffer of encrypted bytes keeps the size of the
+        largest that it had for as long as the connection lives: with whole answers, 7 MB each."""
+        fields = vars(self)
+        backlog, connection = fields["_write_backlog"], fields["_sslobj"]
+        with suppress(ssl.SSLWantReadError, ssl.SSLSyscallError):
+            while backlog and not self._waits_for_socket():
+                data = memoryview(backlog[0])
+                count = connection.write(data[:_PIECE])
+                fields["_write_buffer_size"] -= count
+                if count < len(data):
+                    backlog[0] = data[count:]
+                else:
+                    del backlog[0]
+                self._process_outgoing()  # type: ignore[attr-defined]
+        self._process_outgoing()  # type: ignore[attr-defined]
+
+    def _waits_for_socket(self) -> bool:
+        """Whether to write only when the socket has taken more. At the end all is written."""
+        fields = vars(self)
+        is_open = fields["_state"] == SSLProtocolState.WRAPPED
+        return is_open and bool(fields["_ssl_writing_paused"])
+
     # asyncio waits 30 s for the client's own close_notify, with a buffer of the size of the largest
     # answer. Without TLS a socket that is closed waits only until the client has read.
 
     def _do_shutdown(self) -> None:
+        self._do_write()
         super()._do_shutdown()  # type: ignore[misc]
         self._close_when_written()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if vars(self)["_state"] == SSLProtocolState.SHUTDOWN:
-            self._close_when_written()
+        match vars(self)["_state"]:
+            case SSLProtocolState.WRAPPED:
+                self._do_write()
+            case SSLProtocolState.SHUTDOWN:
+                self._close_when_written()
 
     def _close_when_written(self) -> None:
         outgoing: ssl.MemoryBIO = vars(self)["_outgoing"]
