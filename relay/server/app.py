@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
 from http import HTTPStatus
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, cast
@@ -21,7 +20,8 @@ from relay.errors import UserError
 from relay.nostr.nip42 import RelayAddress, relay_address
 from relay.nostr.nip98 import HttpRequest
 from relay.server import http
-from relay.server.connection import MAX_UNREAD, Connection, Stop, check_all
+from relay.server.connection import Connection, Stop, check_all
+from relay.server.eviction import HttpSockets, UnreadRows
 from relay.server.history import BEFORE, HISTORY
 from relay.server.listening import BACKLOG, cannot_listen
 from relay.server.nip86 import MAX_BODY, Calls, refusal
@@ -53,9 +53,6 @@ _KEEPALIVE_S: Final = 30.0
 _REQUEST_S: Final = 1.0
 """How long a stop waits for the first request of a connection that was just accepted."""
 _POLL_S: Final = 0.01
-_MAKE_ROOM_S: Final = 0.05
-_PATIENCE_S: Final = 2.0
-"""How long a client may leave bytes unread while all leave too many."""
 _REQUEST_COST_S: Final = 0.0005
 """Seconds of the loop that a request counts for in `Turns`: about what a small one takes."""
 _BYTE_COST_S: Final = 1e-6
@@ -66,18 +63,11 @@ _CHECK_EVERY_S: Final = 1.0
 _BODY_TIMEOUT_S: Final = 10.0
 _BODY_BUFFER: Final = 65_536
 """Bytes of an unread request body that are buffered; up to twice as many may arrive."""
-_MAX_SILENT: Final = 1024
-"""Most sockets that are not websockets. They do not count as connections, and stay open for 30 s
-without a request. When there are more, the oldest are closed, before file descriptors run out;
-those whose request is being answered are closed last."""
 
 _WAITING: Final = 16 << 10
 """Bytes of a websocket's messages that wait to be handled; with more, its input is not parsed. Each
 counts for 128 bytes more than it has; an empty one takes 190."""
 
-_MAX_UNREAD: Final = 32 << 20
-"""Bytes of HTTP answers that clients have not read. When there are more, the sockets of the oldest
-are closed."""
 _LARGE_ANSWER: Final = 65_536
 """Bytes. The unread bytes are counted before each larger answer, otherwise every second; the socket
 of a larger answer is closed after it."""
@@ -126,11 +116,9 @@ class Server:
         self._turns = Turns()
         self._http = self._turns.account()
         self._unfinished = Unfinished()
-        self._unsent = Shares()
+        self._unread = UnreadRows(self._connections)
         self._open_filters = Shares()
-        self._making_room: asyncio.TimerHandle | None = None
-        self._answered: dict[asyncio.Transport, None] = {}
-        """Open sockets that an HTTP answer was sent to, oldest first."""
+        self._http_sockets = HttpSockets()
         services.metrics.watch(
             "connections_logged_in",
             "Open connections with a login.",
@@ -244,7 +232,9 @@ class Server:
         except UserError:
             await self.__aexit__()
             raise
-        self._dropping = asyncio.create_task(self._drop_silent(), name="drop silent sockets")
+        self._dropping = asyncio.create_task(
+            self._http_sockets.watch(server), name="drop silent sockets"
+        )
         self._heartbeat = asyncio.create_task(check_all(self._connections), name="heartbeat")
         return self
 
@@ -252,40 +242,6 @@ class Server:
         server = self._runner.server
         assert server is not None
         return SocketInput(server, self._turns, self._unfinished, **server._kwargs)
-
-    async def _drop_silent(self) -> None:
-        server = self._runner.server
-        assert server is not None
-        while True:
-            await asyncio.sleep(_CHECK_EVERY_S)
-            try:
-                self._drop_unread()
-                self._close_silent(server)
-            except Exception:  # or no bound would hold until a restart  # noqa: BLE001
-                _log.exception("the sockets without a websocket could not be checked")
-
-    def _close_silent(self, server: web.Server) -> None:
-        # `connections` is ordered by age. aiohttp offers no event for this.
-        silent = [
-            each
-            for each in server.connections
-            if isinstance(each, SocketInput) and not each.is_websocket
-        ]
-        silent.sort(key=lambda each: each.is_answered)
-        for each in silent[: max(0, len(silent) - _MAX_SILENT)]:
-            each.force_close()
-
-    def _drop_unread(self) -> None:
-        """Close the sockets of the oldest unread answers above `_MAX_UNREAD`. Without this, a
-        client that does not read would keep its answer in memory indefinitely."""
-        unread = {each: each.get_write_buffer_size() for each in self._answered}
-        over = sum(unread.values()) - _MAX_UNREAD
-        for each, size in unread.items():
-            if over > 0 and size:
-                each.abort()  # `close` would wait until the client has read it
-                over -= size
-            if each.is_closing() and not each.get_write_buffer_size():
-                del self._answered[each]
 
     async def _watched_certificate(self) -> SSLContext | None:
         server = self._config.server
@@ -390,9 +346,9 @@ class Server:
             refused.__traceback__ = None
         finally:
             if request.transport is not None:
-                self._answered[request.transport] = None
+                self._http_sockets.answered[request.transport] = None
         if (response.content_length or 0) > _LARGE_ANSWER:
-            self._drop_unread()
+            self._http_sockets.drop_unread()
             response.force_close()  # aiohttp keeps an answer until the next request of its socket
         return response
 
@@ -543,8 +499,8 @@ class Server:
             trusted=self._is_trusted(request),
             logged_in=self._slots.logged_in,
             counted_as=name if is_limited else None,
-            unsent=self._unsent,
-            make_room=self._make_room_soon,
+            unsent=self._unread.unsent,
+            make_room=self._unread.make_room_soon,
             open_filters=self._open_filters,
         )
         self._connections[connection] = request
@@ -618,50 +574,6 @@ class Server:
                 self._writable = await self._services.store.is_writable()
                 self._checked_at = now
             return self._writable
-
-    def _make_room_soon(self, seconds: float = _MAKE_ROOM_S) -> None:
-        """Not at once: it may be called while a row is delivered, and looks at all connections."""
-        loop, due = asyncio.get_running_loop(), self._making_room
-        if due is None or due.when() > loop.time() + seconds:
-            if due is not None:
-                due.cancel()
-            self._making_room = loop.call_later(seconds, self._make_room)
-
-    def _make_room(self) -> None:
-        """Close connections until what all have left unread is within the bounds.
-
-        `MAX_UNREAD` is for connections with unread bytes for longer than `_PATIENCE_S`, twice as
-        much for all. Closed first are those without a known key, of the addresses with most unread
-        bytes, the connection with most of them."""
-        self._making_room = None
-        unsent, now = self._unsent, perf_counter()
-        fresh, late = list[Connection](), list[Connection]()
-        of_address: Counter[str | None] = Counter()
-        for each in self._connections:
-            each.count_unsent(few=0)  # some have read it since
-            if each.unsent:
-                is_late = now - each.unsent_since > _PATIENCE_S
-                (late if is_late else fresh).append(each)
-                of_address[each.counted_as] += each.unsent
-
-        def rank(each: Connection) -> tuple[bool, int, float]:
-            return not each.is_known, of_address[each.counted_as], each.unsent
-
-        # A row for very many waits for those too who read it in a moment, and who reads slowly is
-        # not closed for what others have just got.
-        for each in fresh:
-            unsent.add(each.counted_as, -each.unsent)
-        for each in sorted(late, key=rank, reverse=True):
-            if unsent.has_room_for(each, MAX_UNREAD):
-                break
-            each.close_unread()
-        for each in sorted(fresh, key=rank):
-            has_room = unsent.has_room_for(each, 2 * MAX_UNREAD)
-            unsent.add(each.counted_as, each.unsent)
-            if not has_room:
-                each.close_unread()
-        if not all(unsent.has_room_for(each, MAX_UNREAD) for each in fresh):
-            self._make_room_soon(_PATIENCE_S)
 
     def rights_changed(self) -> None:
         """Policies or NIP-86 state changed: check every connection again (N42-16)."""

@@ -68,7 +68,7 @@ _MAX_UNSENT: Final = 64 << 20
 """Bytes that wait in the outboxes of all connections, see `Shares`; with more, a connection gets
 the next stored rows when it has read most of what it has. Nobody waits for what others read."""
 MAX_UNREAD: Final = 128 << 20
-"""The same with live rows. With more, connections are closed, see `Server._make_room`."""
+"""The same with live rows. With more, connections are closed, see `UnreadRows`."""
 _MAX_OPEN: Final = 256 << 20
 """`Session.open_weight` of all connections, see `Shares`; twice as much with known keys."""
 _ORDINARY_OPEN: Final = 1 << 20

@@ -478,8 +478,8 @@ async def test_sockets_that_say_nothing_leave_descriptors_to_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They stay for 30 s, and no limit of connections counts them."""
-    monkeypatch.setattr("relay.server.app._MAX_SILENT", 3)
-    monkeypatch.setattr("relay.server.app._CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr("relay.server.eviction._MAX_SILENT", 3)
+    monkeypatch.setattr("relay.server.eviction._CHECK_EVERY_S", 0.01)
     async with serving() as relay, contextlib.AsyncExitStack() as stack:
         visit = await relay.visit()
         sockets = []
@@ -503,8 +503,8 @@ async def test_sockets_that_say_nothing_leave_descriptors_to_others(
 async def test_a_request_that_is_being_answered_goes_after_silent_sockets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("relay.server.app._MAX_SILENT", 3)
-    monkeypatch.setattr("relay.server.app._CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr("relay.server.eviction._MAX_SILENT", 3)
+    monkeypatch.setattr("relay.server.eviction._CHECK_EVERY_S", 0.01)
     is_asked, may_answer = asyncio.Event(), asyncio.Event()
 
     async def is_writable(_: Server) -> bool:
@@ -618,7 +618,7 @@ async def test_answers_that_are_not_read_are_dropped_oldest_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each held its page, up to 4 MB, for as long as the client liked."""
-    monkeypatch.setattr("relay.server.app._MAX_UNREAD", 3 << 20)
+    monkeypatch.setattr("relay.server.eviction._MAX_UNREAD", 3 << 20)
     monkeypatch.setattr("relay.server.http.page", lambda *_: "x" * (8 << 20))
     loop = asyncio.get_running_loop()
     async with serving() as relay, contextlib.AsyncExitStack() as stack:
@@ -632,7 +632,7 @@ async def test_answers_that_are_not_read_are_dropped_oldest_first(
             await loop.sock_sendall(each, b"GET / HTTP/1.1\r\nHost: relay\r\n\r\n")
             assert await loop.sock_recv(each, 15) == b"HTTP/1.1 200 OK"
             sockets.append(each)
-            held = [one.get_write_buffer_size() for one in relay.server._answered]
+            held = [one.get_write_buffer_size() for one in relay.server._http_sockets.answered]
             assert sum(held) <= (3 << 20) + (8 << 20), number
         assert await visit.asks({}) == [["EOSE", "s"]]
         for each in sockets[:4]:

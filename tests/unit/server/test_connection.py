@@ -497,7 +497,7 @@ async def test_clients_that_do_not_read_hold_little_when_all_hold_much(
         assert frames[-1] == ["EOSE", "s"]
         for visit in visits[1:]:
             await visit.socket.close()
-        await eventually("what they held is free", lambda: not relay.server._unsent._used)
+        await eventually("what they held is free", lambda: not relay.server._unread.unsent._used)
 
 
 MANY_VALUES: Any = [{"#t": [f"value {number}" for number in range(1000)]}]
@@ -534,7 +534,7 @@ async def test_live_rows_that_clients_do_not_read_are_bounded_for_all_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ten large notes took 800 MB: each of 320 clients left 4 MiB unread. Whoever reads stays."""
-    for module in ("app", "connection"):
+    for module in ("eviction", "connection"):
         monkeypatch.setattr(f"relay.server.{module}.MAX_UNREAD", 40_000_000)
     async with serving() as relay:
         rows = [unsigned(alice, content=str(n).rjust(100_000), at=n) for n in range(30)]
@@ -557,7 +557,7 @@ async def test_live_rows_that_clients_do_not_read_are_bounded_for_all_together(
             async for _ in tries:
                 for each in relay.server.connections:
                     each.check()
-                if len(relay.server._connections) == 1 and not relay.server._unsent._used:
+                if len(relay.server._connections) == 1 and not relay.server._unread.unsent._used:
                     break
 
 
@@ -565,7 +565,7 @@ async def test_live_rows_behind_stored_ones_that_nobody_reads_count_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ephemeral events wait whole: 250 clients held 1.3 GB of them."""
-    for module in ("app", "connection"):
+    for module in ("eviction", "connection"):
         monkeypatch.setattr(f"relay.server.{module}.MAX_UNREAD", 1_000_000)
     async with serving() as relay:
         visit, other = await relay.visit(), await relay.visit()
@@ -581,7 +581,7 @@ async def test_who_reads_slowly_is_not_closed_for_what_others_have_just_got(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With fresh connections again and again, nobody could read an answer for longer than 2 s."""
-    for module in ("app", "connection"):
+    for module in ("eviction", "connection"):
         monkeypatch.setattr(f"relay.server.{module}.MAX_UNREAD", 1_000_000)
     async with serving() as relay:
         slow, fresh = await relay.visit(), await relay.visit()
@@ -589,11 +589,11 @@ async def test_who_reads_slowly_is_not_closed_for_what_others_have_just_got(
         reads_slowly.outbox.hold(200_000)
         reads_slowly.unsent_since -= 3600.0
         reads_nothing.outbox.hold(1_000_000)
-        relay.server._make_room()
+        relay.server._unread._make_room()
         assert await slow.publishes(note("not closed")) == (True, "")
         assert await fresh.publishes(note("nor is this one yet")) == (True, "")
         reads_nothing.unsent_since -= 3.0
-        relay.server._make_room()
+        relay.server._unread._make_room()
         assert (await fresh.hears_all())[-1][0] == "closed"
         assert await slow.publishes(note("still open")) == (True, "")
 
@@ -603,7 +603,7 @@ async def test_who_has_read_everything_again_and_again_has_left_nothing_for_long
 ) -> None:
     """A reader of a busy stream was closed for what deaf ones of its address had: it was counted
     just after writes only."""
-    for module in ("app", "connection"):
+    for module in ("eviction", "connection"):
         monkeypatch.setattr(f"relay.server.{module}.MAX_UNREAD", 1_000_000)
     async with serving() as relay:
         reader, deaf = await relay.visit(), await relay.visit()
@@ -614,7 +614,7 @@ async def test_who_has_read_everything_again_and_again_has_left_nothing_for_long
             reads_all.outbox.held_bytes = 0
             reads_all.outbox.hold(250_000)
             reads_all.unsent_since -= 1.5
-        relay.server._make_room()
+        relay.server._unread._make_room()
         assert await reader.publishes(note("not closed")) == (True, "")
         assert await deaf.publishes(note("nor is this one, within the bounds")) == (True, "")
 
@@ -623,18 +623,18 @@ async def test_little_that_each_of_many_leaves_unread_counts_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """64 KiB of each of 5,000 connections were in no sum."""
-    for module in ("app", "connection"):
+    for module in ("eviction", "connection"):
         monkeypatch.setattr(f"relay.server.{module}.MAX_UNREAD", 1_000_000)
     async with serving() as relay:
         visits = [await relay.visit() for _ in range(30)]
         for each in relay.server.connections:
             each.outbox.hold(60_000)
-        assert relay.server._unsent._used == 0
+        assert relay.server._unread.unsent._used == 0
         for each in relay.server.connections:
             each.check()
             each.unsent_since -= 3.0
-        relay.server._make_room()
-        assert 0 < relay.server._unsent._used <= 1_000_000
+        relay.server._unread._make_room()
+        assert 0 < relay.server._unread.unsent._used <= 1_000_000
         assert await visits[-1].publishes(note("not closed")) == (True, "")
 
 
@@ -659,7 +659,7 @@ async def test_nothing_of_a_connection_that_has_ended_counts() -> None:
             each.check()
             each.closed_by_relay("another")
         assert relay.server._open_filters._used == 0
-        assert relay.server._unsent._used == 0
+        assert relay.server._unread.unsent._used == 0
 
 
 async def overwhelmed(relay: Relay) -> Visit:

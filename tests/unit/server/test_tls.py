@@ -58,7 +58,7 @@ class Secure:
         """Until the relay counts the unread bytes of no answer any more."""
         async with until("the relay forgets the sockets", ANSWER_S) as tries:
             async for _ in tries:
-                if not self.relay.server._answered:
+                if not self.relay.server._http_sockets.answered:
                     return
 
 
@@ -162,8 +162,8 @@ async def test_silent_sockets_are_closed_after_others_have_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """asyncio forgets what is behind a TLS transport that is closed twice, as aiohttp does."""
-    monkeypatch.setattr("relay.server.app._MAX_SILENT", 3)
-    monkeypatch.setattr("relay.server.app._CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr("relay.server.eviction._MAX_SILENT", 3)
+    monkeypatch.setattr("relay.server.eviction._CHECK_EVERY_S", 0.01)
     async with serving_tls() as secure, asyncio.timeout(ANSWER_S):
         assert (await secure.get())[0] == 200
         await secure.has_forgotten()
@@ -240,7 +240,7 @@ async def test_answers_that_are_not_read_are_dropped_oldest_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """asyncio counts no byte that TLS has given to the socket below it: a whole answer."""
-    monkeypatch.setattr("relay.server.app._MAX_UNREAD", 17 << 20)
+    monkeypatch.setattr("relay.server.eviction._MAX_UNREAD", 17 << 20)
     monkeypatch.setattr("relay.server.http.page", lambda *_: "x" * (16 << 20))
     async with serving_tls() as secure, asyncio.timeout(ANSWER_S):
         sockets = []
@@ -262,15 +262,15 @@ async def test_answers_that_are_not_read_are_dropped_oldest_first(
 async def test_a_fault_does_not_end_the_check_of_silent_sockets(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("relay.server.app._MAX_SILENT", 0)
-    monkeypatch.setattr("relay.server.app._CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr("relay.server.eviction._MAX_SILENT", 0)
+    monkeypatch.setattr("relay.server.eviction._CHECK_EVERY_S", 0.01)
     faults = [RuntimeError("a fault")]
 
-    def _drop_unread(_: object) -> None:
+    def drop_unread(_: object) -> None:
         if faults:
             raise faults.pop()
 
-    monkeypatch.setattr("relay.server.app.Server._drop_unread", _drop_unread)
+    monkeypatch.setattr("relay.server.eviction.HttpSockets.drop_unread", drop_unread)
     with caplog.at_level(logging.ERROR):
         async with serving() as relay, asyncio.timeout(ANSWER_S):
             reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)

@@ -1,0 +1,129 @@
+"""Which sockets are closed because all together hold too much: those that are not websockets, and
+those of clients that leave answers or rows unread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from relay.access.shares import Shares
+from relay.server.connection import MAX_UNREAD, Connection
+from relay.server.socket_input import SocketInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aiohttp import web
+
+_log = logging.getLogger(__name__)
+
+_CHECK_EVERY_S: Final = 1.0
+_MAX_SILENT: Final = 1024
+"""Most sockets that are not websockets. They do not count as connections, and stay open for 30 s
+without a request. When there are more, the oldest are closed, before file descriptors run out;
+those whose request is being answered are closed last."""
+_MAX_UNREAD: Final = 32 << 20
+"""Bytes of HTTP answers that clients have not read. When there are more, the sockets of the oldest
+are closed."""
+_MAKE_ROOM_S: Final = 0.05
+_PATIENCE_S: Final = 2.0
+"""How long a client may leave bytes unread while all leave too many."""
+
+
+class HttpSockets:
+    """Those that are not websockets."""
+
+    def __init__(self) -> None:
+        self.answered: dict[asyncio.Transport, None] = {}
+        """Open sockets that an HTTP answer was sent to, oldest first."""
+
+    async def watch(self, server: web.Server) -> None:
+        """Close those above the bounds, again and again."""
+        while True:
+            await asyncio.sleep(_CHECK_EVERY_S)
+            try:
+                self.drop_unread()
+                self._close_silent(server)
+            except Exception:  # or no bound would hold until a restart  # noqa: BLE001
+                _log.exception("the sockets without a websocket could not be checked")
+
+    def drop_unread(self) -> None:
+        """Close the sockets of the oldest unread answers above `_MAX_UNREAD`. Without this, a
+        client that does not read would keep its answer in memory indefinitely."""
+        unread = {each: each.get_write_buffer_size() for each in self.answered}
+        over = sum(unread.values()) - _MAX_UNREAD
+        for each, size in unread.items():
+            if over > 0 and size:
+                each.abort()  # `close` would wait until the client has read it
+                over -= size
+            if each.is_closing() and not each.get_write_buffer_size():
+                del self.answered[each]
+
+    def _close_silent(self, server: web.Server) -> None:
+        # `connections` is ordered by age. aiohttp offers no event for this.
+        silent = [
+            each
+            for each in server.connections
+            if isinstance(each, SocketInput) and not each.is_websocket
+        ]
+        silent.sort(key=lambda each: each.is_answered)
+        for each in silent[: max(0, len(silent) - _MAX_SILENT)]:
+            each.force_close()
+
+
+class UnreadRows:
+    """What the clients of all websockets leave unread."""
+
+    def __init__(self, connections: Iterable[Connection]) -> None:
+        """`connections`: all that are open, whenever it is iterated."""
+        self._connections = connections
+        self.unsent = Shares()
+        """By `Connection.counted_as`."""
+        self._due: asyncio.TimerHandle | None = None
+
+    def make_room_soon(self, seconds: float = _MAKE_ROOM_S) -> None:
+        """Not at once: it may be called while a row is delivered, and looks at all connections."""
+        loop, due = asyncio.get_running_loop(), self._due
+        if due is None or due.when() > loop.time() + seconds:
+            if due is not None:
+                due.cancel()
+            self._due = loop.call_later(seconds, self._make_room)
+
+    def _make_room(self) -> None:
+        """Close connections until what all have left unread is within the bounds.
+
+        `MAX_UNREAD` is for connections with unread bytes for longer than `_PATIENCE_S`, twice as
+        much for all. Closed first are those without a known key, of the addresses with most unread
+        bytes, the connection with most of them."""
+        self._due = None
+        unsent, now = self.unsent, perf_counter()
+        fresh, late = list[Connection](), list[Connection]()
+        of_address: Counter[str | None] = Counter()
+        for each in self._connections:
+            each.count_unsent(few=0)  # some have read it since
+            if each.unsent:
+                is_late = now - each.unsent_since > _PATIENCE_S
+                (late if is_late else fresh).append(each)
+                of_address[each.counted_as] += each.unsent
+
+        def rank(each: Connection) -> tuple[bool, int, float]:
+            return not each.is_known, of_address[each.counted_as], each.unsent
+
+        # A row for very many waits for those too who read it in a moment, and who reads slowly is
+        # not closed for what others have just got.
+        for each in fresh:
+            unsent.add(each.counted_as, -each.unsent)
+        for each in sorted(late, key=rank, reverse=True):
+            if unsent.has_room_for(each, MAX_UNREAD):
+                break
+            each.close_unread()
+        for each in sorted(fresh, key=rank):
+            has_room = unsent.has_room_for(each, 2 * MAX_UNREAD)
+            unsent.add(each.counted_as, each.unsent)
+            if not has_room:
+                each.close_unread()
+        if not all(unsent.has_room_for(each, MAX_UNREAD) for each in fresh):
+            self.make_room_soon(_PATIENCE_S)
