@@ -251,6 +251,29 @@ async def test_no_other_file_of_a_forgotten_session_brings_it_back_under_its_own
     assert not any(b"a.md" in event.raw for event in states)
 
 
+@pytest.mark.parametrize("layout", [(), ("--classic",)])
+@pytest.mark.parametrize("command", ["import", "follow --once"])
+async def test_no_fork_of_a_forgotten_session_brings_it_back(
+    rookery: Rookery, first: Machine, command: str, layout: tuple[str, ...]
+) -> None:
+    path = await begun(first)
+    copies = [json.loads(raw) for raw in a_session(first.work).splitlines()]
+    for fields in copies:
+        marked = {"sessionId": SESSION, "messageUuid": fields["uuid"]}
+        fields.update(sessionId="fork", forkedFrom=marked)
+    own = line(first.work, 4, "later", sessionId="fork", timestamp=in_a_minute())
+    fork = path.with_name("fork.jsonl")
+    args = [*command.split(), *layout, str(path.parent)]
+    await rook(first, "forget", SESSION, "--yes")
+    fork.write_bytes(b"".join(json.dumps(fields).encode() + b"\n" for fields in copies) + own)
+    _, err = await rook(first, *args)
+    assert err.count("session forget") == 2
+    notes = await stored(rookery, kinds=[1988])
+    assert {(note.d, note.content) for note in notes} == {("fork", "later")}
+    everything = await stored(rookery, kinds=[1988, 1989, 31988])
+    assert not any(b"a.md" in event.raw for event in everything)
+
+
 async def test_a_forgotten_session_can_be_stored_under_another_id(
     rookery: Rookery, first: Machine
 ) -> None:

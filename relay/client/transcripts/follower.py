@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from relay.client.transcripts.files import SessionFile
     from relay.client.transcripts.results import Delivered
+    from relay.client.transcripts.session_events import Copied
     from relay.client.transcripts.transcripts import Transcripts
     from relay.memory.transcripts.plan import Plan
 
@@ -130,12 +131,16 @@ class Follower:
             drafts = update.drafts
             if tail.origin is not None and tail.is_catching_up:
                 drafts = await self._transcripts.without_moved(drafts)
-            sent = await self._transcripts.deliver(drafts)
+            sent = await self._transcripts.deliver(drafts, self._copied(tail))
             sent.duplicates += len(update.drafts) - len(drafts) + update.known
             await asyncio.to_thread(tail.sent)
             self._report(Step(tail.path, session, update.change, update.lines, sent))
             if sent.stored or sent.queued or sent.duplicates:
                 await self._introduce(tail, session)
+
+    def _copied(self, tail: Tail) -> Mapping[str, Copied]:
+        """See `Tally`. Empty if the user gave it another id."""
+        return tail.tally.copied if self._plan.session in (None, tail.named) else {}
 
     async def _introduce(self, tail: Tail, session: str) -> None:
         """Publish the session state once there is a title. Not while offline: the relay may know
@@ -145,7 +150,7 @@ class Follower:
             with suppress(TimeoutError, PublishRefused):
                 async with asyncio.timeout(_INTRODUCE_S):
                     await self._transcripts.introduce(
-                        session, title, tail.base, self._plan, Status.IDLE
+                        session, title, tail.base, self._plan, Status.IDLE, self._copied(tail)
                     )
                 self._introduced.add(session)
 

@@ -9,20 +9,21 @@ from array import array
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.client.sync import items_of
 from relay.memory.secrets import SecretFilter
-from relay.memory.transcripts.lines import line_of
+from relay.memory.transcripts.lines import copied_from, inner, line_of, name_in
 from relay.memory.transcripts.stripping import ONLY_SECRETS, strip
 from relay.nostr import kinds
 from relay.nostr.event import id_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     from relay.client.transcripts.files import SessionFile
     from relay.memory.draft import Draft
+    from relay.memory.transcripts.lines import Fields
     from relay.memory.transcripts.plan import Plan
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
@@ -30,6 +31,23 @@ if TYPE_CHECKING:
 
 _TITLE: Final = 80
 """Characters."""
+_MAX_ORIGINS: Final = 16
+"""Sessions that lines of a file were copied from, of which the relay is asked: a fork has one.
+Lines that were copied from further ones are sent."""
+
+
+class Copied(NamedTuple):
+    """The lines of a file that were copied from one session."""
+
+    newest: int
+    """Date, seconds."""
+    written: int
+    """Date of the newest one that has the date of its original."""
+
+    def until(self, forgotten: int | None) -> int | None:
+        """Date of the newest line of the file that is forgotten, if what the session wrote until
+        `forgotten` is."""
+        return self.newest if forgotten is not None and self.written <= forgotten else forgotten
 
 
 @dataclass(slots=True)
@@ -47,12 +65,16 @@ class Tally:
     """See `Transcript.custom_title`."""
     secrets: int = 0
     """Lines of the file that hold what looks like a secret, and that stripping takes out."""
+    copied: dict[str, Copied] = field(default_factory=dict)
+    """By the session they were copied from."""
 
-    def add(self, raw: bytes, drafts: Iterable[Draft]) -> None:
+    def add(self, raw: bytes, drafts: Sequence[Draft]) -> None:
         self.lines += 1
         self.read += len(raw)
         if SecretFilter.finds_known(raw):  # a search of the raw line is fast, and finds too much
             self.secrets += bool(strip(line_of(0, raw), ONLY_SECRETS).stripped)
+        if b'"forkedFrom"' in raw and drafts:
+            self._add_copied(line_of(0, raw).fields or {}, drafts[-1].created_at)
         for draft in drafts:
             if draft.kind == kinds.SOURCE_DATA:
                 self.archive += 1
@@ -60,6 +82,16 @@ class Tally:
             self.notes += 1
             if not self.title and ["role", "user"] in draft.tags:
                 self.title = title_of(draft.content)
+
+    def _add_copied(self, fields: Fields, at: int) -> None:
+        origin = copied_from(fields)
+        if origin is None or (origin not in self.copied and len(self.copied) == _MAX_ORIGINS):
+            return
+        before = self.copied[origin].newest if origin in self.copied else 0
+        newest = max(before, at)
+        # Claude's SDK gives copies ids of their own, and the last one the time of the fork.
+        is_dated = name_in(fields, "uuid") == name_in(inner(fields, "forkedFrom"), "messageUuid")
+        self.copied[origin] = Copied(newest, newest if is_dated else before)
 
 
 def title_of(content: str) -> str:
@@ -97,13 +129,15 @@ class SessionEvents:
         self._signer = signer
         self._file = file
         self._plan = plan
+        self.copied: dict[str, Copied] = {}
+        """See `Tally`. `ids` and `events` add to it, before they yield an event of the line."""
         self.tally = Tally()
         """Counts of the last pass of `ids` or `events`."""
 
     def ids(self) -> SessionIds:
         """A pass without signing."""
         ids = SessionIds()
-        self.tally = Tally()
+        self.tally = Tally(copied=self.copied)
         for draft in self._drafts(self.tally):
             ids.sessions.add(draft.d)
             ids.times.append(draft.created_at)
@@ -132,7 +166,7 @@ class SessionEvents:
 
     def events(self, wanted: Collection[bytes] | None) -> Iterator[Event]:
         """A pass that signs the wanted events; None: all."""
-        self.tally = Tally()
+        self.tally = Tally(copied=self.copied)
         for draft in self._drafts(self.tally):
             if wanted is None or self.id_of(draft) in wanted:
                 yield self._signer.sign(*draft)

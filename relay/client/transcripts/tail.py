@@ -129,6 +129,11 @@ class Tail:
         return self._converter.session
 
     @property
+    def named(self) -> str:
+        """The session that its lines name, else its file name."""
+        return self._opening.session or self.path.stem
+
+    @property
     def base(self) -> str:
         """Working folder; empty while unknown."""
         return self._opening.base or ""

@@ -9,6 +9,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from relay.client.bulk_publish import async_iter
@@ -60,10 +61,12 @@ if TYPE_CHECKING:
         Callable,
         Collection,
         Iterator,
+        Mapping,
         Sequence,
     )
 
     from relay.client.transcripts.files import SessionFile
+    from relay.client.transcripts.session_events import Copied
     from relay.memory.transcripts.plan import StoredThread
     from relay.memory.transcripts.stripping import Stripping
     from relay.nostr.event import Event
@@ -184,6 +187,8 @@ class Transcripts(TranscriptsReader):
         if (stored := await self.thread_of(session, plan.group)) is not None:
             plan = replace(plan, layout=Layout.CLASSIC, stored=stored)
         session_events = SessionEvents(file, self._signer, plan)
+        is_chosen = self._named_by(session) != file.session  # by the user
+        copied = {} if is_chosen else session_events.copied
         compared = await self._compared(session_events, session)
         if stored is not None:
             compared = compared.beside(stored.notes)
@@ -193,7 +198,7 @@ class Transcripts(TranscriptsReader):
             events = session_events.events(compared.missing)
             async with (
                 aclosing(_ahead(events, lambda: on_progress(session_events.tally.read))) as ahead,
-                aclosing(self._not_forgotten(ahead, sent)) as left,
+                aclosing(self._not_forgotten(ahead, sent, copied)) as left,
             ):
                 # The first event alone: a key without permission gets one refusal instead of one
                 # per line.
@@ -203,7 +208,8 @@ class Transcripts(TranscriptsReader):
                     # Before the other lines: an interrupted import may go on in another directory.
                     title = await asyncio.to_thread(session_events.title)
                     with suppress(PublishRefused):  # the session is imported anyway
-                        await self.introduce(session, title, file.opening.base or "", plan)
+                        cwd = file.opening.base or ""
+                        await self.introduce(session, title, cwd, plan, copied=copied)
                     await self._send(left, sent)
         tally = session_events.tally
         on_progress(tally.read)
@@ -244,15 +250,19 @@ class Transcripts(TranscriptsReader):
             return plan
         return replace(plan, max_event=most - len('["EVENT",]'))
 
-    async def deliver(self, drafts: Sequence[Draft]) -> Delivered:
-        """Send lines of a running session; queued on disk while offline (with a folder).
+    async def deliver(
+        self, drafts: Sequence[Draft], copied: Mapping[str, Copied] = MappingProxyType({})
+    ) -> Delivered:
+        """Send lines of a running session; queued on disk while offline (with a folder). `copied`:
+        see `Tally`.
 
         Raises PublishRefused if the relay accepts nothing from this key.
         """
         done = Delivered()
         if self.is_online:  # else they are queued, and looked at before they are sent
             try:
-                drafts = [line async for line in self._not_forgotten(async_iter(drafts), done)]
+                left = self._not_forgotten(async_iter(drafts), done, copied)
+                drafts = [line async for line in left]
             except ClientError:
                 done = Delivered()
         forgotten = done.forgotten
@@ -300,13 +310,21 @@ class Transcripts(TranscriptsReader):
         return draft_at
 
     async def introduce(
-        self, session: str, title: str, cwd: str, plan: Plan, status: Status = Status.DONE
+        self,
+        session: str,
+        title: str,
+        cwd: str,
+        plan: Plan,
+        status: Status = Status.DONE,
+        copied: Collection[str] = (),
     ) -> None:
-        """Publish the state of a session unless there is one; of one that was forgotten without
-        the title, which may be of its lines. Raises PublishRefused."""
+        """Publish the state of a session unless there is one; if it or a session it was `copied`
+        from was forgotten, without the title, which may be of those lines. Raises
+        PublishRefused."""
         hides = Part.MACHINE in plan.stripping.parts
         if await self._last_state(session) is None:
-            if not self._uses_envelopes and await self._forgotten_until(session) is not None:
+            asks = not self._uses_envelopes
+            if asks and await self._forgotten_until(session, *copied) is not None:
                 title = ""
             state = SessionState(
                 session,
@@ -343,10 +361,10 @@ class Transcripts(TranscriptsReader):
     def _state_address(self, session: str) -> str:
         return str(Address(self.pubkey, kinds.SESSION_STATE, session))
 
-    async def _forgotten_until(self, session: str) -> int | None:
-        """Date of the newest request to delete this key's state of a session, or of the one that
-        its file names (`note_renamed`): `forget` sends one. Raises QueryClosed, Unanswered."""
-        ids = {session, self._named_by(session)}
+    async def _forgotten_until(self, *sessions: str) -> int | None:
+        """Date of the newest request to delete this key's state of one of the sessions, or of one
+        that its file names (`note_renamed`): `forget` sends one. Raises QueryClosed, Unanswered."""
+        ids = {*sessions, *map(self._named_by, sessions)}
         wanted = {
             "kinds": [kinds.DELETION],
             "authors": [self.pubkey],
@@ -363,17 +381,21 @@ class Transcripts(TranscriptsReader):
         return max((deletion.created_at for deletion in found), default=None)
 
     async def _not_forgotten(
-        self, lines: AsyncIterable[Line], done: Delivered
+        self, lines: AsyncIterable[Line], done: Delivered, copied: Mapping[str, Copied]
     ) -> AsyncGenerator[Line]:
-        """Lines written after their session was forgotten; the others are counted. Those for
-        envelopes are all left: the question would name their session. Raises QueryClosed,
-        Unanswered."""
+        """Lines written after their session was forgotten, and the one that they were `copied`
+        from; the others are counted. Those for envelopes are all left: the question would name
+        their session. Raises QueryClosed, Unanswered."""
         until: dict[str, int | None] = {}
+        asks = not self._uses_envelopes
         async for line in lines:
-            if line.d not in until:  # a line may name another session than its file
-                asks = not self._uses_envelopes
-                until[line.d] = await self._forgotten_until(line.d) if asks else None
-            if _is_after(line, until[line.d]):
+            origins: dict[str, Copied] = dict(copied)  # a thread may add to it
+            for id_ in (line.d, *origins):  # a line may name another session than its file
+                if id_ not in until:
+                    until[id_] = await self._forgotten_until(id_) if asks else None
+            if _is_after(line, until[line.d]) and all(
+                _is_after(line, each.until(until[id_])) for id_, each in origins.items()
+            ):
                 yield line
             else:
                 done.forgotten += 1

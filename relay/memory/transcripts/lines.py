@@ -117,6 +117,12 @@ def session_of(fields: Fields) -> str | None:
     return name_in(fields, "sessionId")
 
 
+def copied_from(fields: Fields) -> str | None:
+    """The session that the line is a copy of: a fork's file begins with copies. None also for
+    those of earlier versions of the coding agent, which do not say so."""
+    return name_in(inner(fields, "forkedFrom"), "sessionId")
+
+
 def inner(fields: Fields, name: str) -> Fields:
     """A field that is an object; empty for any other value."""
     value = fields.get(name)

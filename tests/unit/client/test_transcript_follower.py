@@ -242,7 +242,11 @@ def test_an_unchanged_file_is_not_opened(path: Path) -> None:
 
 @asynccontextmanager
 async def follower(
-    fake: FakeRelay, path: Path, steps: list[Step], folder: Path | None = None
+    fake: FakeRelay,
+    path: Path,
+    steps: list[Step],
+    folder: Path | None = None,
+    plan: Plan | None = None,
 ) -> AsyncIterator[Follower]:
     """One run of a program."""
     client = Client(
@@ -250,7 +254,7 @@ async def follower(
     )
     places = path.parent.parent / "places" if path.suffix else path.parent / "places"
     async with client, Transcripts(client, robot, folder=folder) as memory:
-        yield Follower(memory, path, Plan(), places, steps.append)
+        yield Follower(memory, path, plan or Plan(), places, steps.append)
 
 
 def ids(fake: FakeRelay) -> set[str]:
@@ -378,6 +382,40 @@ async def test_lines_queued_before_their_session_was_forgotten_are_not_sent(
         assert await following._transcripts.waiting() == 0
     assert {event.content for event in fake.events if event.kind == 1988} == {"later"}
     assert not any(b"line 0" in event.raw for event in fake.events)
+
+
+@pytest.mark.parametrize("lines", [1, 100])
+async def test_what_a_followed_fork_copied_from_a_forgotten_session_is_not_sent(
+    fake: FakeRelay, path: Path, lines: int
+) -> None:
+    """A hundred lines go another way."""
+    steps: list[Step] = []
+    until = max(event.created_at for event in told(LINES[0]))
+    fake.events.append(robot.sign(5, [["a", f"31988:{robot.pubkey}:tea"]], "", until))
+    for each in range(lines):
+        write(path, line(message=f"copy {each}", sessionId="fork", forkedFrom={"sessionId": "tea"}))
+    later = "2026-12-09T20:43:35.675Z"
+    async with follower(fake, path, steps) as following:
+        await following.poll()
+        write(path, line(message="own", sessionId="fork", timestamp=later))
+        await following.poll()
+    write(path, line(message="later", sessionId="fork", timestamp=later))
+    async with follower(fake, path, steps) as following:
+        await following.poll()
+    found = [step.sent for step in steps if step.sent is not None]
+    assert [(each.forgotten, each.stored) for each in found] == [(2 * lines, 0), (0, 2), (0, 2)]
+    notes = [event.content for event in fake.events if event.kind == 1988]
+    assert notes == ["own", "later"]
+    assert not any(b"copy 0" in event.raw for event in fake.events)
+
+
+async def test_a_fork_is_followed_whole_under_another_id(fake: FakeRelay, path: Path) -> None:
+    until = max(event.created_at for event in told(LINES[0]))
+    fake.events.append(robot.sign(5, [["a", f"31988:{robot.pubkey}:tea"]], "", until))
+    write(path, line(message="copy", sessionId="fork", forkedFrom={"sessionId": "tea"}))
+    async with follower(fake, path, [], plan=Plan("again")) as following:
+        await following.poll()
+    assert {event.d for event in fake.events if event.kind == 1988} == {"again"}
 
 
 async def test_a_rewritten_file_is_reported_and_sent(fake: FakeRelay, path: Path) -> None:

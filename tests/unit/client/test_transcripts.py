@@ -382,6 +382,133 @@ async def test_messages_are_ordered_and_can_start_after_one(fake: FakeRelay) -> 
         assert behind == notes[3:]
 
 
+FORGOTTEN_AT = 1_780_000_000
+BEFORE, AFTER = "2026-02-09T20:43:35.675Z", "2026-06-09T20:43:35.675Z"
+
+
+def forgotten(session: str) -> Event:
+    return robot.sign(5, [["a", f"31988:{robot.pubkey}:{session}"]], "", FORGOTTEN_AT)
+
+
+def said(number: int, at: str, **fields: Any) -> bytes:
+    return line(message=f"turn {number}", uuid=f"u{number}", timestamp=at, **fields)
+
+
+def copy(number: int, at: str) -> bytes:
+    """As `claude --fork-session` and `/branch` begin the new session's file."""
+    marked = {"sessionId": "tea", "messageUuid": f"u{number}"}
+    return said(number, at, sessionId="fork", forkedFrom=marked)
+
+
+OWN = said(9, "2026-07-09T20:43:35.675Z", sessionId="fork")
+TITLED = b'{"type":"custom-title","customTitle":"turn 1 (Branch)","sessionId":"fork"}\n'
+
+
+def turns(fake: FakeRelay) -> list[str]:
+    """What was stored, in order: only lines with notes are dated."""
+    return [event.content for event in of(fake, 1988) if not event.content.startswith("{")]
+
+
+async def test_what_a_fork_copied_from_a_forgotten_session_is_not_sent(
+    fake: FakeRelay, file: Path
+) -> None:
+    fake.events.append(forgotten("tea"))
+    put(file, copy(1, BEFORE) + copy(2, BEFORE) + TITLED + OWN)
+    async with transcripts(fake) as memory:
+        result = await memory.import_file(file)
+        assert (result.session, result.forgotten, result.stored) == ("fork", 6, 2)
+        again = await memory.import_file(file)
+        assert (again.forgotten, again.stored, again.duplicates) == (6, 0, 2)
+    assert turns(fake) == ["turn 9"]
+    everything = b"".join(event.raw for event in of(fake, 1988, 1989, 31988))
+    assert b"turn 1" not in everything
+    assert b"turn 2" not in everything
+
+
+async def test_what_a_fork_copied_from_later_lines_is_sent(fake: FakeRelay, file: Path) -> None:
+    fake.events.append(forgotten("tea"))
+    put(file, copy(1, BEFORE) + copy(2, AFTER) + OWN)
+    async with transcripts(fake) as memory:
+        assert (await memory.import_file(file)).forgotten == 2
+    assert turns(fake) == ["turn 2", "turn 9"]
+
+
+async def test_what_a_fork_said_before_its_origin_was_forgotten_is_sent(
+    fake: FakeRelay, file: Path
+) -> None:
+    fake.events.append(forgotten("tea"))
+    own = said(3, "2026-03-09T20:43:35.675Z", sessionId="fork")
+    put(file, copy(1, BEFORE) + own)
+    async with transcripts(fake) as memory:
+        assert (await memory.import_file(file)).forgotten == 2
+    assert turns(fake) == ["turn 3"]
+
+
+@pytest.mark.parametrize(
+    ("dates", "left"),
+    [
+        ((BEFORE, BEFORE, AFTER), ["turn 9"]),
+        ((AFTER,), ["turn 9"]),
+        ((BEFORE, AFTER, AFTER), ["turn 1", "turn 2", "turn 9"]),
+    ],
+)
+async def test_the_last_line_that_a_fork_of_the_sdk_copied_is_as_old_as_the_one_before(
+    fake: FakeRelay, file: Path, dates: tuple[str, ...], left: list[str]
+) -> None:
+    """`fork_session` gives it the time of the fork, and each line another uuid."""
+    fake.events.append(forgotten("tea"))
+    copies = (copy(at, date) for at, date in enumerate(dates))
+    put(file, b"".join(copies).replace(b'"uuid":"u', b'"uuid":"other-') + OWN)
+    async with transcripts(fake) as memory:
+        await memory.import_file(file)
+    assert turns(fake) == left
+
+
+async def test_a_fork_can_be_stored_whole_under_another_id(fake: FakeRelay, file: Path) -> None:
+    fake.events.append(forgotten("tea"))
+    put(file, copy(1, BEFORE) + OWN)
+    async with transcripts(fake) as memory:
+        result = await memory.import_file(file, "again")
+    assert (result.forgotten, turns(fake)) == (0, ["turn 1", "turn 9"])
+
+
+async def test_a_fork_that_takes_another_id_in_its_folder_is_a_fork(
+    fake: FakeRelay, file: Path
+) -> None:
+    fake.events.append(forgotten("tea"))
+    put(file, copy(1, BEFORE) + OWN)
+    async with transcripts(fake) as memory:
+        memory.note_renamed("folder/fork", "fork")
+        result = await memory.import_file(file, "folder/fork")
+    assert (result.forgotten, turns(fake)) == (2, ["turn 9"])
+
+
+async def test_a_relay_is_asked_of_the_sessions_that_were_copied_alone(
+    fake: FakeRelay, file: Path
+) -> None:
+    async def asked(data: bytes) -> set[str]:
+        fake.events.clear()
+        fake.seen.clear()
+        put(file, data)
+        async with transcripts(fake) as memory:
+            assert (await memory.import_file(file)).forgotten == 0
+        filters = [filter_ for frame in fake.verbs("REQ") for filter_ in frame[2:]]
+        return {address for each in filters for address in each.get("#a", ())}
+
+    def of_state(session: str) -> str:
+        return f"31988:{robot.pubkey}:{session}"
+
+    told = b'a line says {"forkedFrom": {"sessionId": "tea"}}, and is no copy'
+    assert await asked(line(message=told.decode())) == {of_state(SESSION)}
+    assert await asked(line(toolUseResult={"forkedFrom": "tea"})) == {of_state(SESSION)}
+    assert await asked(copy(1, BEFORE) + OWN) == {of_state("fork"), of_state("tea")}
+    several = [
+        said(each, BEFORE, sessionId="fork", forkedFrom={"sessionId": f"tea-{each}"})
+        for each in range(40)
+    ]
+    assert len(await asked(b"".join(several))) == 1 + 16, "a file cannot ask for any number"
+
+
 @pytest.mark.proves("D-28")
 async def test_usage_is_the_last_account(fake: FakeRelay) -> None:
     fake.events += EVENTS
