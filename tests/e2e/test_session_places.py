@@ -274,6 +274,21 @@ async def test_no_fork_of_a_forgotten_session_brings_it_back(
     assert not any(b"a.md" in event.raw for event in everything)
 
 
+@pytest.mark.parametrize("layout", [(), ("--classic",)])
+async def test_a_fork_that_is_stored_already_is_named(
+    rookery: Rookery, first: Machine, layout: tuple[str, ...]
+) -> None:
+    path = await begun(first)
+    fork = path.with_name("fork.jsonl")
+    fork.write_bytes(a_session(first.work).replace(SESSION.encode(), b"fork"))
+    await rook(first, "import", *layout, str(fork))
+    _, err = await rook(first, "forget", SESSION, "--yes")
+    assert err == (
+        "fork holds lines of this session and of another, and stays: `rookery session forget fork`"
+        " deletes it\n"
+    )
+
+
 async def test_a_forgotten_session_can_be_stored_under_another_id(
     rookery: Rookery, first: Machine
 ) -> None:

@@ -10,26 +10,28 @@ from relay.cli.humanize import counted
 from relay.cli.options import Server, client_options, confirm, print_json, printable
 from relay.cli.session.common import of_session, on_relay, session_argument
 from relay.client.transcripts import NoSession
-from relay.memory.transcripts.lines import session_of
+from relay.memory.transcripts.lines import copied_from, name_in, session_of
 from relay.nostr import kinds
 from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Iterable, Iterator
 
     from relay.client.transcripts import Transcripts
+    from relay.memory.transcripts.lines import Fields
     from relay.nostr.event import Event
 
-_KINDS: Final = (
-    kinds.CONVERSATION_NOTE,
-    kinds.SOURCE_DATA,
-    kinds.SESSION_STATE,
-    kinds.RUN_CONFIGURATION,
-)
+_LINES: Final = (kinds.CONVERSATION_NOTE, kinds.SOURCE_DATA)
+_KINDS: Final = (*_LINES, kinds.SESSION_STATE, kinds.RUN_CONFIGURATION)
 _SUB_AGENT: Final = "agent-"
 """How the files of sub-agents, and so their ids, begin."""
 _FEW: Final = 20
 """Newest lines that are looked at: of a long line, one event of many names the session."""
+_LOOKED_AT: Final = 4
+"""Seconds of a session in which copies of its lines are looked for: a fork has all lines from the
+first one on, or up to the last one."""
+_PER_SECOND: Final = 100
+"""Events."""
 
 
 @click.command("forget", epilog="Example: rookery session forget 7f3c")
@@ -38,12 +40,13 @@ _FEW: Final = 20
 @client_options
 def forget_command(session: str, server: Server, *, yes: bool, as_json: bool) -> None:
     """Delete the lines, notes and state of a session that this key stored (NIP-09), and what its
-    sub-agents wrote.
+    sub-agents wrote. Forks of it, which begin with copies of its lines, stay and are named.
 
     What was written of it until now is not sent again under this id by this key: not by a later
     import or follow, from another folder or in another layout, and not by one that waits for the
-    relay. Nor is a second file of the session, to which a folder gives another id. Lines written
-    later are sent: end a follow first. Envelopes (--pns) stay, and import --pns makes new ones.
+    relay. Nor is a second file of the session, to which a folder gives another id, or what a fork
+    copied of it. Lines written later are sent: end a follow first. Envelopes (--pns) stay, and
+    import --pns makes new ones.
     """
 
     async def work(transcripts: Transcripts) -> tuple[dict[str, int], list[str]]:
@@ -62,6 +65,8 @@ def forget_command(session: str, server: Server, *, yes: bool, as_json: bool) ->
                 shared.append(other)
             else:
                 files[other] = found
+        shared += await _forks_of(transcripts, id_, events)
+        shared = sorted({*shared} - files.keys())
         if not yes:
             number = sum(map(len, files.values()))
             what = f"{counted(number, 'event')} of session {', '.join(map(printable, files))}"
@@ -108,7 +113,32 @@ async def _others_naming(transcripts: Transcripts, session: str) -> AsyncIterato
                 yield id_
 
 
+async def _forks_of(transcripts: Transcripts, session: str, events: Iterable[Event]) -> set[str]:
+    """This key's other sessions that hold copies of lines of this one: those that say so, and, of
+    earlier versions of the coding agent, those of the same id. `events`: of this session."""
+    own = [(event, line) for event, line in _lines_in(events) if copied_from(line) is None]
+    uuids = {uuid for _, line in own if (uuid := name_in(line, "uuid")) is not None}
+    times = sorted({event.created_at for event, _ in own})
+    if not times:
+        return set()
+    some = {times[(len(times) - 1) * each // (_LOOKED_AT - 1)] for each in range(_LOOKED_AT)}
+    wanted = {"kinds": [*_LINES], "authors": [transcripts.pubkey], "limit": _PER_SECOND}
+    found = await transcripts.read(*({**wanted, "since": at, "until": at} for at in some))
+    return {
+        event.d
+        for event, line in _lines_in(found)
+        if copied_from(line) == session or name_in(line, "uuid") in uuids
+    }
+
+
 def _named_in(events: Iterable[Event]) -> set[str]:
     """The sessions that whole lines in these events name."""
-    lines = (object_in(event.tag("source-data") or "") for event in events)
-    return {named for line in lines if line is not None and (named := session_of(line))}
+    return {named for _, line in _lines_in(events) if (named := session_of(line))}
+
+
+def _lines_in(events: Iterable[Event]) -> Iterator[tuple[Event, Fields]]:
+    """Those that are whole."""
+    for event in events:
+        line = object_in(event.tag("source-data") or "")
+        if line is not None:
+            yield event, line

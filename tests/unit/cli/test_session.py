@@ -286,6 +286,48 @@ async def test_a_session_is_forgotten_whole_and_no_other(
     assert "no session nope is readable" in capsys.readouterr().err
 
 
+def said(number: int, session: str, minute: int = 43, **fields: Any) -> bytes:
+    time = f"2026-02-09T20:{minute}:{number:02}.000Z"
+    fields = {"uuid": f"u{number}", "sessionId": session, "timestamp": time, **fields}
+    return line(message=f"turn {number}", **fields)
+
+
+def copy(number: int, session: str, origin: str, **fields: Any) -> bytes:
+    marked = {"sessionId": origin, "messageUuid": f"u{number}"}
+    return said(number, session, forkedFrom=marked, **fields)
+
+
+async def test_forks_that_hold_copies_of_what_is_forgotten_are_named(
+    relay: FakeRelay, rookery: Rookery, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turns = range(60)
+    files = {
+        "tea": [said(each, "tea") for each in turns],
+        "branch": [copy(each, "branch", "tea") for each in turns[:2]],
+        "earlier": [said(each, "earlier") for each in turns],
+        "of-branch": [copy(each, "of-branch", "branch") for each in turns[:2]],
+        "of-sdk": [copy(each, "of-sdk", "tea", uuid=f"new-{each}") for each in turns[:2]],
+        "beside": [said(each, "beside").replace(b'"u', b'"other-') for each in turns],
+    }
+    for name, lines in files.items():
+        put(tmp_path / f"{name}.jsonl", b"".join(lines) + said(5, name, 44, uuid=name))
+    assert await rookery("import", *(str(tmp_path / f"{name}.jsonl") for name in files)) == 0
+    capsys.readouterr()
+    relay.seen.clear()
+    assert await rookery("forget", "tea", "--yes", "--json") == 0
+    left = ["branch", "earlier", "of-branch", "of-sdk"]
+    assert json.loads(capsys.readouterr().out)["left"] == left
+    assert len(relay.verbs("REQ")) < 20, "not one for each line"
+    assert await rookery("forget", "of-branch", "--yes") == 0
+    assert capsys.readouterr().err == "", "what it copied is not its own"
+    assert await rookery("forget", "earlier", "--yes") == 0
+    assert capsys.readouterr().err.splitlines() == [
+        f"{each} holds lines of this session and of another, and stays:"
+        f" `rookery session forget {each}` deletes it"
+        for each in ("branch", "of-branch", "tea")
+    ]
+
+
 @pytest.mark.parametrize("answer", [b"n\n", b"", b"\xff\n"])
 async def test_without_a_yes_a_session_is_not_forgotten(
     relay: FakeRelay,
