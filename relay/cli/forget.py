@@ -21,7 +21,7 @@ from relay.client.settings import Actor
 from relay.errors import UserError
 from relay.files import given_content, replace_file
 from relay.nostr import kinds
-from relay.nostr.event import is_hex64
+from relay.nostr.event import address_of, is_hex64
 from relay.nostr.keys import npub
 from relay.nostr.nip09 import address_tags
 
@@ -193,14 +193,27 @@ async def _whole(
 
 async def _addresses(client: Client, author: str, tags: list[list[str]]) -> list[list[str]]:
     """For the older versions of the events: whoever has one could send it again. None are named
-    beside events of other groups, since who reads one would learn of the others."""
-    ids = [value for name, value in tags if name == "e"]
-    if not ids:
-        return []
-    found = await client.query({"ids": ids, "authors": [author], "limit": len(ids)})
-    if len({event.tag("h") for event in found}) > 1:
-        return []
-    return [tag for tag in address_tags(found) if tag not in tags]
+    beside events of other groups, since who reads one would learn of the others. Raises UserError
+    if one that was given would be."""
+    filters: list[dict[str, object]] = []
+    if ids := [value for name, value in tags if name == "e"]:
+        filters.append({"ids": ids, "authors": [author], "limit": len(ids)})
+    given = [address_of(value) for name, value in tags if name == "a"]
+    ds: dict[int, list[str]] = {}
+    for address in given:
+        if address is not None and address.pubkey == author:
+            ds.setdefault(address.kind, []).append(address.d)
+    for kind, named in ds.items():
+        filters.append({"kinds": [kind], "authors": [author], "#d": named})
+    found = [event for each in filters for event in await client.query(each)]
+    if len({event.tag("h") for event in found}) <= 1:
+        return [tag for tag in address_tags(found) if tag not in tags]
+    if given:
+        raise UserError(
+            "the events are of different groups, or some of none: delete them one at a time, since"
+            " the members of one group would read the addresses of the others"
+        )
+    return []
 
 
 async def _receipt(client: Client, key: SecretKey, request: str) -> tuple[Event, Erasure]:

@@ -370,13 +370,10 @@ def forget(key: Key, owners: tuple[str, ...], server: Server, *, as_json: bool) 
         if not is_owner:
             return deleted, [], [] if deleted else left
         asked = [event for event in left if event.d.startswith(AGENT)]
-        for author in sorted({event.pubkey for event in asked}):
-            records = [event for event in asked if event.pubkey == author]
+        for event in asked:
             # By address too: the agent may have a version that waits for the relay.
-            named = [*(["e", event.id] for event in records), *address_tags(records)]
-            await client.send(
-                kinds.DELETION, "", [*named, ["k", str(kinds.APP_DATA)], ["p", author]]
-            )
+            named = [["e", event.id], *address_tags([event]), ["k", str(event.kind)]]
+            await client.send(kinds.DELETION, "", [*named, ["p", event.pubkey]])
         return deleted, asked, [event for event in left if event not in asked]
 
     deleted, asked, left = with_settings(Actor.USER, server, work)

@@ -247,9 +247,9 @@ class SnowclawRecords(MemoryClient):
 
     async def _obey(self, events: Iterable[Event]) -> None:
         """Delete what owners ask to have deleted. Raises ClientError."""
-        drafts = [self._working_copy.asked_to_forget(event) for event in events]
+        drafts = [d for event in events for d in self._working_copy.asked_to_forget(event)]
         # Signed without a note of it: it is for the unsaved changes of before, too.
-        asked = [self._signer.sign(*draft) for draft in drafts if draft is not None]
+        asked = [self._signer.sign(*draft) for draft in drafts]
         if not asked:
             return
         async with self._obeying:

@@ -127,6 +127,20 @@ async def test_no_older_version_of_a_forgotten_record_comes_back(rookery: Rooker
         assert (await wire.publish(older))[0] is False
 
 
+async def test_no_address_is_named_beside_events_of_a_group(rookery: Rookery) -> None:
+    """The group reads the kind 5 that deleted one of its events."""
+    now = int(time.time())
+    said = cast.owner.sign(9, [["h", "tea"]], "hello", now)
+    note = cast.owner.sign(30_078, [["d", "x:y"]], "private", now)
+    await rookery.store(cast.owner.sign(9007, [["h", "tea"]], "", now), said, note)
+    address = f"30078:{cast.owner.pubkey}:x:y"
+    code, text = await forget(rookery, cast.owner, said.id, address)
+    assert (code, "delete them one at a time" in text) == (1, True), text
+    for targets in ([said.id], [note.id, address]):
+        code, text = await forget(rookery, cast.owner, *targets)
+        assert code == 0, text
+
+
 @pytest.mark.proves("N62-04")
 async def test_who_vanishes_gets_a_receipt(rookery: Rookery) -> None:
     now = int(time.time())

@@ -18,6 +18,7 @@ from relay.memory.fence import fence_head
 from relay.memory.snowclaw.context import Section
 from relay.nostr.filters import Filter
 from relay.nostr.keys import SecretKey
+from relay.nostr.nip09 import address_tags
 from relay.nostr.nip59 import opened, unsigned, wrapped
 from tests import cast
 from tests.golden import document
@@ -437,6 +438,44 @@ async def test_an_owner_clears_memory_with_their_own_key(tmp_path: Path, session
         async with Snowclaw(rookery.url, robot, owner.npub) as claw:
             await claw.start()
             assert claw.group("tea") is not None
+
+
+@pytest.mark.proves("S-25")
+@pytest.mark.parametrize("asks", ["for each", "for all at once"])
+async def test_no_member_learns_by_a_deletion_that_there_was_a_private_note(
+    tmp_path: Path, session: Session, asks: str
+) -> None:
+    """All that it deleted was named in one kind 5, which the group read for its record."""
+    robot, alice, owner = cast.robot, cast.alice, cast.owner
+    async with served(tmp_path / "relay") as rookery:
+        await with_groups(rookery, session, {"tea": [robot, alice]})
+        async with Snowclaw(rookery.url, robot, owner.npub) as claw:
+            claw.note_user(alice.npub, "of the group", group="tea")
+            await claw.flush()
+            await claw.annotate_privately(alice.npub, "for the owner")
+        async with Client(rookery.url, robot) as client:
+            stored = await client.query({"kinds": [30078]})
+        assert len(stored) == 2
+        deletions: dict[str, Any] = {"kinds": [5], "authors": [robot.pubkey]}
+        if asks == "for each":
+            await session(rookery, owner, "memory", "forget", alice.npub)
+            deletions["authors"].append(owner.pubkey)
+        else:
+            names = [tag for e in stored for tag in (["e", e.id], *address_tags([e]))]
+            async with Client(rookery.url, owner) as client:
+                await client.send(5, "", [*names, ["k", "30078"], ["p", robot.pubkey]])
+        async with Snowclaw(rookery.url, robot, owner.npub) as claw:
+            await claw.start()
+            assert claw.user(alice.npub) is None
+        async with Client(rookery.url, robot) as client:
+            assert await client.query({"kinds": [30078]}) == []
+        async with Client(rookery.url, alice) as client:
+            read = await client.query(deletions)
+        assert {value for e in read for value in e.tag_values("a")} == {
+            f"30078:{robot.pubkey}:{ALICE}"
+        }
+        (private,) = (event for event in stored if event.d != ALICE)
+        assert not any(private.id in e.tag_values("e") for e in read)
 
 
 @pytest.mark.proves("S-17", "S-28", "S-33")

@@ -201,17 +201,19 @@ class WorkingCopy:
                 self.config = self.config.after(stored)
         return bool(removed)
 
-    def asked_to_forget(self, request: Event) -> Draft | None:
-        """The kind 5 that an owner asks the agent for, by one that names its records: a relay lets
-        only their author delete them. None: it asks for nothing.
+    def asked_to_forget(self, request: Event) -> list[Draft]:
+        """The kinds 5 that an owner asks the agent for, by one that names its records: a relay lets
+        only their author delete them. Empty: it asks for nothing.
 
-        Dated as the request, it is for no later note, and it is the same one on each machine.
+        Dated as the request, they are for no later note. Of a request for several records each
+        names one: who reads a record would learn of the others. They are the same on each machine
+        and at each start, whatever is known there.
         """
         is_request = request.kind == kinds.DELETION and request.pubkey in self.owners
         if not is_request or request.pubkey == self.agent:
-            return None
+            return []
         addresses = [
-            value
+            ["a", value]
             for value in request.tag_values("a")
             if (named := address_of(value)) is not None
             and (named.pubkey, named.kind) == (self.agent, kinds.APP_DATA)
@@ -219,12 +221,11 @@ class WorkingCopy:
         ]
         # By id alone it may be of somebody else's events too.
         known = {each.id for each in self.index.events() if each.pubkey == self.agent}
-        ids = [each for each in request.tag_values("e") if addresses or each in known]
-        if not ids and not addresses:
-            return None
-        tags = [*(["e", each] for each in ids), *(["a", each] for each in addresses)]
+        ids = [["e", each] for each in request.tag_values("e") if addresses or each in known]
+        one = len(addresses) == 1
+        names = [[*ids, *addresses]] if one else [[each] for each in (*addresses, *ids)]
         kind = ["k", str(kinds.APP_DATA)]
-        return Draft(kinds.DELETION, [*tags, kind], "", request.created_at)
+        return [Draft(kinds.DELETION, [*each, kind], "", request.created_at) for each in names]
 
     def remember_key(self, key: str) -> None:
         """Remember a full public key. `key`: see `hex_of`."""

@@ -208,26 +208,42 @@ def test_an_owner_may_ask_for_records_of_the_agent_and_nobody_else_may() -> None
     kept = config("global", {}), record("snowclaw:core:pin"), record(TEA, by=rover)
     book = working_copy(at_tea, at_alice, *kept)
     asked = owner.sign(5, [["e", each.id] for each in (at_tea, at_alice, kept[2])], "", AT)
-    draft = book.asked_to_forget(asked)
-    assert draft == (5, [["e", at_tea.id], ["e", at_alice.id], ["k", "30078"]], "", AT)
+    drafts = book.asked_to_forget(asked)
+    named = [draft.tags for draft in drafts]
+    assert named == [[["e", each.id], ["k", "30078"]] for each in (at_tea, at_alice)]
     assert not book.apply(asked)  # the agent deletes them itself
-    assert book.asked_to_forget(owner.sign(1, asked.tags, "", AT)) is None
+    assert book.asked_to_forget(owner.sign(1, asked.tags, "", AT)) == []
     for other in (robot, rover, stranger):
-        assert book.asked_to_forget(other.sign(5, asked.tags, "", AT)) is None
-    assert book.apply(robot.sign(*draft))
+        assert book.asked_to_forget(other.sign(5, asked.tags, "", AT)) == []
+    assert all(book.apply(robot.sign(*draft)) for draft in drafts)
     assert {event.id for event in book.events()} == {each.id for each in kept}
-    assert book.asked_to_forget(asked) is None
+    assert book.asked_to_forget(asked) == []
 
 
 def test_an_owner_s_request_by_address_is_for_the_versions_up_to_its_date() -> None:
     """One that the owner has not seen is among them; what is noted afterwards is not."""
     named = [["a", f"30078:{by.pubkey}:{TEA}"] for by in (robot, rover)]
     asked = owner.sign(5, named, "", AT)
-    draft = working_copy().asked_to_forget(asked)  # it may have one that waits
+    (draft,) = working_copy().asked_to_forget(asked)  # it may have one that waits
     assert draft == (5, [named[0], ["k", "30078"]], "", AT)
     later, other = record(TEA, at=AT + 1), record(ALICE)
     assert not working_copy(later, other).apply(robot.sign(*draft))
     assert working_copy(record(TEA), record(TEA, by=rover)).apply(robot.sign(*draft))
+
+
+def test_no_deletion_that_an_owner_asks_for_names_two_records() -> None:
+    """Who reads one of them, as a member of its group, would learn of the other. It is the same on
+    each machine, and at each start, whatever is known there."""
+    stored = [record(TEA), record(f"snowclaw:private:npub:{alice.pubkey[:32]}"), record(ALICE)]
+    addresses = [["a", f"30078:{robot.pubkey}:{each.d}"] for each in stored]
+    asked = owner.sign(5, [*(["e", each.id] for each in stored), *addresses], "", AT)
+    book, nothing_known = working_copy(*stored), working_copy()
+    drafts = book.asked_to_forget(asked)
+    assert [len(draft.tags) for draft in drafts] == [2] * 6  # a name and its kind
+    assert drafts == nothing_known.asked_to_forget(asked)
+    for draft in drafts:
+        book.apply(robot.sign(*draft))
+    assert list(book.events()) == []
 
 
 @pytest.mark.parametrize(("later", "stays"), [(0, False), (-1, True)])
