@@ -18,6 +18,7 @@ from relay.access.quotas import Per, Rate, TokenBuckets, subnet_of
 from relay.access.visibility import ANONYMOUS, Viewer
 from relay.console.ask import Ask, NotFoundError
 from relay.console.html import Assets, environment
+from relay.console.measured import Measured
 from relay.console.openapi import described
 from relay.console.page import Audience
 from relay.console.pages import PAGES
@@ -54,9 +55,9 @@ _PACE: Final = Rate("console", Per.ADDRESS, burst=20, refill=60)
 loop."""
 _PAGE_S: Final = 5.0
 """A page that takes longer is abandoned."""
-_REST_RATIO: Final = 9
-"""Length of the pause after a page for who is unknown, as a multiple of what it took of the loop
-when rows were parsed and the page was made: many addresses have a tenth of the loop together."""
+_REST_RATIO: Final = {True: 2, False: 9}
+"""Length of the pause after a page for known and for unknown keys, as a multiple of what it took of
+the loop: from many addresses, pages for unknown keys take a tenth of the loop together."""
 _MAX_FORM: Final = 524_288 + 4096
 _MAX_FIELDS: Final = 16
 _MAX_FORMS: Final = 16
@@ -114,8 +115,8 @@ class Console:
         self._templates = environment()
         self._turns = {known: asyncio.Semaphore(_AT_ONCE // 2) for known in (True, False)}
         self._answering = {known: asyncio.Lock() for known in (True, False)}
-        self._next_for_unknown = 0.0
-        """`perf_counter` from which on a page may be begun for who is unknown."""
+        self._next = {True: 0.0, False: 0.0}
+        """`perf_counter` from which on a page may be begun for known and for unknown keys."""
         self._waiting = {True: 0, False: 0}
         self._forms = {True: 0, False: 0}
         self._buckets = TokenBuckets()
@@ -259,9 +260,7 @@ class Console:
         try:
             async with asyncio.timeout(_PAGE_S), self._turns[known]:
                 for _ in range(_RETRIES):
-                    if not known:
-                        left = self._next_for_unknown - perf_counter()
-                        await asyncio.sleep(max(left, 0.0))
+                    await asyncio.sleep(max(self._next[known] - perf_counter(), 0.0))
                     before = self._services.state.visibility(who.viewer)
                     ask = Ask(
                         self._services,
@@ -273,10 +272,11 @@ class Console:
                         self._owner_view if self._is_owner(who.pubkey) else None,
                         self._services.clock(),
                     )
+                    finding = Measured(page.find(ask))
                     try:
-                        found = await page.find(ask)
+                        found = await finding
                     finally:
-                        self._count(ask.work_s, known=known)
+                        self._count(finding.work_s, known=known)
                     async with self._answering[known]:
                         # A page of several queries must have nothing that was read with a right
                         # lost since.
@@ -293,9 +293,8 @@ class Console:
 
     def _count(self, seconds: float, *, known: bool) -> None:
         """A page took so much of the loop."""
-        if not known:
-            begin = max(perf_counter(), self._next_for_unknown)
-            self._next_for_unknown = begin + _REST_RATIO * seconds
+        begin = max(perf_counter(), self._next[known])
+        self._next[known] = begin + _REST_RATIO[known] * seconds
 
     def _found(
         self,

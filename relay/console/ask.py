@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from functools import lru_cache
-from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -40,6 +39,8 @@ _MAX_PEOPLE_UNKNOWN: Final = 500
 """The same for who is unknown."""
 _MAX_PROFILE: Final = 16_384
 """Characters; the name in a longer one is not looked for: parsing 400,000 can take 30 ms."""
+_PROFILES_PIECE: Final = 32_768
+"""Characters of profiles that are parsed without a pause: 2 ms."""
 _NPUBS_PIECE: Final = 50
 """Keys that are encoded without a pause: 2 ms."""
 _CUT_CHARS: Final = 4000
@@ -70,13 +71,6 @@ class Ask:
     now: int = 0
     notes: list[str] = field(default_factory=list)
     """Notes at the top of the page: missing parts, and why."""
-    _work: list[float] = field(default_factory=list)
-    """Seconds, for each piece."""
-
-    @property
-    def work_s(self) -> float:
-        """Seconds for which rows were parsed."""
-        return sum(self._work)
 
     @property
     def pubkey(self) -> str | None:
@@ -107,19 +101,15 @@ class Ask:
         unreadable = 0
         most = _MAX_WEIGHT if self.is_known else _MAX_WEIGHT_UNKNOWN
         weight = 0
-        raws = await self.services.stored.of(self.viewer, asked, most)
-        began = perf_counter()
-        for raw in raws:
+        for raw in await self.services.stored.of(self.viewer, asked, most):
             weight += parsing_weight(raw)
             if weight > _PIECE_WEIGHT:
-                self._work.append(perf_counter() - began)
                 await asyncio.sleep(0)
-                weight, began = 0, perf_counter()
+                weight = 0
             try:
                 found.append(event_from_raw(raw))
             except (Invalid, UnicodeDecodeError, ValueError):
                 unreadable += 1
-        self._work.append(perf_counter() - began)
         if unreadable:
             self.notes.append(f"{unreadable} stored rows cannot be read: see `rookery verify`")
         return found
@@ -150,7 +140,12 @@ class Ask:
             keys = [frozenset({key}) for key in asked] if len(asked) <= _FEW_NAMES else [asked]
             profile_of = frozenset({kinds.PROFILE})
             filters = [Filter(kinds=profile_of, authors=each, limit=len(each)) for each in keys]
+            read = 0
             for event in await self.events_or_none(*filters):
+                read += len(event.content)
+                if read > _PROFILES_PIECE:
+                    await asyncio.sleep(0)
+                    read = 0
                 is_long = len(event.content) > _MAX_PROFILE
                 profile = {} if is_long else object_in(event.content) or {}
                 given = (profile.get(key) for key in ("display_name", "name"))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from relay.console.ask import Ask
     from relay.console.tables import Rows
@@ -37,7 +37,7 @@ class Page:
     title: str
     summary: str
     """One sentence, for the page and for the description of the API."""
-    find: Callable[[Ask], Awaitable[Found]]
+    find: Callable[[Ask], Coroutine[Any, Any, Found]]
     """Raises NotFoundError, Refused, StoreFault."""
     audience: Audience = Audience.ANYONE
     params: Mapping[str, str] = field(default_factory=dict)

@@ -48,6 +48,8 @@ _MAX_DIFF: Final = 400
 """Lines of one difference."""
 _MAX_COMPARED: Final = 20_000
 """Characters of two versions."""
+_MAX_INDENTED: Final = 65_536
+"""Bytes: deeply nested JSON can take 250 times what it takes without indentation."""
 _AROUND: Final = 2
 """Equal lines that are shown before and after those that differ."""
 _MAX_DIFFERING: Final = 4_096
@@ -190,7 +192,8 @@ def _signed(label: str, kind: int, tags: list[list[str]]) -> dict[str, object]:
 
 async def _versions(ask: Ask, event: Event) -> list[Event]:
     """What is stored under the same address, by this author and by others, oldest first."""
-    if not event.d:
+    is_addressed = kinds.class_of(event.kind) is kinds.KindClass.ADDRESSABLE
+    if not event.d or not (is_addressed or event.kind == kinds.APP_RECORD):
         return []
     found = await ask.events_or_none(
         Filter(
@@ -238,7 +241,9 @@ def _are_equal(lines: tuple[str, str]) -> bool:
 def _readable(content: str) -> list[str]:
     """Lines of a short text, JSON with one for each value."""
     with contextlib.suppress(ValueError, TypeError):  # no JSON, or too deep
-        content = orjson.dumps(orjson.loads(content), option=orjson.OPT_INDENT_2).decode()
+        indented = orjson.dumps(orjson.loads(content), option=orjson.OPT_INDENT_2)
+        if len(indented) <= _MAX_INDENTED:
+            return indented.decode().splitlines()
     return content.splitlines()
 
 
