@@ -8,12 +8,11 @@ newest records are read and compared here.
 from __future__ import annotations
 
 import asyncio
-import re
-import unicodedata
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from relay.client.claims import ClaimReader
 from relay.client.information import can_search, limit_in, offers_memory
+from relay.memory.junk import core_of
 from relay.memory.snowclaw.keys import AGENT, COLLECTIVE, CONFIG
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.memory.time_words import periods
@@ -37,7 +36,6 @@ _LONG: Final = 8
 """Distinct words that a text must have to count as a near copy of an earlier one by its author."""
 _ALIKE: Final = 0.8
 """Part of all words of the two texts that must be in both of them."""
-_WORD: Final = re.compile(r"\w+")
 _SPARE: Final = 2
 """Multiple of `limit` that is requested, because copies are dropped."""
 _FIRST_SPARE: Final = 4
@@ -302,26 +300,29 @@ def _hits(events: Iterable[Event], letters: Collection[str]) -> list[Hit]:
 
 
 def _each_once(hits: Iterable[Hit], limit: int) -> list[Hit]:
-    """The first `limit`; a hit that repeats an earlier one is counted in its `copies`."""
+    """The first `limit`; a hit that repeats an earlier one is counted in its `copies`. One of
+    another author repeats the same text only: with other marks it may correct it."""
     told: list[Hit] = []
-    places: dict[str, int] = {}
+    places: dict[str | tuple[str, ...], int] = {}
+    """Of texts; of authors with the words and symbols of a text."""
     long: list[tuple[int, frozenset[str]]] = []
     """Places of texts of some length, with their words."""
     for hit in hits:
-        each = _WORD.findall(unicodedata.normalize("NFKC", hit.text).casefold())
-        text, found = " ".join(each), frozenset(each)
-        place = places.get(text)
+        author, core = hit.event.pubkey, core_of(hit.text)
+        text, found = " ".join(hit.text.split()), frozenset(core)
+        place = places.get(text, places.get((author, *core)))
         if place is None and len(found) >= _LONG:
-            author, least = hit.event.pubkey, _ALIKE * len(found)
+            least = _ALIKE * len(found)
             for number, earlier in long:
                 is_near = least <= len(earlier) and told[number].event.pubkey == author
                 if is_near and _repeats(found, earlier):
                     place = number
                     break
         if place is not None:
+            places[text] = place
             told[place] = told[place]._replace(copies=told[place].copies + 1)
         elif len(told) < limit:
-            places[text] = len(told)
+            places[text] = places[(author, *core)] = len(told)
             if len(found) >= _LONG:
                 long.append((len(told), found))
             told.append(hit)

@@ -1,8 +1,8 @@
 """Junk: secrets, echoes of recalled text, and near-duplicates of known texts. Every memory system
 keeps it out when it writes.
 
-Invariants: a report about junk contains no secret; a text with another word, number or order of
-words is no near-duplicate, because it may be a correction.
+Invariants: a report about junk contains no secret; a text with another word, number, sign, symbol
+or order is no near-duplicate, because it may be a correction.
 """
 
 from __future__ import annotations
@@ -22,8 +22,20 @@ if TYPE_CHECKING:
     from relay.memory.secrets import SecretFilter
 
 _FENCED: Final = re.compile(r"<memory source=\"[^\"\n]*\" author=.*?(?:</memory>|\Z)", re.DOTALL)
-_WORD: Final = re.compile(r"\w+")
-_FILLERS: Final = frozenset({"a", "an", "the", "that", "please", "really", "very", "just", "also"})
+_WORD_OR_SYMBOL: Final = re.compile(r"\w+|[^\w\s]")
+_PUNCTUATION: Final = re.compile(
+    r"""
+    (?<=[^\s.,;:!…"'”’)\]}»`]) (?: [.,;:!…”’)\]}»`] | (?<!\d)["'] )++ (?=\s|\Z)  # after a word
+    | (?<!\S) ["'“‘(\[{«`]++ (?=\S)                                            # before a word
+    | (?<!\S) [-–—]++ (?!\S) (?=\s*[^\W\d_])                                  # a dash or bullet
+    | (?<=[^\W\d_]) [-‐'’] (?=[^\W\d_])                                      # within a word
+    """,
+    re.VERBOSE,
+)
+"""Marks where they are punctuation, and no sign: not those of -5, C#, !x, 3:2, .env or 5'."""
+_RAISED: Final = re.compile("([²³¹¼-¾⁰-ₜ⅐-⅟↉])")
+"""Digits and letters that are no exponent or fraction any more once normalised."""
+_FILLERS: Final = frozenset({"an", "the", "that", "please", "really", "very", "just", "also"})
 _SHORTEST_ECHO: Final = 4
 """Words. Shorter texts are no echo: "yes" repeats nobody."""
 _MAX_RECALLED: Final = 1_000
@@ -67,7 +79,7 @@ class Sieve:
         for text in texts:
             for part in {text, *text.splitlines()}:
                 words = core_of(part)
-                if len(words) >= _SHORTEST_ECHO:
+                if sum(map(_is_word, words)) >= _SHORTEST_ECHO:
                     self._recalled.append(words)
 
     def sifted(self, text: str, known: Iterable[str] = ()) -> Sifted:
@@ -78,7 +90,7 @@ class Sieve:
         for each in known:
             if words and core_of(each) == words:
                 return Sifted(None, (*echo, KeptOut(Why.COPY, each)))
-        if (echo and not words) or words in self._recalled:
+        if (echo and not any(map(_is_word, words))) or words in self._recalled:
             return Sifted(None, (KeptOut(Why.ECHO),))
         filtered = (self._secrets or known_formats()).filtered(left)
         secret = (KeptOut(Why.SECRET),) if filtered.is_redacted else ()
@@ -87,9 +99,16 @@ class Sieve:
 
 
 def core_of(text: str) -> tuple[str, ...]:
-    """Its words without case, punctuation and fillers: equal for near-duplicates."""
-    words = _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+    """Its words and symbols without case, punctuation and fillers: equal for near-duplicates."""
+    normal = unicodedata.normalize("NFKC", _RAISED.sub(r"^\1", text))
+    found = _WORD_OR_SYMBOL.findall(_PUNCTUATION.sub(" ", normal))
+    # "A" may be a name, as of a plan or a grade.
+    words = [word.casefold() for word in found if word != "a"]
     return tuple(word for word in words if word not in _FILLERS)
+
+
+def _is_word(word_or_symbol: str) -> bool:
+    return word_or_symbol[0].isalnum() or word_or_symbol[0] == "_"
 
 
 def without_echo(text: str) -> str:

@@ -145,6 +145,25 @@ async def test_more_is_asked_for_when_copies_leave_too_few(relay: FakeRelay) -> 
     assert [filter_["limit"] for filter_ in asked[2:]] == [8, 12], "not without end"
 
 
+async def test_a_correction_does_not_count_as_a_copy(relay: FakeRelay) -> None:
+    """It was hidden behind what it corrects, also behind what another author wrote."""
+    asked_of(relay)
+    texts = [
+        "open it if p < 9",
+        "open it if p > 9",
+        "open it if P > 9!",
+        "prefers C",
+        "prefers C++",
+    ]
+    relay.events = [note(text, at=AT - n) for n, text in enumerate(texts)]
+    relay.events += [note(text, rover, AT - 9) for text in ("Open it, if p < 9", texts[0])]
+    async with Client(relay.url, robot) as client:
+        hits = (await client.recall("open or prefers")).hits
+    told = [(hit.text.strip(), hit.copies) for hit in hits]
+    others = [(texts[3], 0), (texts[4], 0), ("Open it, if p < 9", 0)]
+    assert sorted(told) == sorted([(texts[0], 1), (texts[1], 1), *others])
+
+
 def test_a_model_is_told_who_else_wrote_it() -> None:
     own, other = Hit("D", note("tea"), "tea\n"), Hit("X", note("x" * 5000, rover), "x" * 5000)
     assert "author" not in recalled(own, robot.pubkey)
