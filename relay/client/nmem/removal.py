@@ -174,6 +174,12 @@ def purge(
             drop_summary(db, id_, until[f"{SESSION}{id_}"], group)
         gone = list(chain.from_iterable(events))
         queue_deletion(db, [(event_id, kind) for event_id, kind, _ in gone], now)
+        if group is not None:
+            # The first is a row of the group whose rows it deletes: when that ends, or this key
+            # leaves it, another machine reads it no more. This one then deletes nothing, and stays
+            # outside of groups.
+            versions = chain(gone, *ended.values())
+            queue_deletion(db, [(event_id, kind) for event_id, kind, _ in versions], now + 1)
         # The relay may be asked for records before it has taken the deletion.
         ignore_events(db, [(id_, at) for id_, _, at in chain(gone, *ended.values())])
     return Purged(len(observations), len(prompts), len(sessions), len(summaries))

@@ -1,0 +1,68 @@
+"""nmem on two machines of an agent whose records a group reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.client import Client, Nmem
+from relay.memory.nmem.summary import summary_from
+from relay.nostr import kinds
+from tests import cast
+from tests.harness.relay_program import Rookery
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.proves("M-11")
+@pytest.mark.parametrize("then", ["nothing more", "the group ends", "removed", "left"])
+async def test_what_was_purged_leaves_the_other_machine_whatever_became_of_the_group(
+    tmp_path: Path, then: str
+) -> None:
+    """The kind 5 was a row of the group, and gone with it, or not readable any more."""
+    robot, owner = cast.robot, cast.owner
+
+    def machine(name: str) -> Nmem:
+        return Nmem(rookery.url, robot, tmp_path / name / "nmem.db", group="tea")
+
+    async with Rookery(tmp_path / "relay") as rookery:
+        await rookery.init("--owner", owner.pubkey, "--agent", robot.pubkey)
+        await rookery.start()
+        async with Client(rookery.url, owner) as client:
+            await client.send(kinds.CREATE_GROUP, "", [["h", "tea"]])
+            edits = [["h", "tea"], ["name", "Tea"], ["private"], ["closed"]]
+            await client.send(kinds.EDIT_METADATA, "", edits)
+            for member in (robot, cast.alice):
+                await client.send(kinds.PUT_USER, "", [["h", "tea"], ["p", member.pubkey]])
+            async with machine("one") as one:
+                await one.session("s", "kettle")
+                await one.prompt("s", "oolong prompt")
+                await one.observe("s", "mark", "oolong observation")
+                lists = ("learned", "completed", "next_steps", "files_read", "files_edited")
+                told: dict[str, Any] = {"intent": "oolong summary", "notes": None}
+                await one.end_session("s", summary_from(told | {name: [] for name in lists}))
+                await one.sync()
+            async with machine("other") as other:
+                await other.sync()
+                assert "oolong" in str(await other.context("kettle"))
+            async with machine("one") as one:
+                await one.purge(session="s", confirm=True)
+                assert (await one.sync()).waiting == 0
+            for reader in ((), (cast.bob,)):
+                async with Client(rookery.url, *reader) as outsider:
+                    assert await outsider.query({"kinds": [kinds.DELETION]}) == []
+            if then == "the group ends":
+                await client.send(kinds.DELETE_GROUP, "", [["h", "tea"]])
+            elif then == "removed":
+                await client.send(kinds.REMOVE_USER, "", [["h", "tea"], ["p", robot.pubkey]])
+            elif then == "left":
+                async with Client(rookery.url, robot) as agent:
+                    await agent.send(kinds.LEAVE_REQUEST, "", [["h", "tea"]])
+            async with machine("other") as other:
+                await other.sync()
+                assert "oolong" not in str(await other.context("kettle"))
+                assert await other.search("oolong") == []
