@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import socket
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from relay.client import Client
+from relay.client.errors import PublishRefused
 from tests import cast
 from tests.e2e.machines import Machine, machine
 from tests.harness.screen import on_screen
@@ -356,6 +358,41 @@ async def test_a_session_of_a_group_and_of_nobody_else_is_forgotten_whole(
     await rook(first, "forget", SESSION, "--yes")
     await rook(second, "import", str(projects(second)))
     await rook(second, "import", "--group", "tea", str(projects(second)))
+    assert not await stored(rookery, kinds=[1988, 1989, 31988])
+
+
+@pytest.mark.parametrize("command", ["import", "follow --once"])
+@pytest.mark.parametrize("end", ["group deleted", "key removed", "key left", "request deleted"])
+async def test_a_session_that_was_forgotten_in_a_group_does_not_come_back_without_it(
+    rookery: Rookery, first: Machine, end: str, command: str
+) -> None:
+    in_tea = ["h", "tea"]
+    async with Client(rookery.url, cast.owner) as owner, Client(rookery.url, cast.robot) as robot:
+        await owner.send(9007, "", [in_tea])
+        await owner.send(9002, "", [in_tea, ["private"]])
+        await owner.send(9000, "", [in_tea, ["p", cast.alice.pubkey]])
+        await owner.send(9000, "", [in_tea, ["p", cast.robot.pubkey]])
+        path = projects(first)
+        path.write_bytes(a_session(first.work))
+        await rook(first, "import", "--group", "tea", str(path))
+        await rook(first, "forget", SESSION, "--yes")
+        async with Client(rookery.url, cast.alice) as alice:
+            seen = [await client.query({"kinds": [5]}) for client in (alice, robot)]
+        assert len(seen[0]) == len(seen[1]) - 1, "what outlives the group is the author's"
+
+        if end == "group deleted":
+            await owner.send(9008, "", [in_tea])
+        elif end == "key removed":
+            await owner.send(9001, "", [in_tea, ["p", cast.robot.pubkey]])
+        elif end == "key left":
+            await robot.send(9022, "", [in_tea])
+        else:
+            requests = await owner.query({"kinds": [5], "authors": [cast.robot.pubkey]})
+            for each in requests:
+                with suppress(PublishRefused):
+                    await owner.send(9005, "", [in_tea, ["e", each.id]])
+    _, err = await rook(first, *command.split(), str(path))
+    assert "session forget" in err
     assert not await stored(rookery, kinds=[1988, 1989, 31988])
 
 

@@ -72,7 +72,13 @@ def forget_command(session: str, server: Server, *, yes: bool, as_json: bool) ->
             what = f"{counted(number, 'event')} of session {', '.join(map(printable, files))}"
             confirm(f"Delete {what}? This cannot be undone.")
         for each in reversed(files):  # itself last: what is interrupted can be repeated
-            await transcripts.forget(each, files[each])
+            refusal = await transcripts.forget(each, files[each])
+            if refusal is not None:
+                click.echo(
+                    f"session {printable(each)} may come back by an import or follow when its group"
+                    f" ends, or when this key leaves it: {printable(str(refusal))}",
+                    err=True,
+                )
         return {each: len(found) for each, found in files.items()}, shared
 
     deleted, shared = on_relay(server, work)

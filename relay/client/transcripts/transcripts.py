@@ -346,17 +346,30 @@ class Transcripts(TranscriptsReader):
             with suppress(PublishRefused):
                 await self.state(session, custom_title=custom_title)
 
-    async def forget(self, session: str, events: Sequence[Event]) -> None:
+    async def forget(self, session: str, events: Sequence[Event]) -> PublishRefused | None:
         """Delete these of one's own events, which should be all of the session's. Whatever this key
         wrote of it until now is not sent again under this id, from any folder or in any layout:
         those would be other events. Envelopes are neither deleted nor kept out. Raises as `delete`
-        does."""
+        does. Returns the refusal of what keeps the session out when its group has ended, or when
+        this key has left it."""
         # A clock ahead may have dated its lines.
         at = max([self._client.now(), *(event.created_at for event in events)])
         tags = [["a", self._state_address(session)], ["k", str(kinds.SESSION_STATE)]]
-        await self.publish(Draft(kinds.DELETION, tags, "", at))
+        states = [event for event in events if event.kind == kinds.SESSION_STATE]
+        of_group = [["e", state.id] for state in states if state.tag("h") is not None]
+        await self.publish(Draft(kinds.DELETION, [*of_group, *tags], "", at))
+        refusal = None
+        if of_group:
+            # A relay may keep a request in the group of what it deletes, to end with it. This one
+            # deletes nothing any more. It is not the only one: of a key that the relay no longer
+            # knows it may be refused.
+            try:
+                await self.publish(Draft(kinds.DELETION, tags, "", at))
+            except PublishRefused as refused:
+                refusal = refused
         for start in range(0, len(events), _DELETED_AT_ONCE):
             await self.delete(events[start : start + _DELETED_AT_ONCE])
+        return refusal
 
     def _state_address(self, session: str) -> str:
         return str(Address(self.pubkey, kinds.SESSION_STATE, session))

@@ -286,6 +286,34 @@ async def test_a_session_is_forgotten_whole_and_no_other(
     assert "no session nope is readable" in capsys.readouterr().err
 
 
+async def test_a_session_of_a_group_is_forgotten_though_the_relay_takes_no_date_outside_of_it(
+    relay: FakeRelay, rookery: Rookery, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As from a key that it no longer knows, which may only delete what is stored."""
+
+    async def take(visitor: Visitor, frame: list[Any]) -> None:
+        event = frame[1]
+        if event["kind"] == 5 and not any(tag[0] == "e" for tag in event["tags"]):
+            await visitor.say_no(event["id"], "restricted: it deletes nothing")
+        else:
+            await relay.take(visitor, frame)
+
+    assert await rookery("import", str(file), "--group", "tea") == 0
+    (session,) = {event.d for event in relay.events}
+    stored = {event.id for event in relay.events}
+    relay.on["EVENT"] = take
+    capsys.readouterr()
+    assert await rookery("forget", session, "--yes") == 0
+    out, err = capsys.readouterr()
+    assert out == f"deleted {len(stored)} events of session {session}\n"
+    assert err == (
+        f"session {session} may come back by an import or follow when its group ends, or when this"
+        " key leaves it: restricted: it deletes nothing\n"
+    )
+    deletions = [event for event in relay.events if event.kind == 5]
+    assert {id_ for each in deletions for id_ in each.tag_values("e")} == stored
+
+
 def said(number: int, session: str, minute: int = 43, **fields: Any) -> bytes:
     time = f"2026-02-09T20:{minute}:{number:02}.000Z"
     fields = {"uuid": f"u{number}", "sessionId": session, "timestamp": time, **fields}
