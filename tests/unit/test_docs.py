@@ -398,7 +398,18 @@ def test_a_known_vulnerability_fails_the_audit() -> None:
         assert report(failed)[0] == 0
 
 
+def test_an_extra_is_installed_without_copying_the_code_as_make_run_does() -> None:
+    """A copy would stay in force after `git pull`, and `make run` could not see that."""
+    wrong = [
+        f"{page.name}: {line}"
+        for page in PAGES
+        for line in re.findall(r'pip install [^`\n]*"\.\[.*', page.read_text("utf-8"))
+        if "-e " not in line
+    ]
+    assert wrong == []
+
+
 def test_the_documented_installs_bring_sqlcipher() -> None:
     assert re.search(r"^EXTRA_run +:= \[sqlcipher\]$", (ROOT / "Makefile").read_text(), re.M)
     nmem = section((ROOT / "docs/memory.md").read_text("utf-8"), "## nmem")
-    assert nmem.index('pip install ".[sqlcipher]"') < nmem.index("rookery hook install")
+    assert nmem.index('pip install -e ".[sqlcipher]"') < nmem.index("rookery hook install")
