@@ -56,7 +56,8 @@ done
 
 if [ ! -e $data/rookery.toml ]; then
     step "settings, policies and the relay's key, into $data"
-    $as_rookery $program/bin/rookery init $data "$@"
+    # Without its last line, which names a command to start the relay: systemd starts it.
+    $as_rookery $program/bin/rookery init $data "$@" --json >/dev/null
     sed -i 's|^# trusted_proxies = .*|trusted_proxies = ["127.0.0.1/32", "::1/128"]|' $data/rookery.toml
 fi
 

@@ -21,10 +21,10 @@ from relay.cli.database import refuse_store_fault
 from relay.cli.folder_lock import filling
 from relay.cli.names import PublicKey
 from relay.cli.options import WholeNumber, json_option, print_json, refuse_half_restored
-from relay.errors import UserError
+from relay.config import config_from
+from relay.errors import ConfigFaults, UserError
 from relay.files import MAX_KEY_FILE, content_of, make_private
 from relay.nostr.keys import SecretKey, npub, read_key_file
-from relay.nostr.nip42 import relay_address
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -164,8 +164,6 @@ def init(
     as_json: bool,
 ) -> None:
     """Create a data folder: settings, policies and the relay's key."""
-    if url is not None and not _is_public_url(url):
-        raise click.BadParameter(f"{url!r} does not begin with wss:// or ws://", param_hint="--url")
     made = init_folder(folder, owners, agents, preset, name, url, port)
     if as_json:
         print_json({"folder": str(folder), "wrote": list(map(str, made))})
@@ -248,7 +246,8 @@ def init_folder(
     url: str | None,
     port: int | None = None,
 ) -> tuple[Path, ...]:
-    """Write the files of a data folder, all or none. Raises UserError if one exists.
+    """Write the files of a data folder, all or none. Raises UserError if one exists, or if the
+    relay would not start with these settings.
 
     `owners`, `agents`: 64 hex. `preset`: one of PRESETS. None: the default.
     """
@@ -257,7 +256,7 @@ def init_folder(
         "relay.key": (f"{new_key().nsec}\n", _SECRET),
         "policies/00-actors.toml": (_actors(owners, agents), _PUBLIC),
         "policies/10-preset.toml": (_preset(preset), _PUBLIC),
-        "rookery.toml": (_settings(name, url, port), _PUBLIC),
+        "rookery.toml": (_checked(_settings(name, url, port)), _PUBLIC),
     }
     made: list[Path] = []
     make_private(folder)
@@ -319,6 +318,16 @@ def _settings(name: str | None, url: str | None, port: int | None) -> str:
     )
 
 
+def _checked(settings: str) -> str:
+    """The text, if `serve` takes it. Else raises UserError: a fault begins with its key, which is
+    named as the option."""
+    try:
+        config_from(settings, Path("rookery.toml"))
+    except ConfigFaults as wrong:
+        raise UserError("\n".join(f"--{each.text}" for each in wrong.faults), code=2) from None
+    return settings
+
+
 def _actors(owners: Sequence[str], agents: Sequence[str]) -> str:
     return _ACTORS.format(owners=_keys(owners), agents=_keys(agents))
 
@@ -346,7 +355,3 @@ def _toml(text: str) -> str:
         return orjson.dumps(text).decode().replace("\x7f", "\\u007f")
     except orjson.JSONEncodeError:
         raise UserError("--name is not valid text", code=2) from None
-
-
-def _is_public_url(url: str) -> bool:
-    return url.lower().startswith(("ws://", "wss://")) and relay_address(url) is not None

@@ -110,7 +110,7 @@ class Table:
         if isinstance(value, str) and value:
             return value
         if key in self.values:
-            self.wrong(key, f"{key} must be a string")
+            self.wrong(key, f"{key} must {'not be empty' if value == '' else 'be a string'}")
         return None
 
     def boolean(self, key: str) -> bool | None:

@@ -242,7 +242,7 @@ BAD = [
     ("\n[[log]]", "2: [log] must be a table, not an array of tables"),
     # [relay]
     (f'[relay]\nname = "{"x" * 31}"', "2: name has 31 characters, at most 30 are allowed"),
-    ('[relay]\nname = ""', "2: name must be a string"),
+    ('[relay]\nname = ""', "2: name must not be empty"),
     ("[relay]\ndescription = 1", "2: description must be a string"),
     ('[relay]\nicon = "icon.png"', "2: icon must be a URL that begins with https:// or http://"),
     ('[relay]\nbanner = "ftp://x"', "2: banner must be a URL that begins with https:// or http://"),
@@ -271,7 +271,7 @@ BAD = [
         (f"[server]\nport = {port}", "2: port must be an integer from 0 to 65535")
         for port in ("-1", "65536", "1.5", '"7777"', "true")
     ],
-    ('[server]\nhost = ""', "2: host must be a string"),
+    ('[server]\nhost = ""', "2: host must not be empty"),
     (
         '[server]\nhost = "http://x"',
         '2: host must be an address or a host name, like "0.0.0.0" or "::"',

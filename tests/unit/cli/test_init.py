@@ -197,7 +197,10 @@ def test_a_failure_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("--owner", "alice", "not a public key"),
         ("--agent", owner.pubkey[:-1], "not a public key"),
         ("--preset", "closed", "'closed' is not one of"),
-        ("--url", "https://nest.example", "does not begin with wss:// or ws://"),
+        ("--url", "https://nest.example", "--url must be like wss://relay.example.org"),
+        ("--url", "wss://nest.example/a?b=1", "--url must be like wss://relay.example.org"),
+        ("--name", "a" * 31, "--name has 31 characters, at most 30 are allowed"),
+        ("--name", "", "--name must not be empty"),
     ],
 )
 def test_an_invalid_value_is_a_usage_error_and_writes_nothing(
