@@ -108,13 +108,20 @@ def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _say_made(done: str, view: GroupView, flagged: Mapping[str, bool], *, as_json: bool) -> None:
+def _say_made(
+    done: str, view: GroupView, flagged: Mapping[str, bool], *, other: bool, as_json: bool
+) -> None:
+    """`other`: more was done than these flags. Raises UserError when nothing was done."""
+    kept = [flag for flag in FLAGS if flagged.get(flag) is False and flag in view.flags]
+    refusal = f"the relay does not allow turning off: {', '.join(kept)}"
     if as_json:
-        print_json(view.as_json(Names()))
-        return
-    click.echo(f"{done} {printable(view.id)} ({flags_in_words(view)})")
-    if kept := [flag for flag in FLAGS if flagged.get(flag) is False and flag in view.flags]:
-        click.echo(f"the relay does not allow turning off: {', '.join(kept)}", err=True)
+        print_json({**view.as_json(Names()), "refused": kept})
+    if not other and len(kept) == len(flagged):
+        raise UserError(f"nothing changed: {refusal}")
+    if not as_json:
+        click.echo(f"{done} {printable(view.id)} ({flags_in_words(view)})")
+        if kept:
+            click.echo(refusal, err=True)
 
 
 def check_new_id(group_id: str) -> None:
@@ -155,10 +162,10 @@ def create(
         return await _created(client, new_id, texts, flags)
 
     view = with_client(Actor.OWNER, server, work)
-    _say_made("created", view, flags, as_json=as_json)
+    _say_made("created", view, flags, other=True, as_json=as_json)
 
 
-@group.command("edit", epilog="Example: rookery group edit tea --about 'Green tea' --public")
+@group.command("edit", epilog="Example: rookery group edit tea --about 'Green tea' --hidden")
 @group_argument
 @_described
 @client_options
@@ -182,7 +189,7 @@ def edit(
         return await view_of_group(client, group_id)
 
     view = with_client(Actor.OWNER, server, work)
-    _say_made("changed", view, flags, as_json=as_json)
+    _say_made("changed", view, flags, other=bool(texts), as_json=as_json)
 
 
 @group.command("delete", epilog="Example: rookery group delete tea --yes")

@@ -185,6 +185,35 @@ async def test_flags_the_relay_enforces_are_reported(
     assert err == "the relay does not allow turning off: private, closed\n"
 
 
+async def test_an_edit_of_which_the_relay_did_nothing_fails(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.always = ["private", "closed"]
+    assert await rookery("create", "tea") == 0
+    capsys.readouterr()
+    assert await rookery("edit", "tea", "--public", "--open") == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "nothing changed: the relay does not allow turning off: private, closed" in err
+    assert await rookery("edit", "tea", "--public", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["refused"] == ["private"]
+
+
+async def test_an_edit_of_which_the_relay_did_a_part_names_the_rest(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.always = ["private"]
+    assert await rookery("create", "tea") == 0
+    capsys.readouterr()
+    assert await rookery("edit", "tea", "--public", "--open") == 0
+    assert capsys.readouterr() == (
+        "changed tea (private, restricted)\n",
+        "the relay does not allow turning off: private\n",
+    )
+    assert await rookery("edit", "tea", "--public", "--about", "Oolong", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["refused"] == ["private"]
+
+
 async def test_a_relay_that_ignores_9007_tags_gets_a_9002(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
