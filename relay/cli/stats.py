@@ -12,7 +12,7 @@ from relay.cli.humanize import counted
 from relay.cli.names import names_in_folder
 from relay.cli.options import WholeNumber, folder_option, json_option, print_json, printable
 from relay.cli.tables import Column, Holds, print_table
-from relay.nostr.kinds import MAX_KIND, kind_names
+from relay.nostr.kinds import MAX_KIND, VANISH, kind_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +54,10 @@ def stats(folder: Path, number: int, *, as_json: bool) -> None:
     """
     sizes = asyncio.run(_sizes(folder, number))
     kinds = sizes[SizedBy.KIND]
-    total = Size(sum(line.size.events for line in kinds), sum(line.size.bytes for line in kinds))
+    # A request to vanish is kept for its author's key, not as an event.
+    stored = [line.size for line in kinds if line.of != VANISH]
+    requests = sum(line.size.events for line in kinds if line.of == VANISH)
+    total = Size(sum(size.events for size in stored), sum(size.bytes for size in stored))
     files = {name: (folder / name).stat().st_size for name in _FILES if (folder / name).is_file()}
     if as_json:
         print_json(
@@ -68,7 +71,8 @@ def stats(folder: Path, number: int, *, as_json: bool) -> None:
             }
         )
         return
-    click.echo(f"{counted(total.events, 'event')}, {counted(total.bytes, 'byte')}")
+    beside = f"; beside them {counted(requests, 'request')} to vanish (62)" if requests else ""
+    click.echo(f"{counted(total.events, 'event')}, {counted(total.bytes, 'byte')}{beside}")
     names = names_in_folder(folder, (str(line.of) for line in sizes[SizedBy.AUTHOR][:number]))
     for by, lines in sizes.items():
         _print(by, lines, number, total, names)
@@ -96,7 +100,7 @@ def _print(by: SizedBy, lines: Sequence[Sized], number: int, total: Size, names:
             _named(by, line.of, names),
             f"{line.size.events:,}",
             f"{line.size.bytes:,}",
-            f"{100 * line.size.bytes / total.bytes:.0f} %",
+            f"{100 * line.size.bytes / max(total.bytes, 1):.0f} %",
         )
         for line in lines[:number]
     ]

@@ -122,3 +122,26 @@ async def test_a_request_in_a_file_acts_on_a_folder_without_a_server(tmp_path: P
     assert code == 0
     kept = [json.loads(line)["id"] for line in text.splitlines()]
     assert kept == [events[0].id, events[1].id, events[4].id]
+
+
+async def test_stats_count_as_many_events_as_are_exported(tmp_path: Path) -> None:
+    """A request to vanish is no event of the store, and has a row of its own kind."""
+    now = int(time.time())
+    data = ("--data", str(tmp_path / "data"))
+    async with Rookery(tmp_path / "data") as rookery:
+        await rookery.init("--owner", cast.owner.pubkey)
+        await rookery.start()
+        async with connected(rookery.url) as wire:
+            request = cast.owner.sign(62, [["relay", f"{rookery.url}/"]], "goodbye", now)
+            assert await wire.publish(request) == STORED
+            assert await wire.publish(cast.owner.sign(1, [], "again", now + 1)) == STORED
+        _, exported = await command("export", *data)
+        _, page = await command("stats", "--json", *data)
+        stats = json.loads(page)
+        assert stats["events"] == len(exported.splitlines())
+        assert stats["bytes"] == sum(each["bytes"] for each in stats["author"])
+        (kept,) = (each for each in stats["kind"] if each["kind"] == 62)
+        assert kept["events"] == 1
+        _, page = await command("stats", *data)
+        assert f"{len(exported.splitlines())} event" in page.splitlines()[0]
+        assert "1 request to vanish" in page.splitlines()[0]
