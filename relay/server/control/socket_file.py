@@ -1,4 +1,4 @@
-"""The socket file: only the relay's user may connect; a stale socket is removed."""
+"""The socket file: only the relay's user and root may connect; a stale socket is removed."""
 
 from __future__ import annotations
 
@@ -28,9 +28,12 @@ def _peer(connection: socket.socket) -> tuple[int, int] | None:
 
 
 def peer_refusal(connection: socket.socket) -> str | None:
-    """Why the other end may not connect, or None. Mode 0600 of the socket enforces the same."""
+    """Why the other end may not connect, or None. Mode 0600 of the socket enforces the same.
+
+    Root may: it can become any user, and what a request changes the relay writes as its own.
+    """
     peer, own = _peer(connection), os.geteuid()
-    if peer is None or peer[1] == own:
+    if peer is None or peer[1] in (own, 0):
         return None
     return f"this relay runs as user {own}; run the command as that user, not as {peer[1]}"
 

@@ -35,6 +35,7 @@ from relay.server.control import (
     DryRunReply,
     RemoteFolder,
     Rows,
+    socket_file,
 )
 from tests.cast import alice, bob
 from tests.harness.patience import ANSWER_S
@@ -611,10 +612,20 @@ async def test_another_user_is_refused(
 ) -> None:
     own = os.geteuid()
     async with ControlServer(path, folder):
-        monkeypatch.setattr(os, "geteuid", lambda: own + 1)
-        with pytest.raises(Refused, match=f"runs as user {own + 1}; run the command as that user"):
+        monkeypatch.setattr(socket_file, "_peer", lambda _: (1, own + 1))
+        with pytest.raises(Refused, match=f"runs as user {own}; run the command as that user"):
             await RemoteFolder(path).submit(NOTES, Origin.IMPORT)
     assert folder.submitted == []
+
+
+async def test_root_is_answered(
+    folder: FakeFolder, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root can become the relay's user anyway, and what a relay writes for it belongs to that."""
+    monkeypatch.setattr(os, "geteuid", lambda: 995)
+    monkeypatch.setattr(socket_file, "_peer", lambda _: (1, 0))
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        assert await remote.head() == 80
 
 
 async def test_the_socket_of_a_dead_relay_is_replaced(folder: FakeFolder, path: Path) -> None:
