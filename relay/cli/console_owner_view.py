@@ -4,6 +4,7 @@ this process."""
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -74,6 +75,10 @@ class OwnersView:
         self._disk = _Cached(services.clock, self._read_disk)
         self._findings = _Cached(services.clock, self._read_findings)
         self._retention = _Cached(services.clock, self._read_retention, _COUNTED_S)
+
+    @property
+    def data_folder(self) -> str:
+        return os.path.abspath(self._services.folder)
 
     async def status(self) -> Status:
         return await self._folder.status()

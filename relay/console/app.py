@@ -350,6 +350,7 @@ class Console:
             me=who.pubkey,
             my_npub=npub(who.pubkey) if who.pubkey else "",
             is_owner=is_owner,
+            data_folder=self._owner_view.data_folder if is_owner else "",
             csrf=who.session.csrf if who.session else "",
             now=self._services.clock(),
             url=self._site.url_for(request),

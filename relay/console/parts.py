@@ -96,6 +96,10 @@ class Site(Protocol):
 class OwnerView(Protocol):
     """What only owners of the relay see, beside events: numbers, rules, findings."""
 
+    @property
+    def data_folder(self) -> str:
+        """Its whole path, for `--data`."""
+
     async def status(self) -> Status: ...
 
     def day(self) -> Sequence[Sample]:

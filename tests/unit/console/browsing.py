@@ -44,6 +44,7 @@ class FakeOwnerView:
     samples: list[Sample] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     """Of an edit of a policy file."""
+    data_folder: str = "/srv/a team"
     saved: list[tuple[str, str, str, str]] = field(default_factory=list)
     text: str = "a text"
     """Of names, rules and files."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import html
 import io
 import re
 import tracemalloc
@@ -220,6 +221,24 @@ async def test_a_command_to_copy_is_one_command_whatever_a_group_is_called() -> 
             attributes["data-copy"] for _, attributes in page.tags if "data-copy" in attributes
         ]
         assert "rookery group show 'tea; touch pwned; $(id)'" in copied
+
+
+async def test_a_command_about_the_data_folder_names_it_to_owners_alone() -> None:
+    async with site() as here:
+        browser = await here.browser_of(owner)
+        for page, command in (
+            ("health", "doctor"),
+            ("health", "backup DEST"),
+            ("health", "top"),
+            ("health", "policy sweep --dry-run"),
+            ("live", "log --follow"),
+            ("policies", "policy show"),
+            ("explain", "policy explain event.json"),
+            ("verify", "verify"),
+        ):
+            text = html.unescape(await browser.text(f"/console/{page}"))
+            assert f"rookery {command} --data '/srv/a team'" in text, page
+        assert "/srv/" not in await here.browser().text("/")
 
 
 async def test_letters_of_a_groups_id_that_are_not_seen_are_shown() -> None:
