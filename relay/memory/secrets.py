@@ -35,19 +35,50 @@ _KEY_HEAD: Final = (
     r"-----BEGIN (?:(?:RSA|EC|DSA|OPENSSH|PGP|ENCRYPTED) )?PRIVATE KEY(?: BLOCK)?(?:-----)?"
 )
 _KEY_END: Final = r"-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?(?:-----)?"
-_VALUE: Final = r"""["']?\s*[=:]\s*(?:"[^"\n]*"|'[^'\n]*'|\S+)"""
+_NAMES: Final = r"(?:password|passwd|secret|token|api_key|apikey)"
+_AWS: Final = r"aws[_\s-]?secret[_\s-]?access[_\s-]?key"
+_EQUALS: Final = r"""\\*["']?\s*[=:]\s*"""  # with the end of a quoted name, escaped inside JSON
+_VALUE: Final = r"""(?:"[^"\n]*"|'[^'\n]*'|\S+)"""
+"""If backslashes escape nothing: a path of Windows, `'` in a shell."""
+_ESCAPED_VALUE: Final = (
+    r"""(?:"{3}(?s:.*?)"{3}|'{3}(?s:.*?)'{3}|"{3}\S*|'{3}\S*"""
+    r"""|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\\+"[^"\n]*"|\\+'[^'\n]*'|\S+)"""
+)
+
+
+def _assigned(name: str) -> tuple[str, str]:
+    """Patterns for names with their value. One reads escapes, and goes on to the value of the last
+    name that stands in a value without quotes (`a,token: b`)."""
+    last = rf"""(?:(?:[^\s"']\S*)?{name}{_EQUALS})?"""
+    head = rf"(?i){name}{_EQUALS}"
+    return head + _VALUE, head + last + _ESCAPED_VALUE
+
+
 _KNOWN: Final = (
     r"AKIA[A-Z0-9]{16}",
-    rf"(?i)aws[_\s-]?secret[_\s-]?access[_\s-]?key{_VALUE}",
+    *_assigned(_AWS),
     r"github_pat_[A-Za-z0-9_]{82,}",
     r"gh[pos]_[A-Za-z0-9]{36,}",
     r"\bn(?:crypt)?sec1[02-9ac-hj-np-z]{58,}",
     r"\bsk-(?:ant-)?[A-Za-z0-9_-]{20,}",
+    r"\bxox(?:[a-np-z]-|o-[0-9])[A-Za-z0-9%/+=-]{9,}",
+    r"\bAIza[A-Za-z0-9_-]{35,}",
+    r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*)?",
     r"(?i)bearer\s+[A-Za-z0-9._~+/=-]{20,}",
+    # Base64 of a name and a password, and not a word.
+    r"""(?i:authorization[\\"'\s]*[=:,][\\"'\s]*basic)\s+"""
+    r"[A-Za-z0-9+/][a-z]*[A-Z0-9=][A-Za-z0-9+/=]{4,}",
     _KEY_HEAD,
     r"(?i)(?:postgres(?:ql)?|mysql|mongodb(?:\+srv)?|rediss?|amqps?|https?)://[^\s:@/]*:[^\s@]+@",
-    rf"(?i)(?:password|passwd|secret|token|api_key|apikey){_VALUE}",
+    *_assigned(_NAMES),
 )
+_BLOCK_HEAD: Final = (
+    rf"(?i)(?:{_NAMES}|{_AWS}){_EQUALS}"
+    r"[|>][-+0-9]{0,2}(?:[ \t]+#[^\n]*)?\s*\n[ \t+0-9-]"
+)
+"""The head of a block of lines in YAML, and how its first line begins."""
+_INDENT: Final = b" \t-+0123456789\xe2\x86\x92"
+"""Spaces, marks of a list or a diff, and numbers of lines (`12→`)."""
 _HARMLESS: Final = (
     r"(?:/|\./|~/|https?://|file://)"
     r"|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"
@@ -134,19 +165,24 @@ class SecretFilter:
             case dict():
                 return {
                     self.filtered(key).text: _MARK.decode()
-                    if item and item is not True and self.filtered(f"{key}=x").is_redacted
+                    if item and item is not True and self._is_secret(key, item)
                     else self.redacted(item)
                     for key, item in value.items()
                 }
             case _:
                 return value
 
+    def _is_secret(self, key: str, item: object) -> bool:
+        """Whether a field is named like a secret, or is a header that holds one."""
+        is_header = isinstance(item, str) and key.lower().endswith("authorization")
+        return self.filtered(f"{key}={item if is_header else 'x'}").is_redacted
+
     def _secrets(self, raw: bytes) -> Iterator[Span]:
         """The spans of secrets, in order, disjoint."""
         known: list[Span] = []
         if self._any.search(raw) is not None:  # most texts, and names of fields, have none
             found = (each.span() for pattern in self._patterns for each in pattern.finditer(raw))
-            known = _joined(chain(found, _private_keys(raw)))
+            known = _joined(chain(found, _private_keys(raw), _yaml_blocks(raw)))
         at = 0
         for start, stop in known:
             yield from self._random(raw, at, start)
@@ -182,6 +218,11 @@ def _any_of(patterns: Iterable[str]) -> Any:
 
 
 @cache
+def _block_head() -> Any:
+    return _compiled(_BLOCK_HEAD)
+
+
+@cache
 def _key_marks() -> tuple[Any, Any]:
     return _compiled(_KEY_HEAD), _compiled(_KEY_END)
 
@@ -195,6 +236,28 @@ def _private_keys(raw: bytes) -> Iterator[Span]:
         found = end.search(raw, begin.end(), limit)
         at = limit if found is None else found.end()
         yield begin.start(), at
+
+
+def _yaml_blocks(raw: bytes) -> Iterator[Span]:
+    """The spans of blocks with the name of a secret, disjoint: the lines indented deeper."""
+    at = 0
+    while (head := _block_head().search(raw, at)) is not None:
+        begin = stop = at = head.end() - 1
+        depth = _indent(raw[raw.rfind(b"\n", 0, head.start()) + 1 : head.start()])
+        while at < len(raw):
+            end = raw.find(b"\n", at)
+            line = raw[at : len(raw) if end < 0 else end].rstrip()
+            if _indent(line) > depth:
+                stop = at + len(line)
+            elif line.lstrip(_INDENT):  # else an empty line
+                break
+            at = len(raw) if end < 0 else end + 1
+        if stop > begin:
+            yield head.start(), stop
+
+
+def _indent(line: bytes) -> int:
+    return len(line) - len(line.lstrip(_INDENT))
 
 
 def _is_split_key(items: list[Any]) -> bool:

@@ -16,6 +16,7 @@ NORMAL = SecretFilter()
 KNOWN_ONLY = SecretFilter(Sensitivity.RELAXED)
 CHANCE = "q8Zr4TnX2vLk9WsB7yHd3Mf"
 X82, X36, X20 = "a" * 82, "a" * 36, "a" * 20
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm5hIn0"
 
 
 @pytest.mark.proves("M-30")
@@ -69,6 +70,95 @@ X82, X36, X20 = "a" * 82, "a" * 36, "a" * 20
 def test_known_forms_are_taken_out(text: str, left: str) -> None:
     assert KNOWN_ONLY.filtered(text) == (left, left != text)
     assert NORMAL.filtered(text) == (left, left != text)
+
+
+@pytest.mark.proves("M-30")
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("{user: a, password: abc,token: SECRET}", "{user: a, [REDACTED]"),
+        ("DB_PASSWORD=abc;API_KEY= SECRET x", "DB_[REDACTED] x"),
+        ("password=p,token='a b';secret: SECRET x", "[REDACTED];[REDACTED] x"),
+        ("password=p,ss;w}rd x", "[REDACTED] x"),
+        (r"PASSWORD='C:\' TOKEN='a b' x", "[REDACTED] x"),
+        ("password=token: SECRET x", "[REDACTED] x"),
+    ],
+)
+def test_a_value_hides_no_name_of_the_next_secret(text: str, left: str) -> None:
+    assert KNOWN_ONLY.filtered(text).text == left
+
+
+@pytest.mark.proves("M-30")
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (r'"password": "ab\"SECRET", "user": "c"', '"[REDACTED], "user": "c"'),
+        (r"password='ab\\\' SECRET' c", "[REDACTED] c"),
+        (r'{"text": "{\"password\": \"a b\", \"c\": 1}"}', r'{"text": "{\"[REDACTED], \"c\": 1}"}'),
+        ("password = '''SECRET\n'SECRET''' x", "[REDACTED] x"),
+        ('password = """SE"CRET\nSECRET""" x', "[REDACTED] x"),
+        ('password = """SECRET', "[REDACTED]"),
+        ("password = ''; token = 1", "[REDACTED]; [REDACTED]"),
+        ('{"token":"a","count":3,"password":"b"}', '{"[REDACTED],"count":3,"[REDACTED]}'),
+    ],
+)
+def test_a_quoted_value_ends_at_its_own_quote(text: str, left: str) -> None:
+    assert KNOWN_ONLY.filtered(text).text == left
+
+
+@pytest.mark.proves("M-30")
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("password: |\n  SECRET\n\n  SECRET\nuser: a", "[REDACTED]\nuser: a"),
+        ("a:\n  token: >-\n    SECRET\n  user: a", "a:\n  [REDACTED]\n  user: a"),
+        ("- secret: |2 # why\n    SECRET\n- user: a", "- [REDACTED]\n- user: a"),
+        ("+  secret: |+\r\n+    SECRET\r\n+  user: a", "+  [REDACTED]\r\n+  user: a"),
+        ("  1→password: |\n  2→  SECRET\n", "  1→[REDACTED]\n"),
+        ("password: |\nuser: a", "[REDACTED]\nuser: a"),
+        ("| token: | x |\n  y", "| [REDACTED] x |\n  y"),
+        ("token: |\n  SECRET\npassword: |\n  SECRET", "[REDACTED]\n[REDACTED]"),
+    ],
+)
+def test_a_block_of_yaml_is_taken_out_as_far_as_it_is_indented(text: str, left: str) -> None:
+    assert KNOWN_ONLY.filtered(text).text == left
+
+
+@pytest.mark.proves("M-30")
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (f"a xoxb-12345-67890-{X20} b", "a [REDACTED] b"),
+        ("xoxe.xoxp-1-abcdefghij", "xoxe.[REDACTED]"),
+        ("xoxo-1234567890-a xoxo-anniversary", "[REDACTED] xoxo-anniversary"),
+        (f"key AIza{'Sy-_9' * 7}, b", "key [REDACTED], b"),
+        ("AIzaShort", "AIzaShort"),
+        (f"a {JWT}.c2lnbmF0dXJl b", "a [REDACTED] b"),
+        (f"a {JWT}. b", "a [REDACTED] b"),
+        (f"a {JWT.replace('.', '-')}", f"a {JWT.replace('.', '-')}"),
+        ("Authorization: Basic YW5uYTpwYXNz x", "[REDACTED] x"),
+        ("curl -H 'authorization:basic dXNlcjpwYXNzd29yZA==' x", "curl -H '[REDACTED]' x"),
+        (r"{\"Authorization\": \"Basic YW5uYTpwYXNz\"}", r"{\"[REDACTED]\"}"),
+        ("Proxy-Authorization = Basic YW5uYTpwYXNz", "Proxy-[REDACTED]"),
+        *[
+            (text, text)
+            for text in (
+                "Authorization: Basic authentication",
+                "Authorization: Basic Authentication is off",
+                "Authorization: Basic Auth/Bearer",
+                "basic JavaScript and TypeScriptCompiler",
+            )
+        ],
+    ],
+)
+def test_tokens_of_services_are_taken_out(text: str, left: str) -> None:
+    assert KNOWN_ONLY.filtered(text).text == left
+
+
+@pytest.mark.proves("M-30")
+def test_the_header_of_a_request_is_a_secret_if_it_holds_a_password() -> None:
+    sent = {"Authorization": "Basic YW5uYTpwYXNz", "proxy-authorization": "none", "host": "Basic"}
+    assert KNOWN_ONLY.redacted(sent) == sent | {"Authorization": "[REDACTED]"}
 
 
 @pytest.mark.proves("M-30")
@@ -217,6 +307,19 @@ def test_half_of_a_character_becomes_a_question_mark() -> None:
         "password",
         "aws secret access key ",
         'token="',
+        'token="\\"',
+        'token="""',
+        "token='''",
+        "token=",
+        "token=x,token: ",
+        'token=x,token="a"y',
+        "token: |\n",
+        " token: |\n\n\n",
+        "token: |\n  x\n",
+        "eyJaaaaaaaaaa.",
+        "xoxb-",
+        "AIza",
+        "authorization: basic ",
         "a" * 19 + " ",
         "x",
     ],
