@@ -115,10 +115,10 @@ def span_text(low: int, high: int) -> str:
 
 
 def match_text(match: Match | Condition, excepts: Iterable[Match | Condition] = ()) -> str:
-    """`app data (30078) with d snowclaw:config:…; this rule leaves out deletions (5)`."""
-    left = "; ".join(_parts_text(other) or "anything" for other in excepts)
+    """`app data (30078) with d snowclaw:config:…; does not apply to deletions (5)`."""
+    left = "; ".join(_parts_text(other) or "everything" for other in excepts)
     text = _parts_text(match) or "everything"
-    return f"{text}; this rule leaves out {left}" if left else text
+    return f"{text}; does not apply to {left}" if left else text
 
 
 def _parts_text(match: Match | Condition) -> str:
@@ -144,7 +144,7 @@ def _parts_text(match: Match | Condition) -> str:
             parts.append(f"tagged {name} {_either(wanted)}")
     parts.extend(_more_text(match))
     if match.kinds is None and parts:
-        parts.insert(0, "what is")
+        parts.insert(0, "events")
     return " ".join(parts)
 
 
@@ -161,12 +161,12 @@ def _more_text(match: Match | Condition) -> Iterator[str]:
         yield "from a connection logged in as " + " or ".join(sorted(word.value for word in login))
     replaces = getattr(match, "replaces", None)
     if replaces is not None:
-        yield "replacing something stored" if replaces else "replacing nothing stored"
+        yield f"that replace or delete {'a' if replaces else 'no'} stored event of the author"
     if getattr(match, "wraps_for_known", None):
-        yield "for a known key"
+        yield "addressed to a known key"
     quiet = getattr(match, "quiet", None)
     if quiet is not None:
-        yield "deleting what not everyone may read" if quiet else "deleting what everyone may read"
+        yield f"that delete an event {'not ' if quiet else ''}everyone may read"
     if getattr(match, "ended", None):
         yield "in a deleted group"
 

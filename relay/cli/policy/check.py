@@ -42,8 +42,9 @@ def check_command(
     """Read the policy files and name every fault, each with file and line.
 
     A warning names a rule that is valid but has no effect, or another effect than it seems to have.
-    Others say what unknown authors may write, nobody may write or anybody may read that was
-    different before: who could, and who can. With --strict these count with --against only.
+    Other warnings compare access before and after an edit: what unknown authors may now write, what
+    nobody may write any more, what anybody may now read. --strict counts these warnings only
+    together with --against.
     """
     home = policy_folder(folder or data)
     try:

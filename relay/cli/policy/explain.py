@@ -103,7 +103,7 @@ def explain_command(
 
     EVENT is one event as JSON, or a draft of one, such as
     {"kind":9,"pubkey":"npub1…","tags":[["h","tea"]],"content":"hi"}: without id and sig; without
-    "pubkey" its author is taken for nobody. Exit code 0: accepted, or readable; 1: not.
+    "pubkey" the author counts as unknown. Exit code 0: accepted, or readable; 1: not.
 
     A refused event is not stored: `rookery policy log` has the rule that refused it. A stored one:
     rookery export --filter '{"ids":["ID"]}' | rookery policy explain -

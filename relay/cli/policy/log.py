@@ -32,7 +32,7 @@ def log_command(
 ) -> None:
     """Print the last events that the relay refused: time, reason, rule, author, address.
 
-    With --json, one JSON object per line. A stopped relay's are those of before it stopped.
+    With --json, one JSON object per line. For a stopped relay: those up to its stop.
     """
 
     def is_wanted(entry: LogLine | Refusal) -> bool:

@@ -81,19 +81,20 @@ def _page(found: PolicySet, home: Path) -> Iterator[str]:
         _rules(_readers(found)),
     )
     yield from _section(
-        "Which version is kept: of several rules that match an event the last one applies; all "
-        "other events follow NIP-01",
+        "Which version is kept: the last matching rule decides; all other events follow NIP-01",
         _rules(_kept(found)),
     )
     if found.keep.history.rules:
         yield from _section(
-            "How many old versions are kept beside it: the last rule that matches applies",
+            "How many old versions are also kept: the last matching rule decides",
             _rules(_history(found)),
         )
     yield from _section(
         "What is removed over time: one matching rule is enough", _rules(_swept(found))
     )
-    yield from _section("What is kept all the same, as is everything pinned", _rules(_held(found)))
+    yield from _section(
+        "Exceptions from removal (pinned events are never removed)", _rules(_held(found))
+    )
     yield from _section("Groups", _groups(found))
     yield from _section("Members of the relay", _members(found))
     yield from _section("Limits and settings", _settings(found))
@@ -109,9 +110,9 @@ def _own_page(found: PolicySet, home: Path) -> Iterator[str]:
         "Plug-ins": _plugins(found),
         "Who may read": _readers(found),
         "Which version is kept": _kept(found),
-        "How many old versions are kept beside it": _history(found),
+        "How many old versions are also kept": _history(found),
         "What is removed over time": _swept(found),
-        "What is kept all the same": _held(found),
+        "Exceptions from removal": _held(found),
     }
     yield f"{home}: rules of its own files; those of packaged files apply beside them"
     for title, lines in sections.items():
@@ -135,16 +136,19 @@ def _own_in(shown: dict[str, object]) -> dict[str, object]:
 def sections_of(found: PolicySet) -> Iterator[tuple[str, Sequence[Line]]]:
     """(title, rules) of everything in force, in the order in which it applies; settings have no
     name."""
-    yield "Who may write: all that match must accept the author", [*_writers(found)]
+    yield "Who may write (every matching rule must accept)", [*_writers(found)]
     yield "Required form of events", [*_forms(found)]
     yield "Rates and quotas", [*_amounts(found)]
     yield "Plug-ins, asked last", [*_plugins(found)]
-    yield "Who may read: all that match must accept the reader", [*_readers(found)]
-    yield "Which version is kept: the last that matches applies", [*_kept(found)]
+    yield "Who may read (every matching rule must accept)", [*_readers(found)]
+    yield "Which version is kept (the last matching rule decides)", [*_kept(found)]
     if found.keep.history.rules:
-        yield "How many old versions are kept beside it, likewise", [*_history(found)]
-    yield "What is removed over time: one that matches is enough", [*_swept(found)]
-    yield "What is kept all the same", [*_held(found)]
+        yield (
+            "How many old versions are also kept (the last matching rule decides)",
+            [*_history(found)],
+        )
+    yield "What is removed over time (one matching rule is enough)", [*_swept(found)]
+    yield "Exceptions from removal", [*_held(found)]
     settings = [*_groups(found), *_members(found), *_settings(found)]
     yield "Groups, members, limits", [(line, "", "") for line in settings]
 
@@ -262,28 +266,32 @@ def _groups(found: PolicySet) -> Iterator[str]:
     yield f"a new group is: {_flags(groups.new)}"
     yield f"always: {_flags(groups.always)}"
     derived = ", ".join(map(str, sorted(found.groups.derived))) or "none"
-    yield f"without h, in the group of the event that they name: kinds {derived}"
+    yield f"without h, belonging to the group of the event they refer to: kinds {derived}"
     yield f"requests to join: {groups.joins.value}; uses of an invite code: {groups.invite_uses}"
     yield (
-        f"messages may be late by {seconds_text(groups.late_s)}; "
+        f"messages may be dated up to {seconds_text(groups.late_s)} back; "
         f"references to earlier messages required: {groups.previous}"
     )
-    yield f"compatible with older clients: {_flags(groups.compat)}"
-    yield f"`h` names a group of another kind in: {kinds_text(KindSet.of(*groups.foreign_h))}"
+    yield f"compatibility with older clients: {_flags(groups.compat)}"
+    yield f"`h` is no NIP-29 group in: {kinds_text(KindSet.of(*groups.foreign_h))}"
 
 
 def _members(found: PolicySet) -> Iterator[str]:
     members = found.members
     match members.join:
         case Entry.CLAIM:
-            yield "joined with an invite code"
+            yield "joining: with an invite code"
         case Entry.ANYONE:
-            yield "joined by everybody who asks"
+            yield "joining: everybody who asks"
         case _:
             assert_never(members.join)
-    days = counted(members.claim_days, "day") if members.claim_days else "any time"
+    days = (
+        f"is valid for {counted(members.claim_days, 'day')}"
+        if members.claim_days
+        else "never expires"
+    )
     yield f"invited by: {who_text(members.invite)}"
-    yield f"a code that is asked for admits {counted(members.claim_uses, 'key')} within {days}"
+    yield f"an invite code admits {counted(members.claim_uses, 'key')} and {days}"
     match found.actors.attestations:
         case Attestations.OFF:
             yield "an owner's attestation gives an agent nothing"
@@ -296,7 +304,7 @@ def _members(found: PolicySet) -> Iterator[str]:
 
 
 def _flags(flags: Iterable[object]) -> str:
-    return ", ".join(sorted(str(getattr(flag, "value", flag)) for flag in flags)) or "nothing"
+    return ", ".join(sorted(str(getattr(flag, "value", flag)) for flag in flags)) or "none"
 
 
 def _settings(found: PolicySet) -> Iterator[str]:
@@ -323,7 +331,7 @@ def _memory(memory: Memory) -> Iterator[str]:
         patterns = counted(len(memory.reject_patterns.texts), "pattern")
         yield f"no unencrypted memory may match: {patterns}"
     yield (
-        f"aman: of equal ts the {memory.tie.value}est id stays; ts and created_at: "
+        f"aman: with equal ts the {memory.tie.value}est id is kept; ts and created_at: "
         f"{memory.ts_rule.value}; hashes are {'' if memory.verify_hash else 'not '}verified; "
         f"read without a login: {memory.anonymous_read.value}"
     )

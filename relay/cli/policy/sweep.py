@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 def sweep_command(folder: Path, days: int | None, *, dry_run: bool, as_json: bool) -> None:
     """Remove expired events and those that the retention rules select; say which and why.
 
-    A running relay does the same every minute. Protected rows stay: pinned, without a summary, or
-    rows that must outlive older ones (in a dry run those are still there).
+    A running relay does the same every minute. Not removed: pinned rows, rows without a summary,
+    and rows that must stay until older ones are removed (a dry run has not removed these).
     """
     if days is not None and not dry_run:
         raise click.UsageError("--days is for --dry-run: nothing is removed before its time")

@@ -159,7 +159,7 @@ def test_show_is_a_page_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert run(["policy", "show", str(tmp_path)]) == 0
     page = capsys.readouterr().out
     articles = "kind 40, kinds 1000-1999, articles (30023)"
-    articles += "; this rule leaves out what is under d draft:…"
+    articles += "; does not apply to events under d draft:…"
     for line in (
         f"  owners: {owner.npub}",
         f"  household attic: owner: {bob.npub}",
@@ -176,13 +176,13 @@ def test_show_is_a_page_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[s
         f"      dear · {tmp_path}/a.toml:31",
         "  created_at at most 15 min in the future, 14 d in the past",
         "  no unencrypted memory may match: 1 pattern",
-        "  aman: of equal ts the highest id stays; ts and created_at: order; hashes are not "
+        "  aman: with equal ts the highest id is kept; ts and created_at: order; hashes are not "
         "verified; read without a login: encrypted",
         "  sealed envelopes without a login: 1 key",
         "  created by: owners, agents",
-        "  joined with an invite code",
+        "  joining: with an invite code",
         "  invited by: owners",
-        "  a code that is asked for admits 1 key within 7 days",
+        "  an invite code admits 1 key and is valid for 7 days",
     ):
         assert f"{line}\n" in page
 
