@@ -57,7 +57,8 @@ def backup_command(dest: str, folder: Path, keep: int | None, *, as_json: bool) 
     """Copy a relay into one file: events, bans, members, relay.key, settings and policies.
 
     The relay may run. DEST is a new file, or a folder: the file is then named by its date (UTC).
-    It is read back before it gets its name, and holds the relay's secret key: mode 0600.
+    The file is verified before it gets its name. It contains the relay's secret key, so its mode is
+    0600.
     """
     from relay.cli.progress import Amount, progress_bar
 

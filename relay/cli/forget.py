@@ -40,17 +40,19 @@ _ID_OR_BEGINNING: Final = re.compile(r"[0-9a-f]{8,64}").fullmatch
 _LOOKED_AT: Final = 1_000
 """Newest events, of the group or of the key, among which the beginning of an id is looked for."""
 _NO_KEY_HERE: Final = (
-    "--vanish takes no key or event: it deletes what the key that signs wrote (--key-file). Without"
-    " a person's key: `rookery ban KEY` hides what it wrote, and deletes it where the relay's"
-    ' policies say `[bans] stored = "delete"`'
+    "--vanish accepts no key or event: it deletes everything that the signing key wrote"
+    " (--key-file). If you do not have the person's key: `rookery ban KEY` hides what it wrote, and"
+    ' deletes it with `[bans] stored = "delete"` in the relay\'s policies'
 )
 
 
 @click.command("forget", epilog="Example: rookery forget 5c1f… --proof -o receipt.json")
 @click.argument("targets", nargs=-1, metavar="[EVENT-ID|ADDRESS]…")
 @click.option("--group", metavar="ID", help="As a moderator of this group (kind 9005).")
-@click.option("--vanish", is_flag=True, help="Everything that the key wrote, for ever (NIP-62).")
-@click.option("--reason", default="", metavar="TEXT", help="Sent with the request, and kept.")
+@click.option(
+    "--vanish", is_flag=True, help="Delete everything that the key wrote, for ever (NIP-62)."
+)
+@click.option("--reason", default="", metavar="TEXT", help="Sent and stored with the request.")
 @click.option("--yes", is_flag=True, help="Do not ask before --vanish.")
 @click.option("--proof", is_flag=True, help="Wait for the relay's signed receipt of the erasure.")
 @click.option("--receipt", "request", metavar="ID", help="Only fetch the receipt of a request.")
@@ -85,15 +87,15 @@ def forget_command(
 ) -> None:
     """Delete events at the relay: by id or address (KIND:PUBLIC-KEY:D), or all of a key.
 
-    Signs as the owner, or with --key-file. Events of others: --group ID, as its moderator. All that
-    another person wrote, without their key: `rookery ban KEY`, with `[bans] stored = "delete"` in
-    the relay's policies; else a ban only hides it. 8 hex of an id are enough, or more, where one of
-    the newest 1,000 events begins so: of the key that signs, or of the group (`rookery group read
-    ID --ids`).
+    Signs as the owner, or with --key-file. With --group ID, as a moderator of the group, also
+    events of others. To delete everything of another key, use `rookery ban KEY` with `[bans] stored
+    = "delete"` in the relay's policies; otherwise a ban only hides it. You may shorten an id to its
+    first 8 or more characters. It is looked up among the newest 1,000 events of the signing key, or
+    of the group with --group (`rookery group read ID --ids` lists them).
 
-    A receipt is an event signed by the relay: which request erased how many events, of which kind,
-    with their ids, and when. It repeats no text. The relay signs it once no byte of the events is
-    left in its files, and gives it to the author of the request and to its owners, for 90 days.
+    A receipt is an event signed by the relay. It names the request, the time, and the number, kinds
+    and ids of the erased events, but repeats no text. The relay signs it once no byte of the events
+    is left in its files. For 90 days the author of the request and the relay's owners can fetch it.
     """
     if sum((bool(targets), vanish, request is not None, file is not None)) != 1:
         raise click.UsageError(

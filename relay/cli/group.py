@@ -177,9 +177,9 @@ def edit(
     *,
     as_json: bool,
 ) -> None:
-    """Change a group's name, description, picture and flags. What is not named is kept.
+    """Change a group's name, description, picture and flags.
 
-    An empty text removes what was there.
+    Options that are not given keep their value. An empty text removes the value.
     """
     if not texts and not flags:
         raise click.UsageError("nothing to change: give --name, --about, --picture or a flag")

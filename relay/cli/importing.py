@@ -105,10 +105,10 @@ def import_command(
 ) -> int:
     """Store events from JSON lines in FILE ("-": stdin).
 
-    Every event is verified. Refusals are counted by reason on stderr, and the exit code is 1;
-    -v lists the lines. Left out is what another relay signed about its groups and members. What was
-    deleted here does not come back (`blocked: deleted`), nor with --trust: its author can sign it
-    again as a new event. After an interruption the same command continues where it stopped.
+    Every event is verified. Refusals are counted by reason on stderr, and the exit code is 1; -v
+    lists the lines. Events in which another relay describes its groups and members are skipped.
+    What was deleted here does not come back (`blocked: deleted`), nor with --trust: its author can
+    sign it again as a new event. After an interruption the same command continues where it stopped.
 
     Group records are counted on stderr before anything is stored (of stdin: batch by batch).
     Without --trust those are refused that are older than the group that is here, and 9008 for a

@@ -146,8 +146,9 @@ def _consequences(old: SecretKey, groups: int, naming: Sequence[str]) -> list[st
         " it must read it again",
         "- joins, notices of membership and receipts of erasure that the old key has signed stay as"
         " they are; keep its npub in order to check them",
-        "- the rights of the relay's key in groups and management calls are the new one's alone",
-        "- `backup --keep` counts backups of each key apart: those of before are removed by nobody",
+        "- only the new key has the relay's rights in groups and management calls",
+        "- `backup --keep` counts the backups of each key separately: remove the earlier ones"
+        " yourself",
     ]
     if naming:
         lines.append(f"- {', '.join(naming)} in policies/ names the old key: correct it")

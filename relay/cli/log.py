@@ -84,7 +84,7 @@ def log_command(
 ) -> None:
     """Print the last log lines and refusals of a relay, without any content.
 
-    With --json, one JSON object per line. A stopped relay's are those of before it stopped.
+    With --json, one JSON object per line. For a stopped relay: those up to its stop.
     """
     if author is not None:
         author = key_in_folder(folder, author)

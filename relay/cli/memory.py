@@ -140,8 +140,7 @@ def set_(
 
     Memory of a user is readable by the agent and the owner, or by the members of --group.
 
-    An owner's note without --group is never added to a record that a group reads: it is a record
-    apart.
+    Without --group an owner's note is stored in a separate record that no group can read.
 
     An owner's note is written by the agent and marked as the owner's if client.toml has its
     agent_key_file. Otherwise it is written with the owner's key, which needs a relay with

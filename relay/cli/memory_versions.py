@@ -310,8 +310,8 @@ def restore(wanted: Address | Key, named: str, server: Server, *, as_json: bool)
     """Publish an old version's tags and content anew, as the newest version.
 
     The key that signed the record signs it: `key_file` or `agent_key_file` of client.toml, or
-    --key-file. The version that it replaces stays in the history. It is read by whom the old
-    version was for.
+    --key-file. The version that it replaces stays in the history. It has the same readers as the
+    old version.
     """
 
     async def work(client: Client, settings: ClientSettings) -> tuple[Event, Event | None]:

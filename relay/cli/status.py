@@ -79,7 +79,7 @@ class Disk:
 def status_command(folder: Path, *, as_json: bool) -> None:
     """Show what the relay does: connections, rates, refusals, queues, costly queries, disk.
 
-    Rates are those of one second. A relay that is stopped has only files.
+    Rates are measured over one second. For a stopped relay only file sizes are shown.
     """
     asyncio.run(_print_once(folder, as_json=as_json))
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     "--drop-records",
     "drops_records",
     is_flag=True,
-    help="With --repair, without a backup: remove damaged records of groups too. A member whom one"
-    " removed is a member again: the keys are listed.",
+    help="With --repair, without a backup: remove damaged records of groups too. If a removed"
+    " record had expelled a member, that key is a member again. Such keys are listed.",
 )
 @click.option(
     "--progress",

@@ -42,11 +42,12 @@ def forget_command(session: str, server: Server, *, yes: bool, as_json: bool) ->
     """Delete the lines, notes and state of a session that this key stored (NIP-09), and what its
     sub-agents wrote. Forks of it, which begin with copies of its lines, stay and are named.
 
-    What was written of it until now is not sent again under this id by this key: not by a later
+    Lines written before the command are not sent again under this id by this key: not by a later
     import or follow, from another folder or in another layout, and not by one that waits for the
-    relay. Nor is a second file of the session, to which a folder gives another id, or what a fork
-    copied of it. Lines written later are sent: end a follow first. Envelopes (--pns) stay, and
-    import --pns makes new ones.
+    relay. Neither is a second file of the session, which an import of a folder stores under another
+    id, nor what the file of a fork marks as a copy. Lines written after the command are sent, so
+    stop `rookery session follow` first. Envelopes (--pns) are not deleted, and `import --pns` makes
+    new ones.
     """
 
     async def work(transcripts: Transcripts) -> tuple[dict[str, int], list[str]]:
