@@ -170,10 +170,12 @@ class OwnersView:
     async def _checked(self, name: str, text: str, owner: str) -> tuple[Path, Edit]:
         folder = self._services.policy_folder
         if self._services.pushed is not None:
-            raise Invalid("name: the policies are those of the database: `rookery policy push`")
+            raise Invalid(
+                "name: the relay reads its policies from the database: use `rookery policy push`"
+            )
         file = self._file(name)
         if file is not None and file.startswith(_PACKAGED):
-            raise Invalid("name: is a file of the package: make one of yours")
+            raise Invalid("name: is a packaged file: create one of your own")
         path = new_file(folder, name) if file is None else Path(file)
         if self._editing.locked():
             raise Refused(Prefix.RATE_LIMITED, "another edit is being checked, try again")

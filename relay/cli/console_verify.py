@@ -56,7 +56,7 @@ class VerifyRun:
     def start(self) -> None:
         """Raises Refused while one runs."""
         if self._task is not None and not self._task.done():
-            raise Refused(Prefix.RATE_LIMITED, "a verification runs already")
+            raise Refused(Prefix.RATE_LIMITED, "a verification is already running")
         self._state = {"began_at": self._clock(), "ended_at": None, "done": 0, "total": 0}
         self._state |= {"report": None, "failure": ""}
         self._task = asyncio.create_task(self._run(self._state), name="verify")

@@ -210,7 +210,7 @@ class Console:
             return
         name, now = subnet_of(self._site.address_of(request)), self._services.clock()
         if self._buckets.wait_s(_PACE, name, now):
-            raise Refused(Prefix.RATE_LIMITED, "too many pages are asked for, wait a minute")
+            raise Refused(Prefix.RATE_LIMITED, "too many page requests, wait a minute")
         self._buckets.take(_PACE, name, now)
 
     # -- pages ------------------------------------------------------------------------------------
@@ -228,8 +228,10 @@ class Console:
             who = await self._who(request, ending)
             if page.audience is Audience.OWNER and not self._is_owner(who.pubkey):
                 if who.pubkey is None:
-                    raise Refused(Prefix.AUTH_REQUIRED, "sign in as an owner of the relay")
-                raise Refused(Prefix.RESTRICTED, "this page is for owners of the relay")
+                    raise Refused(
+                        Prefix.AUTH_REQUIRED, "only an owner of the relay may see this page"
+                    )
+                raise Refused(Prefix.RESTRICTED, "only an owner of the relay may see this page")
             if who.session is not None or who.pubkey is None:  # otherwise its signature counted
                 self._pace(request, who.pubkey)
             return await self._made(request, page, who, ending)
@@ -255,7 +257,7 @@ class Console:
         """Raises NotFoundError, Refused, StoreFault, TimeoutError."""
         known = self._is_known(who.pubkey)
         if self._waiting[known] >= _MAX_WAITING // 2:
-            raise Refused(Prefix.RATE_LIMITED, "too many pages are asked for, try again")
+            raise Refused(Prefix.RATE_LIMITED, "too many page requests, try again")
         self._waiting[known] += 1
         try:
             async with asyncio.timeout(_PAGE_S), self._turns[known]:
@@ -364,7 +366,7 @@ class Console:
             response = self._response(orjson.dumps({"error": text}), status=status)
         else:
             data = {"status": status, "text": text, "wants_sign_in": status == 401}
-            title = "Not found" if status == 404 else "Not possible"
+            title = {401: "Sign in required", 404: "Not found"}.get(status, "Not possible")
             response = self._page(request, who, "failed", title, data, status=status)
         if status == 401:
             response.headers[hdrs.WWW_AUTHENTICATE] = "Nostr"
@@ -437,7 +439,8 @@ class Console:
         if request.headers.get(hdrs.ORIGIN) is not None and self._site.is_of_page(request):
             raise Refused(
                 Prefix.RESTRICTED,
-                "this was sent by another site; if it is this one, set [relay] url to its address",
+                "this was sent by another site; if that site is this relay, set [relay] url to its"
+                " address",
             )
 
     async def _sign_in_page(self, request: web.Request) -> web.Response:
@@ -484,7 +487,7 @@ class Console:
         self._pace(request, session.pubkey)
         known = self._is_known(session.pubkey)
         if self._forms[known] >= _MAX_FORMS // 2:
-            raise Refused(Prefix.RATE_LIMITED, "too many forms are sent, try again")
+            raise Refused(Prefix.RATE_LIMITED, "too many forms at once, try again")
         self._forms[known] += 1
         try:
             async with asyncio.timeout(_FORM_S):
@@ -494,7 +497,9 @@ class Console:
         finally:
             self._forms[known] -= 1
         if not _equal(form.get("csrf", ""), session.csrf):
-            raise Refused(Prefix.RESTRICTED, "this form is not of this session: load it again")
+            raise Refused(
+                Prefix.RESTRICTED, "this form belongs to another session: load the page again"
+            )
         return session, form
 
     async def _sign_out(self, request: web.Request) -> web.Response:
@@ -518,7 +523,8 @@ class Console:
         link = self._sessions.linked(code, self._services.clock())
         if link is None:
             raise Refused(
-                Prefix.RESTRICTED, "this link was used or is too old: run `rookery console` again"
+                Prefix.RESTRICTED,
+                "this link was already used or has expired: run `rookery console` again",
             )
         data = {"npub": npub(link.pubkey), "code": code}
         return self._page(request, await self._who(request, ""), "link", "Sign in", data)
@@ -527,7 +533,8 @@ class Console:
         link = self._sessions.follow(request.match_info["code"], self._services.clock())
         if link is None or link.pubkey in self._services.state.actors.banned:
             raise Refused(
-                Prefix.RESTRICTED, "this link was used or is too old: run `rookery console` again"
+                Prefix.RESTRICTED,
+                "this link was already used or has expired: run `rookery console` again",
             )
         response = self._see_other(f"{self._base}/")
         self._begin(request, response, link.pubkey)
@@ -579,7 +586,9 @@ class Console:
         # Signed like a NIP-86 call: a cookie alone must not change policies.
         header, body = request.headers.get(hdrs.AUTHORIZATION), await request.read()
         if await self._signer(request, header, body) != owner:
-            raise Refused(Prefix.RESTRICTED, "this is signed by another key than is signed in")
+            raise Refused(
+                Prefix.RESTRICTED, "the signature is by another key than the one signed in"
+            )
         self._owner_of(session)  # a reload may have come meanwhile
         text, before = form.get("text", ""), form.get("before", "")
         await self._owner_view.save_policy(name, text, before, owner)

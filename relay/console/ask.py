@@ -85,7 +85,7 @@ class Ask:
     def for_owner(self) -> OwnerView:
         """Raises Refused if the key is not an owner's."""
         if self.owner_view is None:
-            raise Refused(Prefix.RESTRICTED, "this page is for owners of the relay")
+            raise Refused(Prefix.RESTRICTED, "only an owner of the relay may see this page")
         return self.owner_view
 
     async def events(self, *filters: Filter) -> list[Event]:

@@ -20,7 +20,7 @@ _PER_KEY: Final = 8
 _MAX_SESSIONS: Final = 2048
 _MAX_LINKS: Final = 256
 _BYTES: Final = 32
-_FULL: Final = "too many are signed in, try again later"
+_FULL: Final = "too many sessions, try again later"
 
 
 class _Held(Protocol):

@@ -193,7 +193,7 @@ async def console(tmp_path: Path, browser: Browser) -> AsyncIterator[Console]:
 
 
 async def test_one_signs_in_with_an_extension_and_out_again(console: Console) -> None:
-    for_members = "Only members may see who is in this group."
+    for_members = "Only members may see the list of members."
     async with console.page(cast.alice) as page:
         await page.goto(f"{console.url}/console/group?id=tea")
         assert await page.get_by_text(for_members).count()
@@ -240,8 +240,8 @@ async def test_an_admin_lets_somebody_in_and_takes_an_invite_back(console: Conso
         async with page.expect_navigation():
             await page.click("text=New invite")
         async with page.expect_navigation():
-            await page.click("text=Take back")
-        await page.wait_for_selector("text=No invite is open")
+            await page.click("button >> text=Revoke")
+        await page.wait_for_selector("text=No open invites")
     assert console.reports == []
 
 
@@ -330,7 +330,7 @@ async def test_an_owner_verifies_the_store_and_sees_what_is_found(console: Conso
         await page.goto(f"{console.url}/console/verify")
         async with page.expect_navigation():
             await page.click("text=Verify now")
-        await page.wait_for_selector("text=events verified, nothing is wrong")
+        await page.wait_for_selector("text=events verified, no faults")
         assert await wrong_in(page) == []
     assert console.reports == []
 
@@ -538,10 +538,10 @@ async def test_the_five_tasks_of_an_admin(console: Console) -> None:
         # Who can read what the agent knows about Alice?
         await opens("People")
         await page.click("main a.person >> text=Alice")
-        await page.click("text=What agents keep about this person")
+        await page.click("text=Agents' records about this person")
         await page.click("td.link a")
         await page.click("text=Who may read it, and by which rule")
-        await page.wait_for_selector("text=Rules about it")
+        await page.wait_for_selector("text=Matching rules")
         assert await page.get_by_text("packaged/20-memory.toml:").count()
         told = [
             [await cell.inner_text() for cell in (await row.locator("td").all())[1:3]]
@@ -558,15 +558,15 @@ async def test_the_five_tasks_of_an_admin(console: Console) -> None:
         async with page.expect_navigation():
             await page.click("text=New invite")
         async with page.expect_navigation():
-            await page.click("text=Take back")
-        await page.wait_for_selector("text=No invite is open")
+            await page.click("button >> text=Revoke")
+        await page.wait_for_selector("text=No open invites")
         await opens("People")
         await page.click("text=New invite")
         await page.wait_for_selector("text=Invite code:")
         await page.reload()
         async with page.expect_navigation():
-            await page.click("text=Take back")
-        await page.wait_for_selector("text=None is open")
+            await page.click("button >> text=Revoke")
+        await page.wait_for_selector("text=No open invites")
         # What does the retention rule remove tomorrow?
         await opens("Health")
         row = page.locator("#next ~ .scroll tr", has_text="notes for ten days")

@@ -289,12 +289,12 @@ PAGES: Final = (
     Page(
         "config",
         "Agent settings",
-        "How agents answer, set by their owners for all, a group or a user, and what applies.",
+        "How agents answer: values set for all, a group or a user, and effective values.",
         _config,
         params={
-            "group": "what applies in this group",
-            "user": "what applies to this user: npub or hex",
-            "scope": "what would change: global, group:ID or npub:KEY",
+            "group": "effective values in this group",
+            "user": "effective values for this user: npub or hex",
+            "scope": "scope to change: global, group:ID or npub:KEY",
             MODE: "its new value; `unset`: none",
             HISTORY: "its new value; `unset`: none",
         },

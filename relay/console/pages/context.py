@@ -278,8 +278,8 @@ async def _snowclaw(agent: _Agent, group: str) -> _Made:
 PAGES: Final = (
     Page(
         "context",
-        "What a model is given",
-        "The context of an agent as assembled, of what the reader and the agent may both read.",
+        "Context of a model",
+        "The context of an agent, assembled from records that reader and agent may both read.",
         _context,
         params={
             "agent": "npub or 64 hex of an agent of which one is an owner",

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from relay.console.ask import Ask
     from relay.nostr.event import Event
 
-_GONE: Final = "The relay deletes it with all its versions, and refuses it from then on."
-_ASKED: Final = "Only its author deletes a record: the agent does so at once, or at its next start."
+_GONE: Final = "The relay deletes all versions of this event and refuses them from then on."
+_ASKED: Final = (
+    "Only the author can delete a record: the agent does so at once, or when it next starts."
+)
 NO_EVENT: Final = "There is no such event, or you may not read it."
 _DEFAULT: Final = '{"limit": 100}'
 _ROWS: Final = 500
@@ -251,7 +253,7 @@ PAGES: Final = (
     Page(
         "events",
         "Events",
-        "What a filter of NIP-01 finds among what the reader may read.",
+        "The events that match a NIP-01 filter and that the reader may read.",
         _events,
         params={"filter": "a filter as JSON, or a list of up to ten"},
         has_table=True,

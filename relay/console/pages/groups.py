@@ -279,13 +279,13 @@ def _number(text: str | None) -> int | None:
 
 
 _WORDS: Final = {
-    kinds.PUT_USER: "put in or changed",
+    kinds.PUT_USER: "added or changed",
     kinds.REMOVE_USER: "removed",
     kinds.EDIT_METADATA: "edited the group",
     kinds.DELETE_EVENT: "deleted an event",
-    kinds.CREATE_GROUP: "made the group",
-    kinds.DELETE_GROUP: "ended the group",
-    kinds.CREATE_INVITE: "made an invite",
+    kinds.CREATE_GROUP: "created the group",
+    kinds.DELETE_GROUP: "deleted the group",
+    kinds.CREATE_INVITE: "created an invite",
     kinds.UPDATE_PINS: "changed the pins",
 }
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = ("name", "description", "contact", "terms_of_service", "self", "pubkey", "version")
 _LIMITS: Final = {
-    "max_message_length": "bytes of a message",
-    "max_content_length": "characters of a content",
-    "max_event_tags": "tags of an event",
-    "max_limit": "events of an answer",
+    "max_message_length": "message size (bytes)",
+    "max_content_length": "content (characters)",
+    "max_event_tags": "tags per event",
+    "max_limit": "events per answer",
     "max_subscriptions": "open subscriptions",
 }
 _GROUPS: Final = 12

@@ -486,7 +486,7 @@ PAGES: Final = (
     Page(
         "aman",
         "Aman",
-        "What an agent keeps of one conversation: preference, summary, tool calls, clears.",
+        "The records of one Aman conversation: preference, summary, tool calls, clears.",
         _aman,
         params={"hk": "history key"},
         in_menu=False,
@@ -510,7 +510,7 @@ PAGES: Final = (
     Page(
         "claim",
         "Claim",
-        "A memory of Anamnesis: what it rests on, who vouches, what replaced it.",
+        "A memory of Anamnesis: its sources, vouchers and successor.",
         _claim,
         params={"hash": "hash of the memory, 64 hex"},
         in_menu=False,

@@ -126,7 +126,7 @@ PAGES: Final = (
     Page(
         "health",
         "Health",
-        "What is wrong and its cure, the last day, disk, backups, what retention removes tomorrow.",
+        "Findings with cures, charts of the last day, disk, backups, events due for removal.",
         _health,
         audience=Audience.OWNER,
         command="rookery doctor",
@@ -134,7 +134,7 @@ PAGES: Final = (
     Page(
         "verify",
         "Verify",
-        "Whether every event, signature, table and index is as it should be.",
+        "Result of checking every event, signature, table and index.",
         _verify,
         audience=Audience.OWNER,
         has_table=True,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = (
     Column("pubkey", "Person", Holds.PERSON),
-    Column("is", "Is", Holds.WORDS),
+    Column("is", "Role", Holds.WORDS),
     Column("groups", "Groups", Holds.WORDS),
     Column("since", "Member since", Holds.TIME),
     Column("npub", "Key", Holds.CODE),
@@ -180,7 +180,7 @@ PAGES: Final = (
     Page(
         "person",
         "Person",
-        "One key: profile, groups, and what it wrote last, as far as the reader may read it.",
+        "One key: profile, groups, and its latest events that the reader may read.",
         _person,
         params={"key": "npub or 64 hex"},
         in_menu=False,

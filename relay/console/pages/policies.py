@@ -109,12 +109,12 @@ PAGES: Final = (
     Page(
         "explain",
         "Explain",
-        "Which rules decide about an event: what writing it is answered, or who may read it.",
+        "Which rules decide about an event: the answer when it is written, or who may read it.",
         _explain,
         audience=Audience.OWNER,
         params={
             "id": "a stored event: who may read it",
-            "event": "an event or draft as JSON: what the relay would answer",
+            "event": "an event or draft as JSON: the relay's answer to it",
             "as": "key that is logged in; none: the author",
         },
         in_menu=False,

@@ -34,7 +34,7 @@ function extension() {
 async function authorization(path, method, body) {
   const tags = [["u", new URL(path, location.href).href], ["method", method]];
   if (body) {
-    if (!crypto.subtle) throw new Error("The relay is managed over https only; use the command.");
+    if (!crypto.subtle) throw new Error("Management calls need https: use the command.");
     const hash = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(body));
     tags.push(["payload", [...new Uint8Array(hash)].map((each) => each.toString(16).padStart(2, "0")).join("")]);
   }

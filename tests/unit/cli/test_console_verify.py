@@ -39,7 +39,7 @@ async def test_it_says_that_nothing_is_wrong_and_what_is(folder: Path) -> None:
     async with VerifyRun(folder, lambda: NOW) as run:
         assert run.state == {}
         run.start()
-        with pytest.raises(Refused, match="runs already"):
+        with pytest.raises(Refused, match="already running"):
             run.start()
         found = await run.ended()
         assert (found["failure"], found["report"]["findings"]) == ("", [])

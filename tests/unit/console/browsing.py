@@ -74,7 +74,7 @@ class FakeOwnerView:
 
     def start_verify(self) -> None:
         if self.verified.get("ended_at", 0) is None:
-            raise Refused(Prefix.RATE_LIMITED, "a verification runs already")
+            raise Refused(Prefix.RATE_LIMITED, "a verification is already running")
         self.verified = {"began_at": NOW, "ended_at": None, "done": 1, "total": 3, "report": None}
 
     async def retention(self) -> Sequence[Mapping[str, object]]:

@@ -129,7 +129,7 @@ async def test_the_context_of_snowclaw_has_its_parts_with_reasons() -> None:
         assert found["text"].rstrip().endswith("is it green?")
         assert {piece["kept"] for piece in found["pieces"]} == {True}
         page = await browser.text(path(robot, "snowclaw", "tea").replace(".json", ""))
-        assert "What was kept and trimmed" in page
+        assert "Kept and trimmed parts" in page
 
 
 @pytest.mark.parametrize("private", [("private",), ("private", "hidden")])

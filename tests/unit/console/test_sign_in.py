@@ -224,7 +224,7 @@ def test_unknown_keys_take_no_place_of_known_ones() -> None:
     sessions = Sessions()
     for number in range(1024):
         sessions.begin(f"{number:064x}", NOW, is_known=False)
-    with pytest.raises(Refused, match="rate-limited: too many are signed in"):
+    with pytest.raises(Refused, match="rate-limited: too many sessions"):
         sessions.begin(stranger.pubkey, NOW, is_known=False)
     assert sessions.get(sessions.begin(alice.pubkey, NOW, is_known=True), NOW) is not None
     assert len(sessions) <= 2048
@@ -291,7 +291,7 @@ async def test_forms_of_unknown_keys_that_never_arrive_are_few() -> None:
                 response = await browser.post("/console/publish", forms[browser])
                 if response.status == 429:
                     break
-        assert await error_of(response) == "too many forms are sent, try again"
+        assert await error_of(response) == "too many forms at once, try again"
         # Read, and no event.
         assert (await known.post("/console/publish", forms[known])).status == 400
         for reader, writer in halves:
