@@ -10,7 +10,7 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Protocol
 
-from relay.access.management import Management
+from relay.access.management import ListName, Management
 from relay.access.read_rules import targets_of
 from relay.access.visibility import visibility_for
 from relay.lifecycle.rows import Stored
@@ -166,10 +166,13 @@ class RelayState:
 
     def manage(self, management: Management) -> None:
         """Called after the commit that changed it."""
-        if management is not self.management:
+        before = self.management
+        if management is not before:
             self.management = management
             self.actors = management.applied_to(self.policy.actors)
-            self.blocked = management.blocked()
+            blocked = ListName.BLOCKED_ADDRESSES
+            if management.of(blocked) is not before.of(blocked):
+                self.blocked = management.blocked()
             self._forget_views()
 
     def enforce(self, policy: Policy) -> None:

@@ -14,6 +14,8 @@ from relay.facts import Who
 from relay.nostr.agents import attestation_of
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from relay.groups.group import Group, Groups
     from relay.nostr.agents import Attestation
     from relay.nostr.event import Event
@@ -41,12 +43,17 @@ class Actors:
     agent_role: str = "agent"
     households: tuple[Household, ...] = ()
     allowed: frozenset[str] = frozenset()
-    """KNOWN although in no group (`[allow]`, NIP-86)."""
+    """KNOWN although in no group, by `[allow]`."""
+    registered: Container[str] = ()
+    """The same, by NIP-86 or NIP-43."""
     relay: str = ""
     """Public key of the relay."""
     banned: frozenset[str] = frozenset()
     """They read nothing, and nobody reads their events (N86-11)."""
     attestations: Attestations = Attestations.RELAY
+
+    def is_allowed(self, pubkey: str) -> bool:
+        return pubkey in self.allowed or pubkey in self.registered
 
     def is_owner(self, pubkey: str) -> bool:
         return pubkey in self.owners or any(
@@ -109,7 +116,7 @@ def author_words(
                 who.add(Who.AGENT)
         if group.is_moderated_by(pubkey) or pubkey in actors.owners:
             who.add(Who.ADMIN)
-    if who & {Who.OWNER, Who.AGENT, Who.MEMBER} or pubkey in actors.allowed:
+    if who & {Who.OWNER, Who.AGENT, Who.MEMBER} or actors.is_allowed(pubkey):
         who.add(Who.KNOWN)
     return frozenset(who)
 
@@ -150,7 +157,7 @@ def is_known(pubkey: str, actors: Actors, groups: Groups) -> bool:
     return pubkey not in actors.banned and (
         pubkey in actors.owners
         or pubkey in actors.agents
-        or pubkey in actors.allowed
+        or actors.is_allowed(pubkey)
         or groups.is_member(pubkey)
         or (bool(actors.households) and actors.in_household(pubkey))
     )

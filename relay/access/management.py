@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from relay.errors import EVENT_BANNED, Invalid, Prefix, Reject, Unsupported
+from relay.groups.key_map import KeyMap
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 
@@ -81,6 +82,10 @@ _MAX_OF: Final = {
 }
 
 
+_REGISTER: Final = frozenset({ListName.ALLOWED_KEYS, ListName.MEMBERS_SINCE})
+"""Held as KeyMap: with `[members] join = "anyone"` anybody adds keys, thousands of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class ListChange:
     """One item of one list is added, changed or removed."""
@@ -121,13 +126,22 @@ class Management:
         items = self.of(change.list_name)
         if items.get(change.item) == change.note:
             return self
-        left = {item: note for item, note in items.items() if item != change.item}
-        if change.note is not None:
-            left[change.item] = change.note
-        return Management({**self.entries, change.list_name: left})
+        added = {} if change.note is None else {change.item: change.note}
+        left: Mapping[str, str]
+        if isinstance(items, KeyMap):
+            left = items.without([change.item]) if change.note is None else items.changed(added)
+        else:
+            left = {item: note for item, note in items.items() if item != change.item} | added
+        return self.with_lists({change.list_name: left})
 
     def with_lists(self, lists: Mapping[ListName, Mapping[str, str]]) -> Management:
-        return Management({**self.entries, **lists}) if lists else self
+        if not lists:
+            return self
+        held = {
+            name: KeyMap(items) if name in _REGISTER and not isinstance(items, KeyMap) else items
+            for name, items in lists.items()
+        }
+        return Management({**self.entries, **held})
 
     def applied_to(self, actors: Actors) -> Actors:
         """The actors of the policy files, with the keys that calls allowed and banned.
@@ -137,7 +151,7 @@ class Management:
         operators = actors.owners | {actors.relay}
         return replace(
             actors,
-            allowed=actors.allowed | self.of(ListName.ALLOWED_KEYS).keys(),
+            registered=self.of(ListName.ALLOWED_KEYS),
             banned=(actors.banned | self.of(ListName.BANNED_KEYS).keys()) - operators,
         )
 
@@ -179,7 +193,7 @@ def management_of(entries: Iterable[ListChange]) -> Management:
     for entry in entries:
         if entry.note is not None:
             found.setdefault(entry.list_name, {})[entry.item] = entry.note
-    return Management(found)
+    return Management().with_lists(found)
 
 
 # -- checks of an event ---------------------------------------------------------------------------
@@ -509,7 +523,7 @@ def listed(method: str, management: Management) -> object:
         # All kinds are allowed that are not disallowed.
         return [kind for kind in range(kinds.MAX_KIND + 1) if kind not in refused]
     register, name = _LISTING[method]
-    return [entry(name, item, note) for item, note in management.of(register).items()]
+    return [entry(name, item, note) for item, note in sorted(management.of(register).items())]
 
 
 def entry(name: str, item: str, reason: str) -> dict[str, str]:

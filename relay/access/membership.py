@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from relay.access.actors import author_words, is_known
-from relay.access.management import ListChange, ListName
+from relay.access.management import MAX_ENTRIES, ListChange, ListName
 from relay.errors import Prefix, Reject, WriteOutcome
 from relay.facts import Who
 from relay.nostr import kinds
@@ -34,6 +34,14 @@ RULE: Final = "relay membership"
 """The rule that all refusals here name."""
 REQUEST_WINDOW_S: Final = 600
 """A request to join or leave is valid for this time before and after its created_at."""
+MAX_WITHOUT_CODE: Final = MAX_ENTRIES - 1000
+"""Members up to which a key joins without a code: made-up keys must leave room for those that an
+owner allows or invites."""
+JOINED_PER_MINUTE: Final = 300
+"""Keys that join without a code, from all addresses. The list of members is signed again, and sent
+to who reads it, for each batch with one of them."""
+_JOINED: Final = "joined"
+"""The note of a member that joined without a code."""
 _INVITED: Final = "invited by "
 """Start of the note of a member that joined by a claim; the key that made the claim follows."""
 _MAX_CODE: Final = 256
@@ -145,6 +153,12 @@ class Admission:
 
 
 _NEEDS_CLAIM: Final = Reject(Prefix.RESTRICTED, "an invite code is needed to join this relay", RULE)
+_FULL: Final = Reject(
+    Prefix.RESTRICTED, "this relay has no more room for members without an invite code", RULE
+)
+TOO_MANY_JOIN: Final = Reject(
+    Prefix.RATE_LIMITED, "too many keys join this relay, wait a minute", RULE
+)
 _BAD_CLAIM: Final = Reject(Prefix.RESTRICTED, "this invite code is not valid", RULE)
 """Unknown, expired, used up or withdrawn: the same text."""
 _OTHERWISE_MEMBER: Final = Reject(
@@ -185,10 +199,13 @@ def ruling_on_request(
         return _OTHERWISE_MEMBER if known else Admission(WriteOutcome.NO_MEMBER)
     if known:
         return Admission(WriteOutcome.MEMBER)
-    if members.settings.join is Entry.ANYONE:
-        return _admission(pubkey, "joined")
     code = request.tag("claim")
-    if not code:
+    if members.settings.join is Entry.ANYONE:
+        if len(members.management.of(ListName.ALLOWED_KEYS)) < MAX_WITHOUT_CODE:
+            return _admission(pubkey, _JOINED)
+        if not code:
+            return _FULL
+    elif not code:
         return Admission(WriteOutcome.JOINED) if anyone_writes else _NEEDS_CLAIM
     claim = members._open_claim(code, now)
     if claim is None:
@@ -198,6 +215,11 @@ def ruling_on_request(
     if left != 0:
         used = claim_change(code, msgspec.structs.replace(claim, left=left))
     return _admission(pubkey, f"{_INVITED}{claim.by}", used)
+
+
+def joins_without_code(changes: Sequence[ListChange]) -> bool:
+    """Whether an admission with these changes counts for JOINED_PER_MINUTE."""
+    return any(change.note == _JOINED for change in changes)
 
 
 def _admission(pubkey: str, reason: str, *changes: ListChange) -> Admission:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 import msgspec
 
+from relay.access.membership import joins_without_code
 from relay.access.quotas import subnet_of
 from relay.errors import Prefix, Reject, TooMuchToRead, WriteOutcome
 from relay.facts import Origin
@@ -39,7 +40,7 @@ from relay.write.commands import (
     sender_of,
 )
 from relay.write.derived import followers
-from relay.write.judge import guesser, is_paced, judge, screen_and_judge
+from relay.write.judge import EVERYBODY, guesser, is_paced, judge, screen_and_judge
 from relay.write.lookups import lookups_for
 from relay.write.pieces import bounded
 from relay.write.relay_lists import RelayLists
@@ -86,6 +87,7 @@ class Batch:
         guesses: InviteGuesses,
         buckets: TokenBuckets,
         vanished: MinuteCounter,
+        joined: MinuteCounter,
         vanishing: Sequence[Tombstone],
         unlisted: Mapping[str, Group],
     ) -> None:
@@ -118,6 +120,7 @@ class Batch:
         self._guesses = guesses
         self._buckets = buckets
         self._vanished = vanished
+        self._joined = joined
         self._vanishing = vanishing
         policy = state.policy
         history = policy.keep.history
@@ -201,6 +204,7 @@ class Batch:
             self._guesses,
             self._buckets,
             self._vanished,
+            self._joined,
             Removed() if self._pieces is None else self._pieces.removed,
             unsigned=unsigned,
         )
@@ -309,6 +313,8 @@ class Batch:
             self._store(candidate, judged)
         elif judged.ruling is not None and judged.group is not None:
             apply_ruling(judged.ruling, judged.group, candidate, self._changes)
+        if joins_without_code(judged.list_changes):
+            self._joined.count(EVERYBODY, self._now)
         for change in judged.list_changes:
             self._lists.change(change)
         return judged.result

@@ -42,7 +42,7 @@ _STORED_TAGS_PER_COST: Final = 30
 _GROUPS_PER_COST: Final = 1000
 """Of all groups: each is asked about a key that vanishes."""
 _MEMBERS_PER_COST: Final = 1000
-"""Of a group that an event changes."""
+"""Of a group that an event changes, or of the relay: its list is signed once for a batch."""
 _CODES_PER_COST: Final = 500
 """Of such a group: a request to join is compared with each, and each use copies them."""
 _LISTED_PER_COST: Final = 10
@@ -57,6 +57,8 @@ _PREVIOUS_PER_COST: Final = 2
 """Each is looked up, 10 us, and its row judged, up to 40 us."""
 _TARGETS_PER_COST: Final = 4
 """Of a deletion: each leaves a tombstone, 30 us."""
+_MEMBERSHIP_COST: Final = 3
+"""What a request to join or leave the relay changes: two lists, and an 8000 or 8001."""
 _FILTERS_PER_COST: Final = 16
 """Of open subscriptions that match the event or are compared with it: 2.5 us for each delivery. The
 next batch waits for the delivery of this one."""
@@ -73,9 +75,19 @@ def cost_of_check(item: WriteEvent) -> int:
     return 1 + len(item.event.tags) // _TAGS_PER_COST
 
 
-def cost_of(item: LaneItem, groups: Groups, number_for: Callable[[Event], int], relay: str) -> int:
-    """Where batches are committed. `number_for`: as `Subscribers.number_for`. `relay`: its key."""
+def cost_of(
+    item: LaneItem,
+    groups: Groups,
+    number_for: Callable[[Event], int],
+    relay: str,
+    members: int = 0,
+) -> int:
+    """Where batches are committed. `number_for`: as `Subscribers.number_for`. `relay`: its key.
+    `members`: number of those in its register."""
     match item:
+        case WriteEvent(event=event) if event.kind in kinds.MEMBERSHIP_REQUESTS:
+            about = _cost_of_event(item, groups, number_for, relay)
+            return about + _MEMBERSHIP_COST + members // _MEMBERS_PER_COST
         case WriteEvent():
             return _cost_of_event(item, groups, number_for, relay)
         case ManagementChange():

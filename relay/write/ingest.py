@@ -19,6 +19,8 @@ from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
+from relay.access.management import ListName
+from relay.access.membership import JOINED_PER_MINUTE
 from relay.access.quotas import VANISHED_PER_ADDRESS, InviteGuesses, MinuteCounter, TokenBuckets
 from relay.access.shares import Shares
 from relay.errors import Prefix, Reject, StoreFault, TooMuchToRead, ok_reply
@@ -140,6 +142,7 @@ class Ingest:
         self._guesses = InviteGuesses()
         self._buckets = TokenBuckets()
         self._vanished = MinuteCounter(VANISHED_PER_ADDRESS)
+        self._joined = MinuteCounter(JOINED_PER_MINUTE)
         self._vanish_from = 0.0
         """Time of the loop from which on a key may vanish."""
         self._vanishing: dict[str, Tombstone] = {}
@@ -387,7 +390,8 @@ class Ingest:
 
     def _cost_of(self, item: LaneItem) -> int:
         relay = self._relay_key.pubkey
-        return cost_of(item, self._state.groups, self._fanout.number_for, relay)
+        members = len(self._state.management.of(ListName.ALLOWED_KEYS))
+        return cost_of(item, self._state.groups, self._fanout.number_for, relay, members)
 
     async def change_state(self, change: Callable[[], Awaitable[None]]) -> None:
         """Between two batches; begin to deliver what others wrote. Raises what `change` does."""
@@ -571,6 +575,7 @@ class Ingest:
             guesses=self._guesses,
             buckets=self._buckets,
             vanished=self._vanished,
+            joined=self._joined,
             vanishing=[*self._vanishing.values()],
             unlisted=self._lists.due,
         )

@@ -21,7 +21,14 @@ from relay.access.management import (
     check_kind_allowed,
 )
 from relay.access.membership import RULE as MEMBERSHIP
-from relay.access.membership import Members, is_counted, ruling_on_request, untimely
+from relay.access.membership import (
+    TOO_MANY_JOIN,
+    Members,
+    is_counted,
+    joins_without_code,
+    ruling_on_request,
+    untimely,
+)
 from relay.access.quotas import CountedEvent, Per, Token, check_usage_limits, subnet_of
 from relay.access.visibility import ANONYMOUS, names_restricted, visibility_for
 from relay.errors import Invalid, Prefix, Refused, Reject, Result, WriteOutcome
@@ -104,6 +111,8 @@ _TOO_MANY_CODES: Final = Reject(
     Prefix.RATE_LIMITED, "too many invite codes tried, wait a minute", "invite codes"
 )
 """The same text whether or not the code was right or the group exists (N29-39)."""
+EVERYBODY: Final = ""
+"""The one name in `World.joined`."""
 _OF_SENDER: Final = frozenset({Per.CONNECTION, Per.ADDRESS})
 _ABOUT_ROWS: Final = frozenset(
     {
@@ -405,6 +414,8 @@ def _judge_membership(candidate: Candidate, world: World, facts: Facts) -> Judge
     tokens = _tokens(candidate, world, facts, None, is_stored=False)
     if isinstance(tokens, Reject):
         return Judgement(tokens, tries_code=tries)
+    if joins_without_code(ruled.changes) and not world.joined.allows(EVERYBODY, world.now):
+        return Judgement(TOO_MANY_JOIN, tries_code=tries)
     return Judgement(ruled.outcome, tokens=tokens, tries_code=tries, list_changes=ruled.changes)
 
 

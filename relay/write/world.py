@@ -12,6 +12,7 @@ import msgspec
 
 from relay.access.actors import author_words, is_known, lent_words, vouches
 from relay.access.management import ListName, Management
+from relay.access.membership import JOINED_PER_MINUTE
 from relay.access.quotas import VANISHED_PER_ADDRESS, InviteGuesses, MinuteCounter, TokenBuckets
 from relay.access.visibility import Viewer, visibility_for
 from relay.facts import Facts, Origin, Who
@@ -89,6 +90,8 @@ class World:
     buckets: TokenBuckets = field(default_factory=TokenBuckets)
     vanished: MinuteCounter = field(default_factory=lambda: MinuteCounter(VANISHED_PER_ADDRESS))
     """Requests to vanish by keys of which nothing is stored, by address."""
+    joined: MinuteCounter = field(default_factory=lambda: MinuteCounter(JOINED_PER_MINUTE))
+    """Keys that joined the relay without a code."""
     removed: Removed = field(default_factory=Removed)
     """Rows that earlier pieces of the same deletion deleted."""
     max_event: int = MAX_EVENT
@@ -110,7 +113,10 @@ class World:
         before = self.management
         if all(management.of(name) is before.of(name) for name in _ABOUT_PEOPLE):
             return replace(self, management=management)
-        actors = management.applied_to(self.policy.actors)
+        if management.of(ListName.BANNED_KEYS) is before.of(ListName.BANNED_KEYS):
+            actors = replace(self.actors, registered=management.of(ListName.ALLOWED_KEYS))
+        else:
+            actors = management.applied_to(self.policy.actors)
         return replace(self, management=management, actors=actors, _who={}, _seen={})
 
     def seen_by(self, viewer: Viewer, *, shows_banned: bool = False) -> Visibility:

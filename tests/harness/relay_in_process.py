@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
@@ -33,6 +34,7 @@ from tests.harness.reference_store import ReferenceStore
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Executor
+    from ipaddress import IPv4Address, IPv6Address
 
     from policies import PolicySet
     from relay.errors import Reject, Result
@@ -79,7 +81,7 @@ class Letter:
 
     authenticated: frozenset[str] = frozenset()
     attested: frozenset[Attestation] = frozenset()
-    address = None
+    address: IPv4Address | IPv6Address | None = None
     connection: int | None = None
     message: int | None = None
     counted_as: str | None = None
@@ -126,6 +128,7 @@ class Home:
         executor: Any = AtOnce()
         self._verifiers: Executor = executor if verifiers is None else verifiers
         self._numbers = 0
+        self._connections = 0
 
     async def __aenter__(self) -> Self:
         groups = await rebuilt_groups(self.store, self.relay.pubkey)
@@ -210,6 +213,13 @@ class Home:
         letter.connection = connection
         letter.authenticated = frozenset(logins)
         self.ingest.submit(event, letter, origin)
+        return letter
+
+    def letter_from(self, address: str) -> Letter:
+        """Of a client with this address, on a connection of its own."""
+        letter = Letter()
+        self._connections += 1
+        letter.address, letter.connection = ip_address(address), self._connections
         return letter
 
     async def call(self, method: str, *params: object) -> tuple[bool, str]:

@@ -91,7 +91,7 @@ async def test_ephemeral_events_are_sifted_too(home: Home) -> None:
 async def test_a_plug_in_hears_how_an_event_came(home: Home) -> None:
     letter = Letter()
     letter.authenticated = frozenset({robot.pubkey})
-    letter.address = ip_address("10.1.2.3")  # type: ignore[assignment]
+    letter.address = ip_address("10.1.2.3")
     home.ingest.submit(home.made(alice, 1), letter, Origin.WIRE)
     await letter.answer
     [(_, arrival)] = sifter(home).asked

@@ -5,13 +5,14 @@ On both stores, with the policies that `rookery init` makes.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.access.management import ListName
-from relay.access.membership import Claim, claim_change
+from relay.access.management import ListChange, ListName
+from relay.access.membership import MAX_WITHOUT_CODE, Claim, claim_change
 from relay.facts import Origin
 from relay.nostr import kinds
 from relay.write.commands import ManagementChange
@@ -65,6 +66,15 @@ async def invite(home: Home, code: str = CODE, claim: Claim | None = None) -> No
 
 def register(home: Home) -> set[str]:
     return set(home.state.management.of(ListName.ALLOWED_KEYS))
+
+
+async def fill_register(home: Home, number: int) -> None:
+    """By one change, as calls of owners would."""
+    done = asyncio.get_running_loop().create_future()
+    keys = [f"{key:064x}" for key in range(number)]
+    changes = tuple(ListChange(ListName.ALLOWED_KEYS, key, "") for key in keys)
+    home.ingest.manage(ManagementChange(changes, done.set_result))
+    assert await done is None
 
 
 async def listed(home: Home) -> list[str]:
@@ -136,6 +146,39 @@ async def test_one_client_does_not_fill_the_register(store: Store) -> None:
         assert answers == [WELCOME] * 300 + [TOO_MANY]
         home.now += 60
         assert await joined(home, people[-1]) == WELCOME
+
+
+@pytest.mark.proves("Z-14")
+async def test_300_keys_a_minute_join_without_a_code(store: Store) -> None:
+    """From all addresses: each batch with one of them makes the relay sign its list of members."""
+    async with Home(store, policy_of("group", '[members]\njoin = "anyone"')) as home:
+        people = [person(f"visitor {number}") for number in range(302)]
+        letters = [home.letter_from(f"2001:db8:{number}::1") for number in range(302)]
+        for who, letter in zip(people, letters, strict=True):
+            home.ingest.submit(join(home, who), letter, Origin.WIRE)
+        too_many = (False, "rate-limited: too many keys join this relay, wait a minute")
+        assert [await letter.answer for letter in letters] == [WELCOME] * 300 + [too_many] * 2
+        assert len(register(home)) == 300
+        home.now += 60
+        assert await joined(home, people[-1]) == WELCOME
+
+
+@pytest.mark.proves("Z-14")
+async def test_keys_that_join_without_a_code_leave_room_for_those_of_an_owner(
+    store: Store,
+) -> None:
+    """Made-up keys filled the list of 10,000, and an owner could allow nobody."""
+    async with Home(store, policy_of("group", '[members]\njoin = "anyone"')) as home:
+        await fill_register(home, MAX_WITHOUT_CODE - 1)
+        full = "restricted: this relay has no more room for members without an invite code"
+        assert await joined(home, alice) == WELCOME
+        assert await joined(home, bob) == (False, full)
+        assert await joined(home, bob, "no such code") == BAD_CODE
+        assert await home.call("allowpubkey", carol.pubkey) == STORED
+        await invite(home)
+        assert await joined(home, bob, CODE) == WELCOME
+        assert await left(home, alice) == LEFT
+        assert register(home) >= {bob.pubkey, carol.pubkey}
 
 
 async def test_a_relay_for_anyone_who_asks_registers_everybody(store: Store) -> None:
@@ -254,6 +297,23 @@ async def test_owners_agents_and_members_of_groups_do_not_leave_this_way(home: H
         accepted, text = await left(home, who)
         assert not accepted
         assert text.startswith("restricted: your access comes from a group")
+
+
+@pytest.mark.proves("N43-05")
+async def test_members_leave_at_a_pace_by_address(home: Home) -> None:
+    """Members who left and joined again held up every write, logged in on few connections."""
+    people = [person(f"visitor {number}") for number in range(121)]
+    changes = tuple(ListChange(ListName.ALLOWED_KEYS, who.pubkey, "") for who in people)
+    home.ingest.manage(ManagementChange(changes, lambda _: None))
+    answers = []
+    for who in people:
+        letter = home.letter_from("2001:db8::7")
+        letter.authenticated = frozenset(each.pubkey for each in people)
+        home.ingest.submit(home.made(who, kinds.RELAY_LEAVE), letter, Origin.WIRE)
+        answers.append(letter)
+    *taken, last = [await letter.answer for letter in answers]
+    assert taken == [LEFT] * 120
+    assert last == (False, "rate-limited: too many events; try again in 1 s")
 
 
 # what the relay signs ----------------------------------------------------------------------------

@@ -375,7 +375,7 @@ async def answer_to(
     letter = Letter()
     letter.authenticated = frozenset(key.pubkey for key in logins)
     letter.connection = id(letter)
-    letter.address = None if address is None else ip_address(address)  # type: ignore[assignment]
+    letter.address = None if address is None else ip_address(address)
     here.ingest.submit(event, letter, Origin.WIRE)
     return await letter.answer
 
