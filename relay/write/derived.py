@@ -9,6 +9,7 @@ reveal whether the target is missing, deleted, in another group, hidden, or of a
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -19,7 +20,7 @@ from relay.nostr import kinds
 from relay.nostr.nip57 import zap_request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event
@@ -36,8 +37,9 @@ def derived_group(candidate: Candidate, world: World) -> str | None:
     rows = [row for row in (*by_id, *by_address) if row is not None]
     if all(row.group is None for row in rows):
         return None
+    request = _request_of(candidate.event)
     for row in rows:
-        if _may_name(candidate, row, world):
+        if _may_name(candidate, row, world, request):
             return row.group
     return None
 
@@ -51,11 +53,19 @@ def followers(target: Stored, candidate: Candidate, world: World) -> Iterator[St
             row = found.rows.get(event_id)
             if row is not None and row.group is None:
                 named = structs.replace(candidate, event=row.event)
-                if _may_name(named, target, world):
+                if _may_name(named, target, world, _request_of(row.event)):
                     yield structs.replace(row, group=target.group)
 
 
-def _may_name(candidate: Candidate, target: Stored, world: World) -> bool:
+def _request_of(event: Event) -> Callable[[], Event | None]:
+    """The zap request that an event repeats, if it is a zap receipt. Parsed and verified at the
+    first call: it may name many rows that its author may not read."""
+    return cache(lambda: zap_request(event) if event.kind == kinds.ZAP_RECEIPT else None)
+
+
+def _may_name(
+    candidate: Candidate, target: Stored, world: World, request_of: Callable[[], Event | None]
+) -> bool:
     if candidate.sender.origin.is_trusted:
         return True  # one's own export: its author may have left the group since
     event = candidate.event
@@ -63,10 +73,8 @@ def _may_name(candidate: Candidate, target: Stored, world: World) -> bool:
     attested = [each for each in candidate.sender.attested if each.agent == event.pubkey]
     if _may_read(Viewer(frozenset({event.pubkey}), attested=frozenset(attested)), target, world):
         return True
-    if event.kind != kinds.ZAP_RECEIPT:
-        return False
     # A wallet service signs the receipt, on behalf of the key that asked for it.
-    request = zap_request(event)
+    request = request_of()
     return (
         request is not None
         and _names(request, target.event)
