@@ -80,14 +80,14 @@ def cost_of(
     groups: Groups,
     number_for: Callable[[Event], int],
     relay: str,
-    members: int = 0,
+    members: Callable[[], int],
 ) -> int:
     """Where batches are committed. `number_for`: as `Subscribers.number_for`. `relay`: its key.
     `members`: number of those in its register."""
     match item:
         case WriteEvent(event=event) if event.kind in kinds.MEMBERSHIP_REQUESTS:
             about = _cost_of_event(item, groups, number_for, relay)
-            return about + _MEMBERSHIP_COST + members // _MEMBERS_PER_COST
+            return about + _MEMBERSHIP_COST + members() // _MEMBERS_PER_COST
         case WriteEvent():
             return _cost_of_event(item, groups, number_for, relay)
         case ManagementChange():

@@ -390,8 +390,10 @@ class Ingest:
 
     def _cost_of(self, item: LaneItem) -> int:
         relay = self._relay_key.pubkey
-        members = len(self._state.management.of(ListName.ALLOWED_KEYS))
-        return cost_of(item, self._state.groups, self._fanout.number_for, relay, members)
+        return cost_of(item, self._state.groups, self._fanout.number_for, relay, self._members)
+
+    def _members(self) -> int:
+        return len(self._state.management.of(ListName.ALLOWED_KEYS))
 
     async def change_state(self, change: Callable[[], Awaitable[None]]) -> None:
         """Between two batches; begin to deliver what others wrote. Raises what `change` does."""
