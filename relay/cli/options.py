@@ -86,11 +86,14 @@ def _existing(ctx: click.Context, param: click.Parameter, folder: Path) -> Path:
     return folder
 
 
+DATA_VARIABLE: Final = "ROOKERY_DATA"
+
 new_folder_option, folder_option = (
     click.option(
         "--data",
         "folder",
         default="data",
+        envvar=DATA_VARIABLE,
         show_default=True,
         metavar="DIR",
         type=click.Path(file_okay=False, path_type=Path),

@@ -24,7 +24,7 @@ from relay.cli.group_records import GroupRecords
 from relay.cli.humanize import counted
 from relay.cli.import_lines import Outcome, outcome_of
 from relay.cli.importing import submit_with_retries
-from relay.cli.options import json_option, print_json, printable
+from relay.cli.options import DATA_VARIABLE, json_option, print_json, printable
 from relay.cli.progress import progress_bar, tell
 from relay.client import Client, ClientError, Timeouts, Unreachable
 from relay.client.settings import named_key, relay_url
@@ -148,7 +148,8 @@ def sync_command(
         if relay_address(str(ours)) == relay_address(theirs):
             raise UserError(f"{theirs} is on both sides", code=2)
     else:
-        ours = folder or Path("data")
+        # Not of the option itself: --relay would seem to be given beside it.
+        ours = folder or Path(os.environ.get(DATA_VARIABLE) or "data")
     key = named_key(key_file, os.environ)
     filter_ = _filter(filter_text, ours)
     direction = Direction.BOTH if down == up else Direction.DOWN if down else Direction.UP

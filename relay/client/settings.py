@@ -136,7 +136,7 @@ def find_settings(
     elif environ.get("ROOKERY_RELAY"):
         url = relay_url(environ["ROOKERY_RELAY"], "ROOKERY_RELAY")
     else:
-        nearby = None if file.relay or here is None else _running_on(here / "data")
+        nearby = None if file.relay or here is None else _running_on(_data_folder(environ, here))
         url = file.relay or nearby or DEFAULT_RELAY
     return ClientSettings(
         relay=url,
@@ -145,6 +145,11 @@ def find_settings(
         agent_key_file=file.agent_key_file,
         file=file,
     )
+
+
+def _data_folder(environ: Mapping[str, str], here: Path) -> Path:
+    """As of the commands about a data folder."""
+    return here / (environ.get("ROOKERY_DATA") or "data")
 
 
 def _running_on(folder: Path) -> str | None:
@@ -255,13 +260,13 @@ def _key(
             f"no key to sign with: name agent_key_file in ~/{FILE} (`rookery keygen` makes a key),"
             " or set ROOKERY_KEY"
         )
-    made_by_serve = here / "data" / "keys" / f"{name}.nsec"
+    made_by_serve = _data_folder(environ, here) / "keys" / f"{name}.nsec"
     if made_by_serve.exists():
         _refuse_foreign(made_by_serve, "name a key with --key-file")
         return _key_in(made_by_serve)
     raise UserError(
         f"no key to sign with: give --key-file FILE or set ROOKERY_KEY (there is no key_file in"
-        f" ~/{FILE} and no ./data/keys/{name}.nsec; `rookery keygen` makes a key)"
+        f" ~/{FILE} and no {made_by_serve}; `rookery keygen` makes a key)"
     )
 
 

@@ -13,7 +13,7 @@ from policies import load
 from policies.diff import Comparison, Effect
 from relay.cli.database import has_store
 from relay.cli.humanize import counted
-from relay.cli.options import json_option, print_json, printable
+from relay.cli.options import DATA_VARIABLE, json_option, print_json, printable
 from relay.cli.policy.folder import (
     groups_of,
     people_here,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 @click.option(
     "--data",
     default="data",
+    envvar=DATA_VARIABLE,
     show_default=True,
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),

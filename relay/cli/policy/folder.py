@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relay.cli.database import has_store
-from relay.cli.options import no_data_folder
+from relay.cli.options import DATA_VARIABLE, no_data_folder
 from relay.cli.pushed_policies import has_pushed_policies, policies_of
 from relay.errors import UserError
 from relay.files import MAX_KEY_FILE, content_of
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 data_option = click.option(
     "--data",
+    envvar=DATA_VARIABLE,
     type=click.Path(path_type=Path),
     default=None,
     metavar="DIR",

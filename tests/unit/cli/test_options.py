@@ -19,6 +19,7 @@ from relay.cli.options import (
     print_json,
     printable,
 )
+from relay.cli.policy.folder import data_option
 from relay.errors import UserError
 from tests.cast import alice
 
@@ -117,6 +118,25 @@ def test_ctrl_c_at_a_question_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("click.termui.visible_prompt_func", interrupted)
     with pytest.raises(click.Abort):
         confirm("Delete it?")
+
+
+@pytest.mark.parametrize("option", [new_folder_option, folder_option, data_option])
+def test_the_environment_names_a_data_folder_unless_the_command_does(
+    option: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "team").mkdir()
+    (tmp_path / "other").mkdir()
+    monkeypatch.setenv("ROOKERY_DATA", str(tmp_path / "team"))
+    named: list[Path] = []
+
+    @click.command("named")
+    @option
+    def command(**folder: Path) -> None:
+        named.extend(folder.values())
+
+    command.main([], standalone_mode=False)
+    command.main(["--data", str(tmp_path / "other")], standalone_mode=False)
+    assert named == [tmp_path / "team", tmp_path / "other"]
 
 
 @pytest.mark.parametrize("option", [new_folder_option, folder_option])

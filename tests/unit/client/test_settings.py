@@ -54,6 +54,12 @@ def found(
     )
 
 
+def test_the_environment_names_the_folder_of_the_keys_that_serve_made(tmp_path: Path) -> None:
+    write_key(tmp_path / "team/keys/owner.nsec", alice)
+    assert found(tmp_path, ROOKERY_DATA="team").key.pubkey == alice.pubkey
+    assert found(tmp_path, ROOKERY_DATA=str(tmp_path / "team")).key.pubkey == alice.pubkey
+
+
 @pytest.fixture
 def keys_of_serve(tmp_path: Path) -> None:
     write_key(tmp_path / "data/keys/owner.nsec", owner)
