@@ -56,15 +56,15 @@ class _Done(NamedTuple):
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Password of the database of --to.",
 )
-@click.option("--cancel", is_flag=True, help="Forget a move that was begun; the events stay.")
+@click.option("--cancel", is_flag=True, help="Cancel an unfinished move; the events stay in place.")
 @json_option
 def move_command(
     source: str, target: str | None, password_file: Path | None, *, cancel: bool, as_json: bool
 ) -> None:
     """Move the events of a data folder into a PostgreSQL database, or back, while its relay runs.
 
-    One of --from and --to is the data folder, the other the postgresql:// address. Everything is
-    copied and compared; then the relay starts again with the other [storage] url. When it is
+    One of --from and --to is the data folder, the other the postgresql:// address. All events are
+    copied and compared, then the relay restarts with the new [storage] url. If the command is
     killed, run it again.
     """
     if cancel:
@@ -120,8 +120,8 @@ def _asked(source: str, target: str, password_file: Path | None) -> _Asked:
         raise UserError(f"{folder}/rookery.toml: [storage] url is not {source}")
     if config.storage.policies is PolicySource.DATABASE:
         raise UserError(
-            "the policies are those of the database: `rookery policy pull`, [storage] policies ="
-            ' "folder" and a restart put them into the folder; then move'
+            "the relay reads its policies from the database: run `rookery policy pull`, set"
+            ' [storage] policies = "folder", restart the relay, then move'
         )
     to = target if _is_url(target) else None
     if config.storage.url == to and not is_asked(folder):
@@ -210,7 +210,7 @@ async def _switched(asked: _Asked) -> float:
     if left is not None or database_of(asked.folder) != asked.to.to:
         note(asked.folder, None)
         why = "the relay did not start again" if left is None else left.fault
-        raise UserError(f"not moved, the relay goes on with its old store: {why}")
+        raise UserError(f"not moved, the relay continues with its old store: {why}")
     return seconds
 
 
@@ -256,4 +256,4 @@ def _report(asked: _Asked, done: _Done, *, as_json: bool) -> None:
     if asked.to.to is not None:
         click.echo(f"the old file is {folder / MOVED}: delete it when all is well")
     else:
-        click.echo("the tables of the database are old from now on: drop them when all is well")
+        click.echo("the tables in the database are no longer used: drop them when all is well")

@@ -24,7 +24,7 @@ from relay.cli.policy.versions import versions_command
 
 @click.group("policy", cls=CommandGroup, epilog="Example: rookery policy check ./data/policies")
 def policy() -> None:
-    """Check, show, explain, test, compare and distribute who may do what."""
+    """Check, show, explain, test, compare and distribute the policies."""
 
 
 for _command in (

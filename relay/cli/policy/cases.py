@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 def cases_command(files: tuple[Path, ...], data: Path | None, *, as_json: bool) -> int:
     """Run tables of cases against a folder's policies.
 
-    Where there is no ./data they run against the packaged policies. A table's own preset and
-    policy are laid over them.
+    Without ./data they run against the packaged policies. A table's own preset and policy are
+    applied on top of these.
     """
     folder = _folder(data)
     ran = [

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     help="Compare who may write and read with these policies: a data folder, or a folder of policy"
     " files.  [default: the packaged preset]",
 )
-@click.option("--strict", is_flag=True, help="Exit 1 when there are warnings, too.")
+@click.option("--strict", is_flag=True, help="Also exit with 1 if there are warnings.")
 @json_option
 def check_command(
     folder: Path | None, data: Path | None, against: Path | None, *, strict: bool, as_json: bool

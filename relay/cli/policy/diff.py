@@ -57,9 +57,8 @@ if TYPE_CHECKING:
 def diff_command(folders: tuple[Path, ...], data: Path, *, as_json: bool) -> None:
     """Compare two folders of policies over the stored history.
 
-    OLD is the folder in use when it is not given. Says which stored events the new policies would
-    not have taken, from whom they would hide what was read, to whom they would show what was not,
-    and what they would sweep away. Nothing changes.
+    Without OLD the folder in use is compared. Lists the stored events that the new policies would
+    have refused, would hide or show (and to whom), and would remove. Nothing is changed.
     """
     if len(folders) > 2:
         raise click.UsageError("give one folder of policies, or an old and a new one")

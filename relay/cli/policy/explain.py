@@ -72,7 +72,8 @@ _ONE_KEY: Final = "1" * 64
     "reader",
     metavar="VIEWER",
     default=None,
-    help="Who may read it: an npub, 64 hex, or a word: nobody (no login), owner, agent, author.",
+    help="Whether this reader may read it: an npub, 64 hex, or a word: nobody (no login), owner,"
+    " agent, author.",
 )
 @click.option(
     "--as",
@@ -86,8 +87,8 @@ _ONE_KEY: Final = "1" * 64
     "words",
     multiple=True,
     type=click.Choice(_WORDS),
-    help="Take the author for this too: a member of any group, an insider or admin of the event's"
-    " own; may be given several times.",
+    help="Assume that the author is this, too: member of any group, insider or admin of the event's"
+    " group; repeatable.",
 )
 @json_option
 def explain_command(
@@ -99,7 +100,7 @@ def explain_command(
     *,
     as_json: bool,
 ) -> int:
-    """Say what the relay would answer to an event, and which rule decides.
+    """Show the relay's answer to an event, and the rule that decides.
 
     EVENT is one event as JSON, or a draft of one, such as
     {"kind":9,"pubkey":"npub1…","tags":[["h","tea"]],"content":"hi"}: without id and sig; without
@@ -496,7 +497,7 @@ def _print_reading(asked: Asked, reading: _Reading, *, as_json: bool) -> int:
         click.echo(f"not readable, by {first.place.name} ({where_text(first.place)})")
     if not reading.has_store:
         click.echo(
-            "note: no store here: groups, bans and the events that this one names are not known; "
+            "note: this folder has no store: groups, bans and referenced events are unknown; "
             "no key is in a group"
         )
     return 0 if readable else 1

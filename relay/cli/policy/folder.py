@@ -44,7 +44,7 @@ def policy_folder(given: Path | None) -> Path:
     if (home / "rookery.toml").exists():
         if has_pushed_policies(home):
             raise UserError(
-                f"the policies of {home} are those of the database, and its relay has taken none"
+                f"{home} reads its policies from the database, and its relay has loaded none"
                 " yet: start it, or name a folder of policy files"
             )
         raise UserError(f"{home} has no subfolder policies; `rookery init` makes one")

@@ -29,25 +29,29 @@ if TYPE_CHECKING:
 )
 @folder_option
 @click.option(
-    "--version", "number", type=WholeNumber(1), metavar="N", help="Not the newest but version N."
+    "--version",
+    "number",
+    type=WholeNumber(1),
+    metavar="N",
+    help="Write version N instead of the newest.",
 )
-@click.option("--force", is_flag=True, help="Also over changes of DIR that were not pushed.")
+@click.option("--force", is_flag=True, help="Also overwrite changes in DIR that were not pushed.")
 @json_option
 def pull_command(
     home: Path | None, folder: Path, number: int | None, *, force: bool, as_json: bool
 ) -> None:
-    """Write the policy files that the database has into DIR, all or none.
+    """Write the policy files of the database into DIR, all or none.
 
-    DIR is the folder `policies` of the data folder when it is not given. Its files are replaced
-    only if they are those of a version; other files than policies stay.
+    DIR defaults to the folder `policies` of the data folder. Its policy files are replaced only if
+    they are those of a pushed version; other files are kept.
     """
     home = home or folder / "policies"
     version, files = asyncio.run(_version(folder, number))
     _check(files, version)
     if not force and home.is_dir() and has_changes(home):
         raise UserError(
-            f"{home} has changes that were not pushed: push them, name another folder, or lose them"
-            " with --force"
+            f"{home} has changes that were not pushed: push them, name another folder, or discard"
+            " them with --force"
         )
     try:
         replace_folder(home, files, version)

@@ -78,7 +78,7 @@ def _note(ctx: click.Context, param: click.Parameter, text: str | None) -> str |
     "number",
     type=WholeNumber(1),
     metavar="N",
-    help="Push version N again, in place of a folder: to go back to it.",
+    help="Push version N again instead of a folder, to go back to it.",
 )
 @click.option(
     "--over",
@@ -87,7 +87,9 @@ def _note(ctx: click.Context, param: click.Parameter, text: str | None) -> str |
     help="The newest version that you have seen; 0: none.  [default: what DIR was pulled from]",
 )
 @click.option("--by", metavar="NAME", callback=_note, help="Who pushes.  [default: the user name]")
-@click.option("-m", "--message", default="", metavar="TEXT", callback=_note, help="What and why.")
+@click.option(
+    "-m", "--message", default="", metavar="TEXT", callback=_note, help="Description of the change."
+)
 @json_option
 def push_command(
     home: Path | None,
@@ -101,9 +103,9 @@ def push_command(
 ) -> int:
     """Check the policy files of DIR and store them in the database, for all its relays.
 
-    DIR is the folder `policies` of the data folder when it is not given. Files with faults are not
-    stored. Nor are they when somebody else pushed a version that DIR was not pulled from. Relays
-    with `[storage] policies = "database"` take the new version within 2 s.
+    DIR defaults to the folder `policies` of the data folder. Nothing is stored if a file has a
+    fault, or if somebody else pushed a newer version than the one that DIR was pulled from. Relays
+    with `[storage] policies = "database"` load the new version within 2 s.
     """
     if number is not None and home is not None:
         raise click.UsageError("name DIR or --version, not both")

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 )
 @json_option
 def sweep_command(folder: Path, days: int | None, *, dry_run: bool, as_json: bool) -> None:
-    """Remove expired events and those that the retention rules select; say which and why.
+    """Remove expired events and those that the retention rules select, and list them with the
+    reason.
 
     A running relay does the same every minute. Not removed: pinned rows, rows without a summary,
     and rows that must stay until older ones are removed (a dry run has not removed these).

@@ -146,5 +146,6 @@ def test_policies_of_the_database_are_put_into_the_folder_before_a_move(
     (folder / "rookery.toml").write_text(f'[storage]\nurl = "{URL}"\npolicies = "database"\n')
     assert run(["move", "--from", URL, "--to", str(folder)]) == 1
     assert (
-        "the policies are those of the database: `rookery policy pull`" in capsys.readouterr().err
+        "the relay reads its policies from the database: run `rookery policy pull`"
+        in capsys.readouterr().err
     )

@@ -133,5 +133,5 @@ def test_a_text_is_bounded(folder: Path) -> None:
 async def test_policies_of_the_database_are_not_edited_here() -> None:
     services = MagicMock()  # `pushed` is not None
     view = OwnersView(services, MagicMock(), list, MagicMock())
-    with pytest.raises(Invalid, match="those of the database: `rookery policy push`"):
+    with pytest.raises(Invalid, match="reads its policies from the database"):
         await view.save_policy("50-own.toml", "", "", owner.pubkey)
