@@ -77,12 +77,13 @@ _MAX_LISTED: Final = 1_000_000
 @click.option(
     "--trust",
     is_flag=True,
-    help="Skip write permissions, also in groups: for your own export, or another relay's to move.",
+    help="Skip write permissions, also in groups: for an export of this relay, or of one that"
+    " moves here.",
 )
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Only count lines and group records (kinds 9000 to 9022) and say what these would change.",
+    help="Only count lines and group records (kinds 9000 to 9022) and report the changes of these.",
 )
 @click.option("-v", "verbose", is_flag=True, help="List each refused line on stderr.")
 @click.option(
@@ -107,19 +108,19 @@ def import_command(
 
     Every event is verified. Refusals are counted by reason on stderr, and the exit code is 1; -v
     lists the lines. Events in which another relay describes its groups and members are skipped.
-    What was deleted here does not come back (`blocked: deleted`), nor with --trust: its author can
-    sign it again as a new event. After an interruption the same command continues where it stopped.
+    Events deleted here are refused (`blocked: deleted`), even with --trust; the author can sign the
+    text again as a new event. After an interruption the same command continues where it stopped.
 
-    Group records are counted on stderr before anything is stored (of stdin: batch by batch).
-    Without --trust those are refused that are older than the group that is here, and 9008 for a
-    group with events. A file with the newest events first is not imported if it creates a group.
+    Group records are counted on stderr before anything is stored (from stdin: batch by batch).
+    Without --trust, records older than the existing group are refused, and so is 9008 for a group
+    with events. A file with the newest events first is not imported if it creates a group.
     """
     if dry_run:
         return _dry_run(file, as_json=as_json)
     origin = Origin.TRUSTED_IMPORT if trust else Origin.IMPORT
     if not folder.is_dir():
         raise UserError(
-            f"{folder} is not there: `rookery restore FILE {folder}` brings a backup back, with the"
+            f"{folder} does not exist: `rookery restore FILE {folder}` restores a backup, with the"
             f" relay's key; `rookery init {folder} --owner KEY` makes a new relay"
         )
     with ExitStack() as opened:
@@ -141,8 +142,8 @@ def import_command(
         click.echo(f"{refused} {reason.count:,} × {printable(text)} ({where})", err=True)
     if tally.left_out:
         click.echo(
-            f"left out {tally.left_out:,}: what a relay says of its groups and members (39000 to"
-            " 39005, 44100 …); this one signs its own",
+            f"skipped {tally.left_out:,}: another relay's events about its groups and members"
+            " (39000 to 39005, 44100 …); this relay signs its own",
             err=True,
         )
     if tally.refused and not listed:

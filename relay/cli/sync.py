@@ -105,8 +105,8 @@ _TIMEOUTS: Final = Timeouts(deadline_s=60.0)
     "--moderation",
     "takes_moderation",
     is_flag=True,
-    help="Also take group records (kinds 9000 to 9022): they create and delete groups here, add and"
-    " remove members. What they would change is said first.",
+    help="Also accept group records (kinds 9000 to 9022), which create and delete groups here, and"
+    " add and remove members. Their changes are listed first.",
 )
 @click.option("--dry-run", is_flag=True, help="Only count the differences.")
 @json_option
@@ -131,9 +131,9 @@ def sync_command(
     reason and do not stop the run. After an interruption the same command continues. Our side is
     --data, --relay, or the relay in ROOKERY_RELAY if neither is given.
 
-    Group records (kinds 9000 to 9022) are taken with --moderation only: another relay may have
-    other groups of the same ids. Kinds 39000 to 39005 are never transferred, since each relay signs
-    its own. Protected events (NIP-70) are never sent: only their author may publish them.
+    Group records (kinds 9000 to 9022) are accepted only with --moderation: another relay may have
+    other groups with the same ids. Kinds 39000 to 39005 are never transferred, since each relay
+    signs its own. Protected events (NIP-70) are never sent: only their author may publish them.
     """
     theirs = relay_url(url, "URL")
     if folder is not None and relay is not None:
@@ -376,13 +376,17 @@ def _not_transferred(tally: Tally) -> list[str]:
         for reason, count in reasons.most_common()
     ]
     if tally.not_given:
-        lines.append(f"not given: {tally.not_given} × listed by the relay, but not returned")
+        lines.append(
+            f"not returned: {tally.not_given} × listed by the relay, but missing in its answer"
+        )
     if tally.not_asked:
-        lines.append(f"not taken: {tally.not_asked} × listed by the relay, but not of this filter")
+        lines.append(
+            f"skipped: {tally.not_asked} × listed by the relay, but not matching this filter"
+        )
     if tally.moderation:
         lines.append(
-            f"not taken: {tally.moderation} × group moderation (kinds 9000 to 9022);"
-            " --moderation takes it"
+            f"skipped: {tally.moderation} × group records (kinds 9000 to 9022);"
+            " include them with --moderation"
         )
     if tally.protected:
         lines.append(f"not sent: {tally.protected} × protected: only their author may publish them")

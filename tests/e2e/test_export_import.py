@@ -262,7 +262,7 @@ async def test_all_that_is_not_stored_is_named_with_its_reason(tmp_path: Path) -
     assert code == 1
     named = {}
     listed = err.splitlines()
-    assert listed.pop().startswith("left out 1: what a relay says of its groups")
+    assert listed.pop().startswith("skipped 1: another relay's events about its groups")
     for line in listed:
         where, _, reason = line.partition(": ")
         named[int(where.removeprefix(f"{file}:"))] = reason
@@ -542,7 +542,7 @@ async def test_a_group_moves_with_its_history(tmp_path: Path, key: str) -> None:
     assert not tally["duplicates"] or key == "same", "of one key and second it may sign the same"
     told, *left_out = err.splitlines()
     assert told.endswith("; they create 2 groups (pot, tea), add 6 members, remove 2 members")
-    beginning = f"left out {tally['left_out']}: what a relay says of its groups"
+    beginning = f"skipped {tally['left_out']}: another relay's events about its groups"
     assert [line.startswith(beginning) for line in left_out] == [True] * bool(tally["left_out"])
 
     def history(lines: bytes) -> set[str]:
@@ -606,7 +606,7 @@ async def test_one_group_goes_by_itself_protected_words_included(tmp_path: Path)
     told = f"{file} has group records: 2 × 9000, 1 × 9007; they create 1 group (tea), add 2 members"
     said, left_out = err.splitlines()
     assert (code, said, tally["refused"]) == (0, told, 0)
-    assert left_out.startswith("left out 2: ")
+    assert left_out.startswith("skipped 2: ")
     async with two:
         await two.start()
         async with connected(two.url) as wire:

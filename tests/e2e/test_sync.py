@@ -169,7 +169,7 @@ async def test_a_group_of_the_same_name_that_ended_elsewhere_ends_none_here(tmp_
         code, out, err = await outputs("sync", *where)
         assert (code, err) == (
             0,
-            "not taken: 1 × group moderation (kinds 9000 to 9022); --moderation takes it\n",
+            "skipped: 1 × group records (kinds 9000 to 9022); include them with --moderation\n",
         )
         assert out.startswith(b"received 0, compared ")
         says = f"{theirs.url} has group records: 1 × 9008; they delete 1 group (tea)\n"

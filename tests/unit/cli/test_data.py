@@ -430,7 +430,7 @@ def test_an_import_into_a_missing_folder_names_restore(
     write(file, NOTES[0])
     assert imported(tmp_path / "missing", file) == 1
     said = capsys.readouterr().err
-    assert f"`rookery restore FILE {tmp_path / 'missing'}` brings a backup back" in said
+    assert f"`rookery restore FILE {tmp_path / 'missing'}` restores a backup" in said
     assert not (tmp_path / "missing").exists()
 
 
