@@ -191,8 +191,8 @@ def rehydrate(
     """Write the memory into an SQLite file.
 
     For each history key the rows of summaries, tools and clears are replaced. Rows of an earlier
-    run from this relay's URL whose record the relay no longer gives are removed; other rows are
-    kept. With --follow a ban is noticed within 15 minutes.
+    run from this relay's URL are removed if the relay no longer returns their record; other rows
+    are kept. With --follow a ban is noticed within 15 minutes.
     """
     if follow:
 

@@ -53,9 +53,7 @@ def resolve(hashed: str, server: Server, *, as_json: bool) -> None:
     for old, new in found.forks:
         click.echo(f"{new[:SHORT]} also supersedes {old[:SHORT]}, and is ignored", err=True)
     if found.is_cycle:
-        click.echo(
-            "the chain is circular: the last memory before the repetition is given", err=True
-        )
+        click.echo("the chain is circular: it ends before the repetition", err=True)
 
 
 @click.command("children", epilog="Example: rookery anamnesis children d78e3a18")

@@ -67,8 +67,8 @@ _COLUMNS: Final = {
 def bench(seed: int, *, as_json: bool) -> None:
     """Measure recall offline: planted facts are queried after sessions of unrelated talk.
 
-    Facts are told to each system, then K sessions of filler, then the questions. What the columns
-    mean is printed below the table. The same seed gives the same numbers.
+    Each system receives facts, then K sessions of filler, then the questions. The columns are
+    explained below the table. The same seed produces the same numbers.
     """
     from relay.memory.anamnesis.bench import report_of
 

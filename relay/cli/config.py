@@ -96,8 +96,8 @@ def set_(
 ) -> None:
     """Set respond_mode (all, mention, owner, none) or context_history (0 to 1000).
 
-    SCOPE is global, group:ID or npub:KEY. Values not named are kept. Running agents apply the
-    change to the next message.
+    SCOPE is global, group:ID or npub:KEY. Values that are not given are kept. Running agents apply
+    the change to the next message.
     """
     changes = _changes(values)
 
@@ -128,7 +128,7 @@ def unset(
     *,
     as_json: bool,
 ) -> int:
-    """Remove values of a scope, so that those of the next one apply; without NAME all of them."""
+    """Remove values of a scope, so that the next scope's values apply; without NAME all of them."""
 
     async def work(client: Client, settings: ClientSettings) -> Written | None:
         async with await _as_owner(client, settings, owners) as claw:
@@ -146,7 +146,7 @@ def unset(
 @owner_option
 @client_options
 def list_(owners: tuple[str, ...], server: Server, *, as_json: bool) -> None:
-    """List what every scope sets, when and by whom, in the order of precedence.
+    """List the values of every scope, with time and signer, in the order of precedence.
 
     `file` is [snowclaw] in client.toml.
     """

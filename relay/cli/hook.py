@@ -65,7 +65,7 @@ class HookCommands(click.Group):
 )
 @click.pass_context
 def hook(ctx: click.Context) -> None:
-    """Record what a coding agent does: called by its hooks as `rookery hook EVENT`.
+    """Record a coding agent's actions: its hooks call `rookery hook EVENT`.
 
     EVENT is SessionStart, UserPromptSubmit, PostToolUse, PostToolUseFailure or Stop; the hook's
     JSON is read from stdin. Only SessionStart prints anything: the agent's context.
@@ -136,7 +136,7 @@ def _hooks_find_a_key(home: Path) -> bool:
 @settings_option
 @json_option
 def uninstall(settings: Path, *, as_json: bool) -> None:
-    """Remove what `install` added to the settings, and nothing else."""
+    """Remove only the entries that `install` added to the settings."""
     _edit(settings, _uninstalled, "removed from", as_json=as_json)
 
 

@@ -46,8 +46,8 @@ _PORT: Final = 7780
 def mcp(port: int | None, server: Server) -> None:
     """Run an MCP server that gives a coding agent its memory.
 
-    It searches what `rookery hook` recorded on this and the owner's other machines, and stores what
-    the agent wants to keep. Works offline.
+    It searches the records of `rookery hook` from this and the owner's other machines, and stores
+    notes of the agent. Works offline.
     """
     _check_sdk()
     settings = find_settings(

@@ -221,12 +221,12 @@ def _check(key: Key, text: str | None, given: dict[str, Any]) -> None:
     if key.plain is not None:
         if given_names - {"encrypted"}:
             raise click.UsageError(
-                f"{printable(key.text)!r} is a key of the agent's own memory: it takes TEXT only;"
+                f"{printable(key.text)!r} is a key of the agent's own memory: it accepts only TEXT;"
                 " users are an npub, 64, 32 or 16 hex, or npub:NAME (of [names] in client.toml),"
                 " groups are group:ID"
             )
         if text is None or text == "":
-            raise click.UsageError(f"{printable(key.text)!r} takes TEXT only")
+            raise click.UsageError(f"{printable(key.text)!r} accepts only TEXT")
         return
     if given["group"] and given["encrypted"]:
         raise click.UsageError("--encrypted is for the agent only: give it without --group")
@@ -234,7 +234,7 @@ def _check(key: Key, text: str | None, given: dict[str, Any]) -> None:
         options = (
             "--note or --preference" if key.user else ("--note, --purpose, --theme or --decision")
         )
-        raise click.UsageError(f"{printable(key.text)!r} takes {options}")
+        raise click.UsageError(f"{printable(key.text)!r} accepts {options}")
     for pair in given["preferences"]:
         if not pair.partition("=")[0] or "=" not in pair:
             raise click.UsageError(f"--preference {printable(pair)!r} is not K=V")
@@ -344,10 +344,10 @@ def list_(server: Server, *, as_json: bool) -> None:
 @owner_option
 @client_options
 def forget(key: Key, owners: tuple[str, ...], server: Server, *, as_json: bool) -> int:
-    """Delete permanently what the agent stored under a key. Other agents' records are kept.
+    """Delete permanently the agent's records under a key. Other agents' records are kept.
 
-    A relay lets only the author delete: with an owner's key, agents whose key is not in client.toml
-    are asked to, and do so at once or when they next start.
+    Only the author of a record can delete it. With an owner's key, agents whose key is not in
+    client.toml are asked to delete theirs; they do so at once, or when they next start.
     """
 
     async def work(

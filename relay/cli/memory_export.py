@@ -42,7 +42,7 @@ _EXPORTED: Final = tuple(letter for letter in SYSTEMS if letter != "D")
     help="markdown: a folder, one file per record; jsonl: a file, one signed event per line.",
 )
 @system_option(*_EXPORTED)
-@click.option("--mine", is_flag=True, help="Only what this key signed.")
+@click.option("--mine", is_flag=True, help="Only records signed by this key.")
 @client_options
 def export(
     path: Path, form: str, systems: tuple[str, ...], server: Server, *, mine: bool, as_json: bool

@@ -111,9 +111,9 @@ class _Import:
     "--from",
     "form",
     type=click.Choice([form.value for form in Form]),
-    help="Whose files these are; default: detected.",
+    help="Program that wrote the files; default: detected.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be stored, and store nothing.")
+@click.option("--dry-run", is_flag=True, help="Only list the records that would be stored.")
 @anyway_option
 @client_options
 def import_(

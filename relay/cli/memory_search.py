@@ -90,7 +90,7 @@ def search(
     """Search agents' memory, best first: any of the words, or a question.
 
     Times such as "in May" or "last week" rank records of that time higher. "A phrase" and -word are
-    taken literally. Encrypted records cannot be found.
+    matched literally. Encrypted records cannot be found.
     """
 
     async def work(client: Client, settings: ClientSettings) -> Found:

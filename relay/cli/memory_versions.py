@@ -188,7 +188,7 @@ def history(wanted: Address | Key, server: Server, *, as_json: bool) -> None:
     """List the versions of a record, newest first.
 
     RECORD is naddr1…, KIND:PUBLIC-KEY:D (of any replaceable or addressable kind), or a KEY. The
-    relay keeps old versions where its policies say so: `[[retention]] history`.
+    relay keeps old versions if its policies have `[[retention]] history`.
     """
     found = with_settings(
         Actor.USER, server, lambda client, settings: find(client, settings, wanted)
@@ -292,7 +292,7 @@ def diff(
     for number, line in enumerate(lines):
         click.echo(line if number < 2 else _painted(line))
     if not lines:
-        click.echo("the two versions say the same", err=True)
+        click.echo("the two versions are equal", err=True)
     return 0
 
 
@@ -328,7 +328,7 @@ def restore(wanted: Address | Key, named: str, server: Server, *, as_json: bool)
         if as_json:
             print_json({"id": current.id, "restored": False})
             return
-        click.echo("unchanged: the current version says the same", err=True)
+        click.echo("unchanged: the current version is equal", err=True)
         return
     if as_json:
         print_json({"id": event.id, "created_at": event.created_at, "restored": True})

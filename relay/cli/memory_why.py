@@ -74,11 +74,11 @@ class _Answer(NamedTuple):
 def why(
     line: str, systems: tuple[str, ...], group: str | None, server: Server, *, as_json: bool
 ) -> None:
-    """Tell where a line of memory comes from: who signed it, when, in which version, what it
-    replaced, who vouched for it and who can read it.
+    """Show the origin of a line of memory: signer, time, version, the replaced text, vouchers and
+    readers.
 
-    LINE is a line of a record that you may read, or a part of one. Old versions are known as far as
-    the relay keeps them.
+    LINE is a line of a record that you may read, or a part of one. Old versions are found if the
+    relay keeps them.
     """
 
     async def work(client: Client, settings: ClientSettings) -> _Answer:
@@ -102,7 +102,9 @@ async def _origin(
     """Raises UserError when no record says it."""
     hits = await _hits(client, line, systems, group)
     if not hits:
-        raise UserError("no memory record that this key may read says this; see `memory search`")
+        raise UserError(
+            "no memory record that this key may read contains this; see `memory search`"
+        )
     hit = hits[0]
     record = record_of(hit.event)
     versions, shortfall = [hit.event], ""

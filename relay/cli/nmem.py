@@ -287,7 +287,8 @@ def purge(
 ) -> None:
     """Delete recorded data that matches all options, here and at the relay.
 
-    While the relay is unreachable it is deleted here, and there by the next `rookery nmem sync`.
+    If the relay is unreachable, the data is deleted here, and by the next `rookery nmem sync` at
+    the relay.
     """
     until = None if before is None else _time(before)
     age = None if older_than is None else _age(older_than)

@@ -115,7 +115,7 @@ async def test_a_change_by_mistake_is_found_and_undone(people: People) -> None:
     assert current["created_at"] > second.created_at
     assert current["current"] is True
     again = await people.run(ALICE, "restore", RECORD, first.id[:8])
-    assert again == "unchanged: the current version says the same\n"
+    assert again == "unchanged: the current version is equal\n"
 
 
 async def test_what_a_version_was_made_from_is_not_restored_with_it(people: People) -> None:
@@ -152,7 +152,7 @@ async def test_a_replaceable_kind_and_an_naddr_are_records_too(people: People) -
         (("show", RECORD, "--version", "0" * 64), 2, "names no versions of this record"),
         (("diff", RECORD), 1, "is kept"),
         (("restore", RECORD, "{first}"), 1, "only its author can restore it"),
-        (("why", "nobody said that"), 1, "no memory record that this key may read says this"),
+        (("why", "nobody said that"), 1, "no memory record that this key may read contains this"),
     ],
 )
 async def test_what_cannot_be_done_is_said(
@@ -223,7 +223,7 @@ async def test_why_tells_where_a_line_comes_from(people: People) -> None:
     assert "which did not say it" in printed
     assert "read by" in printed
     refused = await people.run(cast.bob, "why", "oolong at ninety degrees", code=1)
-    assert "no memory record that this key may read says this" in refused
+    assert "no memory record that this key may read contains this" in refused
 
 
 async def test_why_tells_who_vouched_for_a_claim(people: People) -> None:

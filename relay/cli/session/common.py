@@ -51,17 +51,17 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "parts",
             multiple=True,
             type=click.Choice([part.value for part in Part]),
-            help="Leave this part out; exports report it as missing. Repeatable.",
+            help="Omit this part; exports report it as missing. Repeatable.",
         ),
         click.option(
             "--classic",
             is_flag=True,
-            help="Write the original's form: notes only, with the lines inside.",
+            help="Write the original form: only notes, which contain the lines.",
         ),
         click.option(
             "--with-machine",
             is_flag=True,
-            help="Give the group this machine's name, home and working folder too.",
+            help="Also share this machine's name, home and working folder with the group.",
         ),
         click.option("--raw-paths", is_flag=True, help="Keep absolute paths."),
         click.option(

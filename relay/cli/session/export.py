@@ -55,7 +55,7 @@ directory_option = click.option(
 @directory_option
 @click.option("--git-branch", metavar="B", help="Replace the branch in every line that names one.")
 @click.option(
-    "--allow-gaps", is_flag=True, help="Write incomplete sessions, and list what is missing."
+    "--allow-gaps", is_flag=True, help="Write incomplete sessions, and list the missing parts."
 )
 @author_option
 @server_options
@@ -158,9 +158,9 @@ def verify_command(
 def resume_command(session: str, cwd: str | None, author: str | None, server: Server) -> None:
     """Write the session to claude-code's folder, and print the command to resume it.
 
-    Its lines get the paths and the git branch of the working folder. A file that claude-code has
-    of the session already is continued. A session of another key, whose text a model would take
-    for its own, is resumed with --author only.
+    The lines get the paths and the git branch of the working folder. If claude-code already has a
+    file of the session, the file is continued. A session of another key is resumed only with
+    --author, because a model would treat its text as its own.
     """
     _check_resumable(session)
     here = os.path.realpath(Path.cwd() if cwd is None else Path(cwd).expanduser())

@@ -39,8 +39,8 @@ _PER_SECOND: Final = 100
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
 def forget_command(session: str, server: Server, *, yes: bool, as_json: bool) -> None:
-    """Delete the lines, notes and state of a session that this key stored (NIP-09), and what its
-    sub-agents wrote. Forks of it, which begin with copies of its lines, stay and are named.
+    """Delete the lines, notes and state of a session that this key stored (NIP-09), and those of
+    its sub-agents. Forks of it, which begin with copies of its lines, stay and are named.
 
     Lines written before the command are not sent again under this id by this key: not by a later
     import or follow, from another folder or in another layout, and not by one that waits for the
