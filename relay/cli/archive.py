@@ -121,7 +121,7 @@ def write_archive(
 
 def _header(name: str, entry: Entry, at: int) -> bytes:
     if len(os.fsencode(name)) > _MAX_NAME:
-        raise UserError(f"{name}: a backup holds names of up to {_MAX_NAME} bytes; shorten it")
+        raise UserError(f"{name}: names in a backup have at most {_MAX_NAME} bytes; shorten it")
     info = tarfile.TarInfo(name)
     info.size, info.mode, info.mtime = entry.size, entry.mode, at
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
@@ -164,7 +164,7 @@ def read_archive(path: Path, into: Path | None, note: Callable[[int], None]) -> 
         for _ in range(_BLOCK):
             if not stream.read(_BLOCK):
                 return manifest
-        raise UserError(f"{path} is no backup: there is something behind its end")
+        raise UserError(f"{path} is no backup: there is data after its end")
 
 
 def _manifest(path: Path, stream: gzip.GzipFile) -> Manifest:
@@ -186,7 +186,7 @@ def _manifest(path: Path, stream: gzip.GzipFile) -> Manifest:
         raise UserError(f"{path}: its manifest is damaged: {wrong}") from None
     for name, entry in manifest.files.items():
         if not _NAME.fullmatch(name) or entry.size < 0:
-            raise UserError(f"{path} is no backup: no file of one is named {name!r}")
+            raise UserError(f"{path} is no backup: a backup has no file named {name!r}")
     for name in (STORE, KEY):
         if name not in manifest.files:
             raise UserError(f"{path}: {name} is missing in it; use another backup")

@@ -58,7 +58,7 @@ _HELP: Final = (
 @group_argument
 @click.argument("text", metavar="TEXT")
 @click.option("--reply", "reply", metavar="EVENT", help="Id of the message to answer.")
-@click.option("--anyway", is_flag=True, help="Send what looks like a secret too.")
+@click.option("--anyway", is_flag=True, help="Send the text even if it looks like a secret.")
 @client_options
 def say(
     group_id: str,
@@ -136,7 +136,7 @@ def pin(
     remove: bool,
     as_json: bool,
 ) -> None:
-    """Pin messages by id; without EVENT list what is pinned."""
+    """Pin messages by id; without EVENT list the pins."""
     if remove and not events:
         raise click.UsageError("--remove: give the ids of the pins to remove")
     if bad := [event for event in events if not is_hex64(event)]:

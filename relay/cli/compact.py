@@ -24,10 +24,10 @@ _LOOK_S: Final = 0.2
 @folder_option
 @json_option
 def compact_command(folder: Path, *, as_json: bool) -> None:
-    """Apply retention, then give the free space of the files back to the file system.
+    """Apply retention, then return unused space of the files to the file system.
 
-    For a stopped relay: a running one gives free space back by itself, if its files were created
-    or compacted by this version. Needs as much free disk space as the files take afterwards.
+    Only for a stopped relay. A running relay frees space by itself, if its files were created or
+    compacted by this version. Needs as much free disk space as the compacted files take.
     """
     refuse_database(folder, "VACUUM there, or `rookery policy sweep` for retention alone")
     removed, files = asyncio.run(_compacted(folder))

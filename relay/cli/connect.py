@@ -92,7 +92,7 @@ def with_settings(
         signed = f"{said}; signed with {settings.key.npub}"
         if "the group is closed" in str(error):
             raise UserError(
-                f"{signed}; an admin of the group makes a code with `rookery group invite`"
+                f"{signed}; an admin of the group creates a code with `rookery group invite`"
             ) from error
         if isinstance(error, CallRefused) and "owners" not in str(error):
             raise UserError(signed) from error  # about what was asked: another key gets it too
@@ -113,7 +113,9 @@ async def called(client: Client, form: object, method: str, *params: object) -> 
     try:
         msgspec.convert(result, form)
     except msgspec.ValidationError as wrong:
-        raise UserError(f"{client.url} answers {method} with something else: {wrong}") from None
+        raise UserError(
+            f"{client.url} returned an unexpected answer to {method}: {wrong}"
+        ) from None
     return result
 
 

@@ -104,7 +104,7 @@ class Examined:
 @folder_option
 @json_option
 def doctor_command(folder: Path, *, as_json: bool) -> int:
-    """Look for what is wrong: settings, URL, certificate, clock, disk, limits, modes, policies.
+    """Look for faults: settings, URL, certificate, clock, disk, limits, modes, policies.
 
     Each finding comes with its cure. Exit code 1 with findings, 0 without. The relay may run or
     not; nothing is changed.

@@ -213,7 +213,7 @@ def delete(group_id: str, server: Server, *, yes: bool, as_json: bool) -> None:
 @group_argument
 @people_argument
 @click.option("--role", "roles", multiple=True, help="A role, such as admin; repeatable.")
-@click.option("--anyway", is_flag=True, help="Give roles too that the group does not list.")
+@click.option("--anyway", is_flag=True, help="Also assign roles that the group does not list.")
 @client_options
 def add(
     group_id: str,

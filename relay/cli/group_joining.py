@@ -47,7 +47,7 @@ _PENDING: Final = "pending review"
 @click.command("join", epilog="Example: rookery group join tea --code 3q8xT0aP")
 @click.argument("group", metavar="ID")
 @click.option("--code", metavar="TEXT", help="An invite code.")
-@click.option("--reason", metavar="TEXT", default="", help="Said to the admins.")
+@click.option("--reason", metavar="TEXT", default="", help="Message to the admins.")
 @client_options
 def join(
     group: str,
@@ -103,7 +103,7 @@ def leave(group_id: str, server: Server, *, as_json: bool) -> None:
 @group_argument
 @client_options
 def requests(group_id: str, server: Server, *, as_json: bool) -> None:
-    """List who asks to join; `rookery group accept` lets them in, `remove` declines."""
+    """List requests to join; `rookery group accept` accepts them, `remove` declines."""
 
     async def work(client: Client, settings: ClientSettings) -> tuple[list[Event], Names]:
         found = await _pending(client, group_id)
@@ -144,7 +144,7 @@ def accept(
     *,
     as_json: bool,
 ) -> None:
-    """Make members of those who asked to join."""
+    """Accept requests to join a group."""
 
     async def work(client: Client, settings: ClientSettings) -> Event:
         asking = {event.pubkey for event in await _pending(client, group_id)}
@@ -287,7 +287,7 @@ def revoke(
     *,
     as_json: bool,
 ) -> None:
-    """Withdraw invites, by code; who joined with them stays a member."""
+    """Withdraw invites by code; keys that joined with them stay members."""
 
     async def work(client: Client) -> Event:
         known = {each.code: each.event.id for each in await _invites(client, group_id)}

@@ -38,7 +38,7 @@ def key() -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--npub", "form", flag_value="npub", help="Print the npub alone, for scripts.")
 @click.option("--hex", "form", flag_value="hex", help="Print the 64 hex characters alone.")
-@click.option("--secret", is_flag=True, help="Also the secret key; only on a terminal.")
+@click.option("--secret", is_flag=True, help="Also print the secret key; only on a terminal.")
 @json_option
 def show(file: Path, form: str | None, *, secret: bool, as_json: bool) -> None:
     """Print the public key of a key file."""
@@ -70,7 +70,7 @@ def show(file: Path, form: str | None, *, secret: bool, as_json: bool) -> None:
 def rotate(folder: Path, *, yes: bool, as_json: bool) -> None:
     """Give a stopped relay a new key, and sign its groups and members again with it.
 
-    Says first what changes. The old key is kept in a file of the data folder.
+    Lists the consequences first. The old key is kept in a file of the data folder.
     """
     from relay.cli.folder_lock import locked
 
@@ -90,7 +90,7 @@ def rotate(folder: Path, *, yes: bool, as_json: bool) -> None:
         return
     click.echo(f"new key  {new.npub}")
     click.echo(f"old key  {old.npub}   (kept in {kept}, in no backup; delete it if it has leaked)")
-    click.echo("make a backup now: a restored older one has the old key, and signs with it again")
+    click.echo("make a backup now: a relay restored from an older one signs with the old key again")
 
 
 def replace_relay_key(folder: Path, old: SecretKey) -> tuple[SecretKey, Path]:
@@ -140,9 +140,9 @@ def _consequences(old: SecretKey, groups: int, naming: Sequence[str]) -> list[st
         f"The relay's key {old.npub} is replaced. Then:",
         f"- {counted(groups, 'group')}: 39000 to 39005 are signed again by the new key, and those"
         " of the old one deleted; so are the relay's lists of members and roles (13534, 33534)",
-        "- links to groups (naddr) name the old key, and many clients find nothing by them: give"
-        " out new ones. Invite codes, HOST'ID and lists of groups (10009) stay good",
-        "- clients know the relay's key as `self` of its information document: those that have kept"
+        "- links to groups (naddr) name the old key, and many clients do not find the group by"
+        " them: give out new ones. Invite codes, HOST'ID and lists of groups (10009) stay valid",
+        "- clients read the relay's key from `self` of its information document: those that cache"
         " it must read it again",
         "- joins, notices of membership and receipts of erasure that the old key has signed stay as"
         " they are; keep its npub in order to check them",

@@ -66,7 +66,7 @@ class _ListedInvite(_Invite):
     by: HexKey
 
 
-_reason = click.option("--reason", metavar="TEXT", default="", help="Noted with the key.")
+_reason = click.option("--reason", metavar="TEXT", default="", help="Stored with the key.")
 
 
 @click.group(
@@ -79,7 +79,7 @@ def member() -> None:
 @member.command("list", epilog="Example: rookery member list --json")
 @client_options
 def list_members(server: Server, *, as_json: bool) -> None:
-    """List members: who was added or joined, and the owners and agents of the relay.
+    """List the members of the relay: added or joined keys, owners and agents.
 
     Members of a group are listed by `rookery group show ID`.
     """
@@ -134,7 +134,8 @@ def remove(users: tuple[str, ...], server: Server, *, as_json: bool) -> None:
     "--uses",
     type=WholeNumber(0, 100_000),
     metavar="N",
-    help="Keys it admits; 0: any number. Default: [members] claim_uses, 1 unless set.",
+    help="Number of keys that may join with it; 0: any. Default: [members] claim_uses, 1 unless"
+    " set.",
 )
 @click.option(
     "--days",
@@ -233,10 +234,10 @@ def ban(
     listing: bool,
     as_json: bool,
 ) -> None:
-    """Ban keys: they neither write nor read, and what they wrote is hidden.
+    """Ban keys: they can neither write nor read, and their events are hidden.
 
-    `rookery unban KEY` undoes it. Lists of group members go on naming them: `rookery group remove`
-    takes them out.
+    `rookery unban KEY` undoes it. They stay in the lists of group members: remove them with
+    `rookery group remove`.
     """
     if listing == bool(users):
         raise click.UsageError("give the keys to ban, or --list")
@@ -272,9 +273,9 @@ def _list_bans(server: Server, *, as_json: bool) -> None:
 @people_argument
 @client_options
 def unban(users: tuple[str, ...], server: Server, *, as_json: bool) -> None:
-    """Lift bans. What the keys wrote is shown again, and their groups still have them.
+    """Lift bans. Events of the keys are visible again, and the keys are still in their groups.
 
-    Membership of the relay does not come back by itself: see `rookery member add`.
+    They are not members of the relay again: see `rookery member add`.
     """
     _for_each(
         "unbanpubkey",

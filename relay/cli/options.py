@@ -66,8 +66,8 @@ def refuse_half_restored(folder: Path) -> None:
     """
     if not (folder / "rookery.toml").exists() and any(folder.glob(f"{RESTORING}*/*")):
         raise UserError(
-            f"a restore into {folder} has not finished: if none is running, empty the folder and"
-            " run `rookery restore` again"
+            f"a restore into {folder} has not finished: if no restore is running, empty the"
+            " folder and run `rookery restore` again"
         )
 
 
@@ -232,7 +232,9 @@ def confirm(question: str) -> None:
     except click.Abort as abort:
         if not isinstance(abort.__context__, EOFError):
             raise
-        raise UserError("nothing was changed: nobody answered; --yes does not ask") from None
+        raise UserError(
+            "nothing was changed: no answer was given; use --yes to skip the question"
+        ) from None
     except UnicodeDecodeError:
         is_agreed = False
     if not is_agreed:

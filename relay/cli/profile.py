@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @click.group("profile", cls=CommandGroup, epilog="Example: rookery profile set --name Ada")
 def profile() -> None:
-    """What a key calls itself (kind 0)."""
+    """Set the profile of a key (kind 0)."""
 
 
 @profile.command("set", epilog="Example: rookery profile set --name Ada --about 'Runs the relay'")

@@ -24,8 +24,8 @@ def restart_command(folder: Path) -> None:
     """Restart the running relay, with the installed version and the current settings.
 
     Nothing happens if it would not start. Otherwise it commits and answers accepted events, and
-    closes all connections. The port stays open: new connections wait. The process id stays the
-    same.
+    closes all connections. The port stays open, so new connections wait. The process id does not
+    change.
     """
     seconds = asyncio.run(restarted(folder))
     click.echo(f"restarted: no answers for {seconds:.1f} s")

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 def restore_command(file: Path, folder: Path | None, *, only_check: bool, as_json: bool) -> int:
     """Make the data folder DIR from the backup FILE. DIR must be missing or empty.
 
-    Everything is checked against the sums in FILE before DIR is there.
+    All files are checked against the checksums in FILE before DIR is created.
     """
     if not file.is_file():
         raise UserError(f"{file} is not a file: name a file that `rookery backup` wrote")
@@ -60,7 +60,7 @@ def restore_command(file: Path, folder: Path | None, *, only_check: bool, as_jso
         print_json({"folder": str(folder), **_as_json(manifest)})
         return 0
     click.echo(f"restored {folder}: {_described(manifest)}")
-    click.echo("events deleted after the backup are in it again; keys/*.nsec are in no backup")
+    click.echo("events deleted after the backup are present again; keys/*.nsec are in no backup")
     click.echo(f"start it with: rookery serve --data {folder}")
     return 0
 
@@ -142,7 +142,7 @@ def _extracted(file: Path, parent: Path | None) -> Iterator[tuple[Path, Manifest
         except StoreFault as fault:
             raise UserError(f"{file}: the store in it cannot be used: {fault}") from None
         if facts != (manifest.schema, manifest.events, manifest.head):
-            raise UserError(f"{file}: the store in it is not the one of its manifest")
+            raise UserError(f"{file}: its store does not match its manifest")
         if _names_a_database(staging / "rookery.toml"):
             raise UserError(
                 f"{file}: its settings name a database, [storage] url, which no backup has"

@@ -80,7 +80,7 @@ _COLLECT_S: Final = 10.0
 @click.option("--host", metavar="H", help="Listen here instead of [server] host.")
 @click.option("--port", metavar="N", type=WholeNumber(0, 65535), help="0 picks a free one.")
 @click.option(
-    "--check", "only_check", is_flag=True, help="Only say whether the relay would start here."
+    "--check", "only_check", is_flag=True, help="Only check whether the relay would start here."
 )
 def serve_command(
     folder: Path, config_file: Path | None, host: str | None, port: int | None, *, only_check: bool
@@ -99,7 +99,7 @@ def serve_command(
                 default.host if host is None else host, default.port if port is None else port
             )
         if only_check:
-            click.echo(f"ok: `serve` would make a new relay in {printable(str(folder))}")
+            click.echo(f"ok: `serve` would create a new relay in {printable(str(folder))}")
             return
         _create(folder)
     settings = partial(_settings, folder, config_file, host, port)

@@ -77,7 +77,7 @@ class Disk:
 @folder_option
 @json_option
 def status_command(folder: Path, *, as_json: bool) -> None:
-    """Show what the relay does: connections, rates, refusals, queues, costly queries, disk.
+    """Show the relay's activity: connections, rates, refusals, queues, costly queries, disk.
 
     Rates are measured over one second. For a stopped relay only file sizes are shown.
     """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "--repair",
     "is_repair",
     is_flag=True,
-    help="Repair what is found, in a folder whose relay is stopped, after a backup in the folder.",
+    help="Repair the faults found, after a backup in the folder. The relay must be stopped.",
 )
 @click.option(
     "--drop-records",
@@ -52,7 +52,7 @@ def verify_command(
 ) -> int:
     """Check every event, its signature, and that all tables and indices agree with the events.
 
-    Exit code 1 when something is wrong, and after a repair when something still is.
+    Exit code 1 if a fault is found, or remains after a repair.
     """
     refuse_database(folder, "pg_amcheck checks its tables; a running relay compares every event")
     if is_repair:
@@ -183,9 +183,9 @@ def _repaired(folder: Path, *, drops_records: bool, as_json: bool) -> int:
     for text in done:
         click.echo(f"repaired: {text}")
     if taken_out.exists():
-        click.echo(f"what was moved out is in {taken_out}")
+        click.echo(f"removed rows are in {taken_out}")
     if backup is not None:
-        click.echo(f"a backup from before is {backup}; a start after a week removes it")
+        click.echo(f"the backup before the repair is {backup}; a start after a week removes it")
         click.echo("verified again:")
         print_report(left)
     return 1 if left.findings else 0

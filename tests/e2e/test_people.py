@@ -144,7 +144,7 @@ async def test_a_group_is_edited_pinned_in_and_deleted(tmp_path: Path) -> None:
         assert "nothing was changed" in err
         code, _, err = await here.run(cast.owner, "group", "delete", "tea")
         assert code == 1
-        assert "nobody answered; --yes does not ask" in err
+        assert "no answer was given; use --yes to skip the question" in err
         assert await here.says(cast.owner, "group", "delete", "tea", "--yes") == "deleted tea\n"
         assert (await here.run(cast.owner, "group", "show", "tea"))[0] == 1
 

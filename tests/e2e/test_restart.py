@@ -305,7 +305,7 @@ async def test_check_says_whether_the_relay_would_start(rookery: Rookery) -> Non
 async def test_check_says_that_a_new_folder_would_be_made(rookery: Rookery) -> None:
     fresh = rookery.folder / "fresh"
     check = ("serve", "--check", "--data", str(fresh), "--port")
-    assert await command(*check, "0") == (0, f"ok: `serve` would make a new relay in {fresh}\n")
+    assert await command(*check, "0") == (0, f"ok: `serve` would create a new relay in {fresh}\n")
     with socket.create_server(("127.0.0.1", 0)) as other:
         code, text = await command(*check, str(other.getsockname()[1]))
         assert code == 1

@@ -68,7 +68,7 @@ def test_what_was_backed_up_is_restored(home: Path) -> None:
     printed, code = rookery("restore", home / "good.tar.gz", new)
     assert code == 0, printed
     assert f"rookery serve --data {new}" in printed
-    assert "events deleted after the backup are in it again" in printed
+    assert "events deleted after the backup are present again" in printed
     assert names(new) == {
         "rookery.db",
         "relay.key",
@@ -560,7 +560,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a flipped bit": (lambda home: rewritten(home, flipped), "good"),
     "something behind it": (
         lambda home: rewritten(home, lambda b: gzip.compress(gzip.decompress(b) + b"x" * 999_999)),
-        "something behind its end",
+        "data after its end",
     ),
     "a newer format": (
         lambda home: repacked(home, with_manifest(format=2, rookery="9.0", files=7)),
@@ -616,7 +616,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "another number of events": (
         lambda home: repacked(home, with_manifest(events=5)),
-        "not the one of its manifest",
+        "does not match its manifest",
     ),
     "a damaged store": (
         lambda home: repacked(home, with_store(lambda b: b[:8192] + bytes(4096) + b[12288:])),

@@ -99,7 +99,7 @@ def test_help_says_the_range_of_a_number_if_it_has_one(
 
 @pytest.mark.parametrize(
     ("answer", "says"),
-    [(b"n\n", "changed"), (b"", "nobody answered; --yes"), (b"\xff\n", "changed")],
+    [(b"n\n", "changed"), (b"", "no answer was given; use --yes"), (b"\xff\n", "changed")],
 )
 def test_without_a_yes_nothing_is_changed(
     answer: bytes, says: str, monkeypatch: pytest.MonkeyPatch
