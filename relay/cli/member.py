@@ -236,7 +236,7 @@ def ban(
 ) -> None:
     """Ban keys: they can neither write nor read, and their events are hidden.
 
-    `rookery unban KEY` undoes it. They stay in the lists of group members: remove them with
+    `rookery unban KEY` undoes it. Banned keys stay in the lists of group members: remove them with
     `rookery group remove`.
     """
     if listing == bool(users):

@@ -81,7 +81,7 @@ def list_command(server: Server, *, include_deleted: bool, as_json: bool) -> Non
 @click.option("--full", is_flag=True, help="Show full tool input and output.")
 @client_options
 def show_command(session: str, server: Server, *, full: bool, as_json: bool) -> None:
-    """Show a session as a conversation, with short tool calls; `view` shows it full screen."""
+    """Show a session as a conversation, with shortened tool calls; `view` shows it full screen."""
 
     detail = Detail.LINES if full else Detail.TYPES
     conversation = _conversation(server, session, detail)
