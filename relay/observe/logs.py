@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _OURS: Final = "rookery"
-_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "taskName",
+    "audit",  # for `_Repeats`
+}
 
 
 class LogSettings(Protocol):
