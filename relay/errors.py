@@ -251,7 +251,8 @@ class FolderBusy(RookeryError):
 
     def __init__(self, folder: str, pid: int | None) -> None:
         who = f"process {pid}" if pid else "another process"
-        super().__init__(f"{folder} is in use by {who}; stop it or choose another folder")
+        self.fact = f"{folder} is in use by {who}"
+        super().__init__(f"{self.fact}; stop it or choose another folder")
         self.pid = pid
 
 

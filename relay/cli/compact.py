@@ -72,6 +72,6 @@ async def _compacted(folder: Path) -> tuple[int, Mapping[str, tuple[int, int]]]:
             return removed, sizes
     except FolderBusy as busy:
         raise UserError(
-            f"{busy}; stop it first: `compact` writes the files anew. A running relay gives free"
-            " space back by itself"
+            f"{busy.fact}; stop it first: `compact` writes the files anew. A running relay gives"
+            " free space back by itself"
         ) from None

@@ -84,7 +84,7 @@ def rotate(folder: Path, *, yes: bool, as_json: bool) -> None:
             new, kept = replace_relay_key(folder, old)
             asyncio.run(_opened(folder))
     except FolderBusy as busy:
-        raise UserError(f"{busy}; stop it first: it holds the key") from None
+        raise UserError(f"{busy.fact}; stop it first: it holds the key") from None
     if as_json:
         print_json({"old": old.npub, "new": new.npub, "kept": str(kept), "groups": groups})
         return

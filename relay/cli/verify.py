@@ -167,7 +167,7 @@ def _repaired(folder: Path, *, drops_records: bool, as_json: bool) -> int:
             else:
                 left = report
     except FolderBusy as busy:
-        raise UserError(f"{busy}; stop it first: `--repair` changes the store") from None
+        raise UserError(f"{busy.fact}; stop it first: `--repair` changes the store") from None
     if as_json:
         print_json(
             {

@@ -142,6 +142,7 @@ def test_a_running_relay_keeps_its_key(folder: Path) -> None:
         printed, code = rookery("key", "rotate", "--data", folder, "--yes")
     assert code == 1
     assert "stop it first" in printed
+    assert printed.count("stop it") == 1
     assert key_of(folder).pubkey == old.pubkey
 
 
