@@ -294,6 +294,12 @@ def relay_url(url: str, where: str) -> str:
     """The normalised URL. `where`: the option or variable, for the error text. Raises UserError."""
     url = url.strip()
     if not _is_relay_url(url):
+        scheme, _, rest = url.partition("://")
+        meant = {"http": "ws", "https": "wss"}.get(scheme.lower())
+        if meant is not None and _is_relay_url(f"{meant}://{rest}"):
+            raise UserError(
+                f"{where}: {url!r} is no relay URL; did you mean {meant}://{rest}?", code=2
+            )
         raise UserError(
             f"{where}: {url!r} is no relay URL; it begins with ws:// or wss://, has no password,"
             " and no part of its host has over 63 characters",

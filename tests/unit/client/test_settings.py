@@ -309,3 +309,15 @@ def test_a_relay_url_that_is_no_websocket_url_is_a_usage_error(tmp_path: Path, u
     assert error.value.code == 2
     with pytest.raises(UserError, match="ROOKERY_RELAY: "):
         found(tmp_path, ROOKERY_RELAY=url, ROOKERY_KEY=alice.hex)
+
+
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [("http://127.0.0.1:7777/", "ws://127.0.0.1:7777/"), ("HTTPS://a.example", "wss://a.example")],
+)
+def test_the_address_of_a_web_page_is_refused_with_the_relays(
+    tmp_path: Path, url: str, meant: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        found(tmp_path, relay=url, ROOKERY_KEY=alice.hex)
+    assert str(error.value) == f"--relay: {url!r} is no relay URL; did you mean {meant}?"
