@@ -96,7 +96,9 @@ def list_members(server: Server, *, as_json: bool) -> None:
             (
                 names.shown(each["pubkey"]),
                 printable(", ".join(each["roles"])),
-                "owner or agent" if each["reason"] is None else printable(each["reason"]),
+                "owner or agent"
+                if each["reason"] is None
+                else printable(each["reason"] or "added"),
             )
             for each in members
         ],

@@ -89,6 +89,14 @@ async def test_members_are_added_listed_and_removed(admin: Admin) -> None:
     assert bob.pubkey not in await admin.members()
 
 
+async def test_who_was_added_without_a_reason_is_listed_as_added(admin: Admin) -> None:
+    await admin.run("member", "add", bob.npub)
+    assert (await admin.members())[bob.pubkey]["reason"] == ""
+    _, table, _ = await admin.run("member", "list")
+    (line,) = (line for line in table.splitlines() if bob.npub in line)
+    assert line.split()[-1] == "added"
+
+
 async def test_an_invite_is_made_listed_and_withdrawn(admin: Admin) -> None:
     made = await admin.json("member", "invite", "--uses", "2", "--days", "0")
     assert (made["left"], made["until"]) == (2, None)
