@@ -137,6 +137,7 @@ def forget_command(
     if event is not None and erasure is not None:
         _print(event, erasure)
         if output is None:
+            click.echo("the receipt, as signed (with -o FILE it is saved instead):", err=True)
             print_json(_json(event))
 
 

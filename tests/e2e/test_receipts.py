@@ -99,6 +99,9 @@ async def test_an_author_forgets_with_proof(rookery: Rookery, tmp_path: Path) ->
     assert tags_of(event, "p") == [[cast.alice.pubkey]]
     assert tags_of(event, "k") == [["5"]]
     assert not any(text in file.read_text() for text in texts)
+    request = tags_of(event, "e")[0][0]
+    code, text = await forget(rookery, cast.alice, "--receipt", request)
+    assert (code, "with -o FILE it is saved" in text) == (0, True), text
 
     await rookery.stop()  # nothing is asked to check it
     code, text = await command("forget", "--verify", str(file), "--relay-key", relay, "--json")
