@@ -129,10 +129,7 @@ def test_the_environment_names_a_data_folder_unless_the_command_does(
     monkeypatch.setenv("ROOKERY_DATA", str(tmp_path / "team"))
     named: list[Path] = []
 
-    @click.command("named")
-    @option
-    def command(**folder: Path) -> None:
-        named.extend(folder.values())
+    command = click.command("named")(option(lambda **folder: named.extend(folder.values())))
 
     command.main([], standalone_mode=False)
     command.main(["--data", str(tmp_path / "other")], standalone_mode=False)
