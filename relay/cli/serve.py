@@ -212,6 +212,13 @@ def _check_free(folder: Path, server: ServerConfig, sockets: list[socket]) -> No
         click.echo(f"ok: a relay would start on {where}, on {server.host} port {server.port}")
 
 
+def _console_line(url: str) -> str:
+    return (
+        f"web console: {url.replace('ws', 'http', 1).rstrip('/')}/"
+        f" (to sign in: rookery console --relay {url})"
+    )
+
+
 def _check_port(host: str, port: int) -> None:
     """Raises UserError."""
     for each in bound_sockets(host, port):
@@ -381,6 +388,8 @@ async def _serve(
                 services.plugins.start()
                 _freeze()
                 print(f"listening on {server.url}", flush=True)
+                if config.console.enabled:
+                    print(_console_line(config.relay.url or server.url), flush=True)
                 tell_ready()
                 tasks = [
                     asyncio.create_task(end.restart_when(services.set_back)),

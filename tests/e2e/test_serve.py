@@ -535,6 +535,11 @@ async def test_the_port_and_host_of_the_settings_are_used(rookery: Rookery) -> N
         assert process.stdout is not None
         line = (await asyncio.wait_for(process.stdout.readline(), ANSWER_S)).decode()
         assert line == f"listening on ws://127.0.0.1:{port}\n"
+        line = (await asyncio.wait_for(process.stdout.readline(), ANSWER_S)).decode()
+        assert line == (
+            f"web console: http://127.0.0.1:{port}/ (to sign in: rookery console"
+            f" --relay ws://127.0.0.1:{port})\n"
+        )
     finally:
         process.terminate()
         assert await asyncio.wait_for(process.wait(), PROGRAM_S) == 0
