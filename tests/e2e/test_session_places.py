@@ -396,6 +396,24 @@ async def test_a_session_that_was_forgotten_in_a_group_does_not_come_back_withou
     assert not await stored(rookery, kinds=[1988, 1989, 31988])
 
 
+@pytest.mark.parametrize("command", ["import", "follow --once"])
+async def test_a_session_whose_file_is_gone_stays_as_it_was_though_its_sub_agents_file_is_there(
+    rookery: Rookery, first: Machine, command: str
+) -> None:
+    path = await begun(first)
+    agents = path.with_suffix("") / "subagents" / "agent-abc.jsonl"
+    agents.parent.mkdir(parents=True)
+    agents.write_bytes(line(first.work, 10, "look", isSidechain=True, agentId="abc"))
+    path.unlink()
+    await rook(first, *command.split(), str(path.parent))
+    rows = json.loads((await rook(first, "list", "--json"))[0])
+    assert {(row["session"], row["notes"]) for row in rows} == {(SESSION, 4), ("agent-abc", 1)}
+    await rook(first, "export", SESSION, "-o", str(path))
+    assert path.read_bytes() == a_session(first.work)
+    await rook(first, "forget", SESSION, "--yes")
+    assert not await stored(rookery, kinds=[1988, 1989, 31988])
+
+
 @pytest.mark.proves("D-14")
 async def test_two_folders_of_one_machine_hold_one_session(
     rookery: Rookery, first: Machine

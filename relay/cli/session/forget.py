@@ -10,6 +10,7 @@ from relay.cli.humanize import counted
 from relay.cli.options import Server, client_options, confirm, print_json, printable
 from relay.cli.session.common import of_session, on_relay, session_argument
 from relay.client.transcripts import NoSession
+from relay.client.transcripts.files import SUB_AGENT
 from relay.memory.transcripts.lines import copied_from, name_in, session_of
 from relay.nostr import kinds
 from relay.nostr.event import object_in
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 _LINES: Final = (kinds.CONVERSATION_NOTE, kinds.SOURCE_DATA)
 _KINDS: Final = (*_LINES, kinds.SESSION_STATE, kinds.RUN_CONFIGURATION)
-_SUB_AGENT: Final = "agent-"
-"""How the files of sub-agents, and so their ids, begin."""
 _FEW: Final = 20
 """Newest lines that are looked at: of a long line, one event of many names the session."""
 _LOOKED_AT: Final = 4
@@ -111,7 +110,7 @@ async def _others_naming(transcripts: Transcripts, session: str) -> AsyncIterato
             continue
         if named == session:
             yield id_
-        elif named == id_ and id_.rpartition("/")[2].startswith((_SUB_AGENT, session)):
+        elif named == id_ and id_.rpartition("/")[2].startswith((SUB_AGENT, session)):
             few = {**own, "#d": [id_], "limit": _FEW}
             lines = await transcripts.read(
                 {**few, "kinds": [kinds.SOURCE_DATA]}, {**few, "kinds": [kinds.CONVERSATION_NOTE]}

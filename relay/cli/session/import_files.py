@@ -127,9 +127,11 @@ def _report(result: ImportResult, file: SessionFile, *, is_renamed: bool, as_jso
             f" {counted(result.duplicates, 'duplicate')}"
         )
     if is_renamed:
+        name, named = printable(file.path.name), printable(file.session)
         click.echo(
-            f"  {printable(file.path.name)} names session {printable(file.session)}, as another"
-            " file does",
+            f"  {name} was written by a sub-agent of session {named}"
+            if file.is_of_sub_agent
+            else f"  {name} names session {named}, as another file does",
             err=True,
         )
     if result.secrets:

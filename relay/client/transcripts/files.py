@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from relay.memory.transcripts.plan import Plan
 
 SUFFIX: Final = ".jsonl"
+SUB_AGENT: Final = "agent-"
+"""How the names of sub-agents' files, and so their ids, begin."""
 _MAX_LINE: Final = 64 * 2**20
 _LINKED: Final = (errno.ELOOP, errno.ENOTDIR)
 """Errors for a symbolic link, or for a file in a folder that has become one."""
@@ -52,6 +54,12 @@ class SessionFile:
     def session(self) -> str:
         """The session id in the file, else its file name (D-11)."""
         return self.opening.session or self.path.stem
+
+    @property
+    def is_of_sub_agent(self) -> bool:
+        """Whether its lines name the session of which a sub-agent wrote them."""
+        is_own = self.path.stem == self.session
+        return not is_own and (self.opening.is_side_chain or self.path.stem.startswith(SUB_AGENT))
 
     def converter(self, author: str, plan: Plan) -> Transcript:
         """The converter of its lines, from the start. `author`: who will sign, 64 hex."""
@@ -136,8 +144,9 @@ def session_ids(
     """The session id of each file of a folder, different from those in `taken` (id → file).
 
     Several files may name one session: sub-agents write files of their own. As lines are numbered
-    by file, the session id goes to the file of that name, else to the first; the others use their
-    file names. Only files of one session that was resumed in another directory have the same id.
+    by file, the session id goes to the file of that name, else to the first that is not a
+    sub-agent's: the session's own file may be gone, and stored. The others use their file names.
+    Only files of one session that was resumed in another directory have the same id.
     """
     ids: dict[Path, str] = {}
     used = dict(taken or {})
@@ -149,7 +158,9 @@ def session_ids(
                 if is_same_session(file, session_file(known)):
                     ids[file.path] = file.session
                     continue
-        wanted = (file.session, file.path.stem, f"{file.path.parent.name}/{file.path.stem}")
+        wanted = [file.path.stem, f"{file.path.parent.name}/{file.path.stem}"]
+        if not file.is_of_sub_agent:
+            wanted.insert(0, file.session)
         free = (name for name in wanted if name not in used)
         ids[file.path] = name = next(free, str(file.path))
         used[name] = file.path

@@ -89,9 +89,12 @@ class Follower:
 
     def _sessions(self, paths: Iterable[Path]) -> Mapping[Path, str | None]:
         """Session id of each file; None: the id named in the file."""
-        if not self._path.is_dir():
+        if self._plan.session is not None:
             return dict.fromkeys(paths)
-        files = [file for path in paths if (file := _identified(path, self._path)) is not None]
+        root = root_of(self._path)
+        files = [file for path in paths if (file := _identified(path, root)) is not None]
+        if root is None and not files:
+            return dict.fromkeys(paths)
         ids = session_ids(files, self._used_ids)
         self._used_ids |= {id_: path for path, id_ in ids.items() if id_ not in self._used_ids}
         named = {file.path: file.session for file in files}
@@ -172,7 +175,7 @@ class Follower:
         return self._places / f"{sha256(whose.encode()).hexdigest()[:32]}.place"
 
 
-def _identified(path: Path, root: Path) -> SessionFile | None:
+def _identified(path: Path, root: Path | None) -> SessionFile | None:
     """The file, once it names its session; None: not yet."""
     try:
         file = session_file(path, root)

@@ -167,6 +167,9 @@ class Transcripts(TranscriptsReader):
         except ValueError:
             raise Invalid("paths: must be token or raw") from None
         file = await asyncio.to_thread(session_file, Path(path))
+        if session is None and file.is_of_sub_agent:
+            session = file.path.stem
+            self.note_renamed(session, file.session)
         if stripping is None:
             stripping = KEEP_ALL if group is None else HIDE_MACHINE
         homes = (str(Path.home()),)

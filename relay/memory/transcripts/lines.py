@@ -80,6 +80,8 @@ class SessionFacts:
     ms: int | None = None
     """The first time, Unix milliseconds."""
     session: str | None = None
+    is_side_chain: bool = False
+    """Whether the line that names the session says that a sub-agent wrote it."""
 
     @property
     def is_complete(self) -> bool:
@@ -95,10 +97,14 @@ def session_facts(lines: Iterable[bytes]) -> SessionFacts:
         if fields is None:
             continue
         cwd = name_in(fields, "cwd")
+        is_side_chain = found.is_side_chain
+        if found.session is None and session_of(fields) is not None:
+            is_side_chain = fields.get("isSidechain") is True or "agentId" in fields
         found = SessionFacts(
             cwd.rstrip("/") if found.base is None and cwd is not None else found.base,
             time_of(fields) if found.ms is None else found.ms,
             session_of(fields) if found.session is None else found.session,
+            is_side_chain,
         )
         if found.is_complete:
             break

@@ -204,7 +204,7 @@ async def test_a_folder_is_imported_with_one_session_per_file(
     assert [said.split(":")[0] for said in out.splitlines()] == [SESSION, "agent-1"]
     assert err.splitlines() == [
         f"skipped: {tree}/empty.jsonl is empty",
-        f"  agent-1.jsonl names session {SESSION}, as another file does",
+        f"  agent-1.jsonl was written by a sub-agent of session {SESSION}",
     ]
     for session, path in ((SESSION, f"{SESSION}.jsonl"), ("agent-1", "sub/agent-1.jsonl")):
         assert await rookery("verify", session, str(tree / path)) == 0

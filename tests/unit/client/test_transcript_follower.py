@@ -418,6 +418,24 @@ async def test_a_fork_is_followed_whole_under_another_id(fake: FakeRelay, path: 
     assert {event.d for event in fake.events if event.kind == 1988} == {"again"}
 
 
+@pytest.mark.parametrize("named", ["folder", "file"])
+async def test_a_sub_agents_file_alone_is_not_followed_as_its_session(
+    fake: FakeRelay, path: Path, named: str
+) -> None:
+    agents = path.with_name("agent-1a2b.jsonl")
+    write(agents, line(message="look", isSidechain=True))
+    followed = agents if named == "file" else agents.parent
+    steps: list[Step] = []
+    async with follower(fake, followed, steps) as following:
+        await following.poll()
+        write(agents, line(message="found", isSidechain=True))
+        await following.poll()
+    assert [step.session for step in steps] == ["agent-1a2b"] * 2
+    assert {event.d for event in fake.events if event.kind == 1989} == {"agent-1a2b"}
+    states = [event for event in fake.events if event.kind == 31988]
+    assert [(each.d, each.tag("cli_session")) for each in states] == [("agent-1a2b", SESSION)]
+
+
 async def test_a_rewritten_file_is_reported_and_sent(fake: FakeRelay, path: Path) -> None:
     steps: list[Step] = []
     write(path, *LINES[:2])

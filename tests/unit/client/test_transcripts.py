@@ -605,6 +605,29 @@ def test_each_file_of_a_folder_has_its_own_session(tmp_path: Path) -> None:
     assert session_ids(files[:1], taken={"s-1": tmp_path / "x"})[files[0].path] == "agent-1"
 
 
+@pytest.mark.parametrize(
+    ("stem", "fields", "id_"),
+    [
+        ("agent-1a2b", {}, "agent-1a2b"),
+        ("side", {"isSidechain": True}, "side"),
+        ("side", {"agentId": "1a2b"}, "side"),
+        ("copy", {"isSidechain": False}, SESSION),
+        (SESSION, {"isSidechain": True}, SESSION),
+    ],
+)
+async def test_a_sub_agents_file_alone_is_not_its_session(
+    fake: FakeRelay, tmp_path: Path, stem: str, fields: dict[str, Any], id_: str
+) -> None:
+    """The session's file may be gone from the disk, and stored."""
+    path = tmp_path / f"{stem}.jsonl"
+    path.write_bytes(line(sessionId=SESSION, **fields))
+    assert session_ids([session_file(path)]) == {path: id_}
+    async with transcripts(fake) as memory:
+        assert (await memory.import_file(path)).session == id_
+        assert (await memory.import_file(path, "mine")).session == "mine"
+    assert {event.d for event in of(fake, 1989)} == {id_, "mine"}
+
+
 def test_no_link_below_a_folder_is_a_session(tmp_path: Path) -> None:
     """Whoever wrote the folder, as an unpacked archive, may mean another file of its reader."""
     folder = tmp_path / "theirs"
