@@ -399,6 +399,9 @@ class CountedEvent(msgspec.Struct, frozen=True, gc=False):
     """False: ephemeral; quotas do not apply."""
     replaces: Row | None
     address: IPv4Address | IPv6Address | None = None
+    is_own: bool = True
+    """Its author is logged in on the connection. False: it has no part in the author's bucket, or
+    anybody could use that up by sending what the author signed for other relays."""
     is_told: bool = True
     """False: its buckets are not those on which other answers depend."""
 
@@ -410,7 +413,10 @@ class CountedEvent(msgspec.Struct, frozen=True, gc=False):
     def _name(self, per: Per) -> str | None:
         match per:
             case Per.AUTHOR:
-                return self.event.pubkey
+                pubkey = self.event.pubkey
+                if self.is_own or self.connection is None:
+                    return pubkey
+                return f"{pubkey} from {subnet_of(self.address)}"
             case Per.CONNECTION:
                 return None if self.connection is None else str(self.connection)
             case Per.ADDRESS:

@@ -114,6 +114,7 @@ _TOO_MANY_CODES: Final = Reject(
 EVERYBODY: Final = ""
 """The one name in `World.joined`."""
 _OF_SENDER: Final = frozenset({Per.CONNECTION, Per.ADDRESS})
+"""Buckets of who sends an event; AUTHOR too, unless it is the author."""
 _ABOUT_ROWS: Final = frozenset(
     {
         WriteOutcome.DUPLICATE,
@@ -324,7 +325,9 @@ def _judge_after_rules(
         tokens = [*tokens, *([] if isinstance(others, Reject) else others)]
     if is_concealed:
         # Only those of the sender: anybody who sends it again could use up its author's or group's.
-        own = [token for token in tokens if token[0].per in _OF_SENDER]
+        is_own = event.pubkey in candidate.sender.authenticated
+        of_sender = _OF_SENDER if is_own else _OF_SENDER | {Per.AUTHOR}
+        own = [token for token in tokens if token[0].per in of_sender]
         # A request that needs a review is stored, and its author told that it is pending.
         pending = None if ruling is None else ruling.reply
         return Judgement(pending or WriteOutcome.UNTOLD, tokens=own)
@@ -386,6 +389,7 @@ def _tokens(
         is_stored=is_stored,
         replaces=holder,
         address=candidate.sender.address,
+        is_own=candidate.event.pubkey in candidate.sender.authenticated,
         is_told=told is None,
     )
     return check_usage_limits(limits, counted, world.found.usage, world.buckets, world.now)

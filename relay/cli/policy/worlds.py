@@ -125,6 +125,7 @@ def _count_rates(candidate: Candidate, world: World) -> None:
             is_stored=not is_ephemeral(event.kind),
             replaces=None,
             address=sender.address,
+            is_own=event.pubkey in sender.authenticated,
         )
         # Each limit by itself: one that is exceeded does not keep the others from counting.
         tokens = check_usage_limits([limit], counted, world.found.usage, world.buckets, world.now)

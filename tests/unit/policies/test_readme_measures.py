@@ -62,7 +62,7 @@ def test_strangers_of_a_community_have_a_pace_and_a_quota(limits_of: Limits) -> 
     assert set(found) == {"nobody floods", "nobody fills the disk"}
     quota = found["nobody fills the disk"].quota
     assert quota is not None
-    assert (quota.per, quota.bytes, quota.events) == (Per.AUTHOR, 5_000_000, None)
+    assert (quota.per, quota.bytes, quota.events) == (Per.ADDRESS, 5_000_000, None)
     assert limits_of("A public community", "open", "owner") == {}
 
 

@@ -400,6 +400,22 @@ async def test_a_rate_per_address_counts_all_keys_of_an_address(
         assert await answer_to(here, here.made(mallory, 1), other) == STORED
 
 
+async def test_what_others_send_of_an_author_does_not_use_up_the_authors_rate() -> None:
+    """Notes that she signed for other relays, sent by anybody one a second, silenced her."""
+    async with home(slowly("author")) as here:
+        notes = iter([here.made(alice, 1, at=here.now - number) for number in range(9)])
+        for logins in ((), (mallory,)):
+            address = f"192.0.2.{1 + len(logins)}"
+            answers = [await answer_to(here, next(notes), address, *logins) for _ in range(3)]
+            assert answers == [STORED, STORED, too_many(60)]
+        own = [await answer_to(here, here.made(alice, 9), "192.0.2.3", alice) for _ in range(3)]
+        assert own == [STORED, STORED, too_many(60)]
+        # Wherever she is logged in, there is one.
+        assert await answer_to(here, here.made(alice, 9), "192.0.2.4", alice) == too_many(60)
+        # Who does not log in has one for each address.
+        assert await answer_to(here, next(notes), "192.0.2.3") == STORED
+
+
 async def test_a_rate_per_address_lets_what_has_no_connection_pass() -> None:
     async with home(slowly("address", burst=1)) as here:
         notes = [here.made(alice, 1) for _ in range(3)]

@@ -296,6 +296,26 @@ async def test_a_limit_of_what_is_stored_tells_others_nothing_of_a_hidden_group(
 
 
 @pytest.mark.proves("N01-96")
+async def test_a_rate_of_an_author_does_not_tell_others_what_is_stored() -> None:
+    """What is answered as if it were stored took no token of it."""
+    rate = 'rate = { per = "author", burst = 2, per_minute = 1 }'
+    answers: list[list[tuple[bool, str]]] = []
+    for is_stored in (False, True):
+        async with Home(
+            ReferenceStore(), policy_of("open", f'[[rule]]\nname = "r"\n{rate}')
+        ) as home:
+            await home.do(owner, 9007, ["hidden"], h="den")
+            await home.do(owner, 9000, ["p", alice.pubkey], h="den")
+            said = [home.made(alice, 9, h="den") for _ in range(3)]
+            if is_stored:
+                assert await home.take(*said[:2], logins=[alice.pubkey]) == [STORED] * 2
+            letters = [home.post(event, connection=7) for event in said]
+            answers.append([await letter.answer for letter in letters])
+    assert answers[0] == answers[1]
+    assert [accepted for accepted, _ in answers[0]] == [True, True, False]
+
+
+@pytest.mark.proves("N01-96")
 async def test_a_rule_about_hidden_events_is_not_told_by_the_refusals_after_it() -> None:
     """The event would be refused anyway, by a group that anybody may read."""
     rule = (
