@@ -105,6 +105,7 @@ async def test_register_list_and_announcements_agree_after_kills_in_the_middle(
         (rookery.folder / "policies" / "90-members.toml").write_text(
             '[members]\njoin = "anyone"\n'
             '[[rule]]\nname = "pace of unknown senders"\nenabled = false\n'
+            '[[rule]]\nname = "pace of members that come and go"\nenabled = false\n'
         )
         for _ in range(4):
             await rookery.start()
