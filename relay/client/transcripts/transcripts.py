@@ -35,7 +35,7 @@ from relay.errors import Invalid
 from relay.memory.draft import Draft
 from relay.memory.transcripts.classic import stored_thread
 from relay.memory.transcripts.copies import line_in
-from relay.memory.transcripts.lines import raw_lines, session_facts
+from relay.memory.transcripts.lines import Eol, raw_lines, session_facts
 from relay.memory.transcripts.moved import without_branch
 from relay.memory.transcripts.paths import is_absolute
 from relay.memory.transcripts.plan import CHUNK, Layout, Paths, Plan
@@ -468,6 +468,8 @@ class Transcripts(TranscriptsReader):
             for id_, sources in stored.items():
                 ours = "".join(map(_source_data, of_note[id_]))
                 line, faults = line_in(sources)
+                if line.eol is Eol.NONE and _eol(of_note[id_][0]) is not Eol.NONE:
+                    continue  # it was the last line once
                 if not faults and without_branch(line.text) == without_branch(ours):
                     known |= {id(draft) for draft in of_note[id_]}
         return [draft for draft in drafts if id(draft) not in known]
@@ -583,6 +585,10 @@ def _is_after(line: Draft | Event, forgotten: int | None) -> bool:
 
 def _source_data(draft: Draft) -> str:
     return next(tag[1] for tag in draft.tags if tag[0] == "source-data")
+
+
+def _eol(draft: Draft) -> Eol:
+    return Eol(next((tag[1] for tag in draft.tags if tag[0] == "eol"), Eol.LF))
 
 
 def _raise_author_refusal(done: Delivered) -> Delivered:

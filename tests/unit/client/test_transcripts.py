@@ -108,6 +108,24 @@ async def test_a_grown_file_sends_its_tail_alone(fake: FakeRelay, file: Path) ->
         assert await memory.export(SESSION) == DATA + more
 
 
+@pytest.mark.proves("D-14")
+@pytest.mark.parametrize("eol", [b"\n", b"\r\n"])
+async def test_a_last_line_without_its_end_gets_it_when_the_file_grows(
+    fake: FakeRelay, file: Path, eol: bytes
+) -> None:
+    async with transcripts(fake) as memory:
+        last = line(message="and tea").rstrip()
+        put(file, DATA + last)
+        await memory.import_file(file)
+        more = eol + line(message="and milk")
+        put(file, DATA + last + more)
+        assert (await memory.import_file(file)).stored == 3
+        assert await memory.export(SESSION) == DATA + last + more
+        assert (await memory.import_file(file)).stored == 0
+        put(file, DATA + last)
+        assert (await memory.import_file(file)).stored == 0
+
+
 async def test_an_interrupted_import_continues(fake: FakeRelay, file: Path) -> None:
     fake.events += EVENTS[:5]
     async with transcripts(fake) as memory:
