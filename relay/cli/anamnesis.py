@@ -370,7 +370,7 @@ def recall(
         print_nothing_found(hint)
     elif form == "context":
         for hit in hits:
-            source = f"anamnesis {hit.hash[:SHORT]} {hit.trust.level}"
+            source = ("anamnesis", hit.hash[:SHORT], hit.trust.level)
             text, author = hit.memory.entry.content, hit.memory.author
             click.echo(printable_lines(recalled(text, source, author, reader, names.get(author))))
     else:

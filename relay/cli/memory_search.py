@@ -109,7 +109,7 @@ def search(
         print_nothing_found()
     elif form == "context":
         for hit in hits:
-            source = f"{SYSTEMS[hit.system].name} {hit.event.kind} {hit.event.d}".strip()
+            source = (SYSTEMS[hit.system].name, str(hit.event.kind), hit.event.d)
             author = hit.event.pubkey
             text = hit.text.strip()
             click.echo(printable_lines(recalled(text, source, author, reader, names.get(author))))

@@ -584,7 +584,7 @@ class Snowclaw(SnowclawRecords):
     def _recalled(self, event: Event, text: str, group: str | None) -> Recalled:
         text = self.key_filter.filtered(text).text
         name = self._chat.name_of(event.pubkey, group)
-        shown = recalled(text, f"snowclaw {event.d}", event.pubkey, self.pubkey, name)
+        shown = recalled(text, ("snowclaw", event.d), event.pubkey, self.pubkey, name)
         return Recalled(event, text, shown)
 
     async def _search(self, query: str, limit: int) -> list[Event]:

@@ -2,7 +2,8 @@
 
 Used by every memory system. Invariants: no recalled text can end the fence, open another one, or
 end like a text of another author, in whatever characters it is written; no name contains the
-characters that separate it from the key after it.
+characters that separate it from the key after it; no free text of another key stands before the
+line that says that data follows.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ _MAX_NAME: Final = 40
 """Characters."""
 _MAX_READ: Final = 1_000
 """Characters of a name that are read."""
+_MAX_WORD: Final = 64
+"""Characters of what another key calls a record."""
+_NOT_PLAIN: Final = re.compile(r"[^A-Za-z0-9_:./@#+-]")
 _SHORT_KEY: Final = 20
 """Characters of an npub shown beside a name: 75 bits. A second key with the first 35 is made in
 minutes."""
@@ -86,11 +90,22 @@ def attributed(text: str, by: str) -> str:
     return f"{text} — by {by}" if by else text
 
 
-def recalled(text: str, source: str, author: str, reader: str, name: str | None = None) -> str:
-    """One record in a fence, with its author unless that is the reader. `author`, `reader`: public
-    keys. `name`: the author's, as its profile tells it."""
-    by = "" if author == reader else attribution(author, name)
-    return fenced(attributed(text, by), source, npub(author))
+def recalled(
+    text: str, source: tuple[str, ...], author: str, reader: str, name: str | None = None
+) -> str:
+    """One record in a fence, with its author unless that is the reader. `source`: words that name
+    it; see `plain`. `author`, `reader`: public keys. `name`: the author's, as its profile tells
+    it."""
+    if author == reader:
+        return fenced(attributed(text, ""), " ".join(filter(None, source)), npub(author))
+    words = " ".join(filter(None, map(plain, source)))
+    return fenced(attributed(text, attribution(author, name)), words, npub(author))
+
+
+def plain(word: str) -> str:
+    """What another key calls a record, as it stands before the line that says that data follows:
+    short, and no sentence."""
+    return _NOT_PLAIN.sub("_", word[:_MAX_WORD])
 
 
 def attribution(pubkey: str, name: str | None = None) -> str:

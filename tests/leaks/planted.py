@@ -124,9 +124,17 @@ def check_fenced(text: str) -> None:
     check_shown(text)
 
 
+def check_head(text: str) -> None:
+    """Before the line that says that data follows, another key has said nothing but short names."""
+    head = text.partition("\n")[0]
+    words = r"[\w:./@#+-]{1,64}"
+    assert re.fullmatch(rf'<memory source="{words}(?: {words})*" author="npub1\w+">', head, re.A)
+
+
 def check_record(text: str, npub: str) -> None:
     """One record of another key, in a fence of its own."""
     check_fenced(text)
+    check_head(text)
     assert text.removesuffix(f"\n{END}").endswith(by(npub))
     check_authors(text, [npub])
 

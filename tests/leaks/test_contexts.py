@@ -456,7 +456,7 @@ def test_a_renderer_with_a_fault_is_found(fault: str) -> None:
 
 def test_the_one_without_a_fault_is_not() -> None:
     assert not any(
-        _is_found(lambda text: recalled(text, "x", EVE.pubkey, cast.robot.pubkey, "Eve"), text)
+        _is_found(lambda text: recalled(text, ("x",), EVE.pubkey, cast.robot.pubkey, "Eve"), text)
         for text in PLANTED
     )
 

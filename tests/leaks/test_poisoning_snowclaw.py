@@ -30,6 +30,7 @@ from tests.leaks.planted import (
     by,
     check_authors,
     check_fenced,
+    check_head,
     check_record,
     check_shown,
     each_planted,
@@ -191,6 +192,7 @@ def check_context(
     end = lines.index(END)
     check_system_prompt(lines[:begin], author)
     check_fenced("\n".join(lines[begin : end + 1]))
+    check_head(lines[begin])
     assert lines[end + 1 : end + 3] == ["", "# CURRENT MESSAGE"]
     assert len(re.findall(r"<[\s/]*memory\b", looks(text))) == 2
     headings = [line for line in lines if re.match(r"\s*#", looks(line)) and _is_section(line)]
@@ -269,6 +271,7 @@ async def test_what_is_recalled_is_fenced_with_its_author() -> None:
         for number, text in enumerate(PLANTED):
             relay.events += [
                 record(f"snowclaw:core:{number}", text, OTHER),
+                record(f"snowclaw:core:{text}", f"{MARK} {number}", OTHER),
                 record(f"snowclaw:daily:{number}", text, EVE),
                 record(f"snowclaw:own:{number}", text, cast.robot),
             ]
@@ -280,7 +283,7 @@ async def test_what_is_recalled_is_fenced_with_its_author() -> None:
             await claw.learn_name(OTHER.pubkey)
             found = await claw.recall(MARK, 999)
     assert {hit.event.pubkey for hit in found} == {OTHER.pubkey, cast.robot.pubkey}
-    assert len(found) == 2 * len(PLANTED)
+    assert len(found) == 3 * len(PLANTED)
     for hit in found:
         if hit.event.pubkey == OTHER.pubkey:
             check_record(hit.fenced, OTHER.npub)

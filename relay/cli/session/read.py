@@ -169,7 +169,8 @@ def search_command(
         print_nothing_found()
     elif form == "context":
         for note in notes:
-            source = f"transcripts session {note.session} {note.role} {_time(note.ms)}"
+            at = _time(note.ms).split()
+            source = ("transcripts", "session", note.session, note.role, *at)
             name = names.get(note.author)
             fenced = recalled(note.content, source, note.author, reader, name)
             click.echo(printable_lines(fenced))

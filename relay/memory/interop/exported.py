@@ -169,10 +169,9 @@ def _for_reading(event: Event, own: Container[str], name: str | None) -> str:
     text = MEMORY_SYSTEMS.search_text(event)
     if text is None:
         text = "(encrypted)" if may_be_encrypted(event) else event.content
-    source = f"{event.kind} {event.d}"
     if event.pubkey in own:
         return f"{text.strip()}\n"
-    return f"{recalled(text, source, event.pubkey, '', name)}\n"
+    return f"{recalled(text, (str(event.kind), event.d), event.pubkey, '', name)}\n"
 
 
 def _hash_of(text: str) -> str:

@@ -25,6 +25,7 @@ from relay.memory.fence import (
     harmless,
     name_in,
     named,
+    plain,
     with_unseen_named,
 )
 
@@ -201,7 +202,7 @@ class ContextAssembler:
         """`history`: oldest first; the current message in it is not repeated. `memory`: of this
         group, or None. `memory_by`: its author, as `Sender.by`. `budget`: tokens. `summaries`: what
         stands for the group memory or the notes if those do not all fit; data, like them."""
-        source = f"snowclaw group {group_name(self.group_id)}" if self.group_id else DIRECT
+        source = f"snowclaw group {plain(self.group_id)}" if self.group_id else DIRECT
         fence = fence_head(source, self.agent) if self.agent else ""
         selection = _Selection(budget)
         if system != "":

@@ -158,7 +158,7 @@ def test_what_stands_in_a_fence_is_left_out_and_the_rest_written() -> None:
     fence = fenced(KNOWN, "nmem", alice.npub)
     assert sifted(f"see:\n{fence}\nand tea") == ("see:\n\nand tea", [Why.ECHO])
     assert sifted(fence) == (None, [Why.ECHO])
-    cut = recalled(KNOWN, "snowclaw x", alice.pubkey, robot.pubkey, "Ada")[:-9]
+    cut = recalled(KNOWN, ("snowclaw", "x"), alice.pubkey, robot.pubkey, "Ada")[:-9]
     assert sifted(f"so {cut}") == ("so", [Why.ECHO])
     assert without_echo("a <memory> of </memory> tea") == "a <memory> of </memory> tea"
 
