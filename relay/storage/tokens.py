@@ -79,10 +79,10 @@ class TokenMatcher:
         self._bytes = 0
         """Estimated memory of these."""
         self._text: str | None = None
-        self._tokens = ""
-        """Token list of that text."""
-        self._words: frozenset[str] = frozenset()
-        """Its tokens."""
+        self._places: dict[str, list[int]] = {}
+        """Token of that text → its places, ascending."""
+        self._place_bits: dict[str, int] = {}
+        """The same as bits, of the tokens of phrases."""
 
     def prepare(self, search: Search) -> None:
         """Make the tokens of its terms, which takes 40 us for each: a text is compared with many
@@ -94,8 +94,8 @@ class TokenMatcher:
         """Whether the text has every term that is required, or one, and none that is not. A term
         without any token is ignored; if no others are left, nothing is found."""
         if text is not self._text:
-            self._tokens = self._tokenizer.listed(text)
-            self._words = frozenset(self._tokens.split(" "))
+            self._places = _places_of(self._tokenizer.listed(text))
+            self._place_bits = {}
             self._text = text
         required = list(filter(None, map(self._listed, search.required)))
         match search.needs:
@@ -119,11 +119,39 @@ class TokenMatcher:
 
     def _has(self, term: str) -> bool:
         """`term`: the list of its tokens, which follow each other in the text."""
-        tokens = term.strip(" ").split(" ")
+        places, tokens = self._places, term.strip(" ").split(" ")
+        if not all(map(places.__contains__, tokens)):
+            return False
         if len(tokens) == 1:
-            return tokens[0] in self._words
-        # First by their set: most texts lack one, and the search in a long text takes 20 us.
-        return self._words.issuperset(tokens) and term in self._tokens
+            return True
+        # Not by a search in the text: one that repeats words of the phrase takes up to 160 us.
+        begins = self._bits(tokens[0])
+        for offset, token in enumerate(tokens[1:], 1):
+            begins &= self._bits(token) >> offset
+            if not begins:
+                return False
+        return True
+
+    def _bits(self, token: str) -> int:
+        bits = self._place_bits.get(token)
+        if bits is None:
+            bits = self._place_bits[token] = _bits_of(self._places[token])
+        return bits
 
     def close(self) -> None:
         self._tokenizer.close()
+
+
+def _places_of(listed: str) -> dict[str, list[int]]:
+    places: dict[str, list[int]] = {}
+    for place, token in enumerate(listed.strip(" ").split(" ")):
+        places.setdefault(token, []).append(place)
+    return places
+
+
+def _bits_of(places: Sequence[int]) -> int:
+    """`places`: ascending."""
+    bits = bytearray(places[-1] // 8 + 1)
+    for place in places:
+        bits[place >> 3] |= 1 << (place & 7)
+    return int.from_bytes(bits, "little")
