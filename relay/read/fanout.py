@@ -224,7 +224,7 @@ def _costs_of(filters: Sequence[Filter]) -> _Costs | None:
 
 def _searches_in(text: str) -> int:
     """Searches that a filter's `search` counts for: one, and one for each phrase. A phrase takes up
-    to 0.25 ms of the longest text."""
+    to 15 us of the longest text, a word 1 us."""
     search = search_from(text)
     if search is None:
         return 0
@@ -238,7 +238,7 @@ _FREE_TAGS: Final = 3
 """Tag conditions per filter that cost nothing."""
 _MOST: Final = _Costs(unindexed=2000, searches=512, tags=16_000)
 """Limits for all connections together. At these limits an event takes 2 ms of the loop for
-unindexed filters, 2 ms for searches (20 ms with phrases and the longest text) and 5 ms for
+unindexed filters, 2 ms for searches (8 ms with phrases and the longest text) and 5 ms for
 tags."""
 _MOST_UNKNOWN: Final = _Costs(unindexed=1000, searches=256, tags=8000)
 """Limits for connections on which no known key is logged in: the rest is reserved for known
@@ -260,6 +260,8 @@ _WORK_OF_SEARCH: Final = 4
 """Work units of comparing one filter, while any live filter has a search."""
 _TAGS_PER_WORK: Final = 8
 """Tags of an event that count as one comparison when its subscriptions are looked up."""
+_CHARACTERS_PER_WORK: Final = 20
+"""Of a text that searches are compared with: the longest takes 3 ms."""
 _FULL: Final = "too many costly subscriptions are open on this relay, try again later"
 """A string, not an exception object: one that is raised repeatedly would keep every stack frame."""
 
@@ -291,8 +293,11 @@ class Fanout:
         return len(self._live)
 
     def number_for(self, event: Event) -> int:
-        """As `Subscriptions.number_for`."""
-        return self._live.number_for(event)
+        """How many comparisons of a filter its delivery is worth."""
+        number, searches = self._live.numbers_for(event)
+        if not searches:
+            return number
+        return number + (_WORK_OF_SEARCH - 1) * searches + self._work_of_text(event)
 
     def open(self, subscription: Subscription) -> None:
         """Raises Refused when all subscriptions together would cost too much."""
@@ -377,6 +382,12 @@ class Fanout:
         text = policy.systems.search_text(event) if event.kind in policy.searched else None
         return None if text is None else indexed_part(text[:_MAX_LIVE_TEXT])
 
+    def _work_of_text(self, event: Event) -> int:
+        """Of making its tokens, if a search may be compared with them."""
+        if not self._held.searches or event.kind not in self._state.policy.searched:
+            return 0
+        return min(len(event.raw), _MAX_LIVE_TEXT) // _CHARACTERS_PER_WORK
+
     async def links_of(self, rows: Sequence[Stored]) -> Links:
         """For `deliver`: the links of rows that some subscriber may read only through a link. Empty
         when the store fails: then no link permits a read."""
@@ -438,7 +449,7 @@ class Fanout:
         while done < len(rows):
             self._unfinished = row = rows[done]
             keys, end = self._alike(rows, done)
-            left -= 1 + len(row.event.tags) // _TAGS_PER_WORK
+            left -= 1 + len(row.event.tags) // _TAGS_PER_WORK + self._work_of_text(row.event)
             try:
                 for sent, work in (
                     self._pieces_of_one(row, keys, links)

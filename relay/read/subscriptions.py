@@ -67,6 +67,8 @@ class _Shared(msgspec.Struct, Generic[S], gc=False):
     """Number of entries."""
     unsure: int = 0
     """Number of those that an event with this key may not match."""
+    searches: int = 0
+    """Number of those that have a search."""
 
     def put(self, entry: Entry[S]) -> None:
         owner = id(entry.subscription)
@@ -74,6 +76,7 @@ class _Shared(msgspec.Struct, Generic[S], gc=False):
         self.by_owner[owner] = entry if before is None else (*_several(before), entry)
         self.number += 1
         self.unsure += not entry.is_sure
+        self.searches += entry.search is not None
 
 
 def _several(entries: Entry[S] | tuple[Entry[S], ...]) -> tuple[Entry[S], ...]:
@@ -97,6 +100,8 @@ class Subscriptions(Generic[S]):
         """Subscriptions in the index."""
         self._number = 0
         """Number of entries, for each of their keys."""
+        self._searches = 0
+        """Number of filters that have a search."""
 
     def __len__(self) -> int:
         return self._indexed + len(self._new)
@@ -107,6 +112,7 @@ class Subscriptions(Generic[S]):
         values = 0
         for each in filters:
             values += each.values
+            self._searches += each.search is not None
         if len(self._new) > _MAX_NEW or values > _MAX_NEW_VALUES:
             self._index_new()
 
@@ -138,6 +144,8 @@ class Subscriptions(Generic[S]):
 
     def remove(self, subscription: S, filters: Sequence[Filter]) -> None:
         """Call once for each subscription that was added, with the same filters."""
+        for each in filters:
+            self._searches -= each.search is not None
         if self._new.pop(id(subscription), None) is not None:
             return
         for filter_ in filters:
@@ -161,6 +169,7 @@ class Subscriptions(Generic[S]):
                 found.number -= number
                 for each in removed:
                     found.unsure -= not each.is_sure
+                    found.searches -= each.search is not None
                 is_last = not found.by_owner
             elif found is not None and found.subscription is subscription:
                 number, is_last = 1, True
@@ -190,16 +199,21 @@ class Subscriptions(Generic[S]):
                     keys[_TAG + tag[0], tag[1]] = None
         return list(keys)
 
-    def number_for(self, event: Event) -> int:
+    def numbers_for(self, event: Event) -> tuple[int, int]:
         """How many entries are under the event's keys: those that match and those that are compared
-        with it. 0 when there are few in all."""
-        if self._number + len(self._new) < _FEW:
-            return 0
-        number = 0
+        with it; and how many of these have a search. 0 when there are few in all, and no search."""
+        if not self._searches and self._number + len(self._new) < _FEW:
+            return 0, 0
+        number = searches = 0
         for key in self.keys_of(event):
             entries = self._entries(key)
-            number += 1 if isinstance(entries, Entry) else 0 if entries is None else entries.number
-        return number
+            if isinstance(entries, Entry):
+                number += 1
+                searches += entries.search is not None
+            elif entries is not None:
+                number += entries.number
+                searches += entries.searches
+        return number, searches
 
     def are_sure(self, key: Key) -> bool:
         """Whether every event with this key matches all entries under it."""

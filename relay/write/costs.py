@@ -60,8 +60,8 @@ _TARGETS_PER_COST: Final = 4
 _MEMBERSHIP_COST: Final = 3
 """What a request to join or leave the relay changes: two lists, and an 8000 or 8001."""
 _FILTERS_PER_COST: Final = 16
-"""Of open subscriptions that match the event or are compared with it: 2.5 us for each delivery. The
-next batch waits for the delivery of this one."""
+"""Of open subscriptions that match the event or are compared with it: 2.5 us for each delivery, or
+as long as that takes of what searches cost. The next batch waits for the delivery of this one."""
 _PRIVATE_FILTERS_PER_COST: Final = 4
 """The same in a group that members alone read: each reader is looked at, up to 10 us."""
 _ROWS_PER_COST: Final = 4

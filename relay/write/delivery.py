@@ -40,7 +40,8 @@ class Subscribers(Protocol[Links]):
     def __len__(self) -> int: ...
 
     def number_for(self, event: Event) -> int:
-        """How many filters match it or are compared with it."""
+        """How many filters match it or are compared with it, and what searches cost beside it, as a
+        number of filters."""
 
     async def links_of(self, rows: Sequence[Stored]) -> Links:
         """What `deliver` must know beside these rows."""

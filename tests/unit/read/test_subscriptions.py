@@ -284,20 +284,35 @@ def test_few_candidates_for_a_selective_event() -> None:
     assert [entry.subscription for entry in entries] == [mine]
 
 
+def test_how_many_searches_an_event_is_compared_with_is_known_before_however_few() -> None:
+    """One is enough to make the tokens of the event's text."""
+    index: Subscriptions[Reader] = Subscriptions()
+    tea = asked(tag_t=["x"], search="tea")
+    reader = reader_of(index, tea, asked(tag_t=["x"], search='"green tea"'), asked(tag_t=["x"]))
+    alone = reader_of(index, tea)
+    reader_of(index, asked(tag_t=["y"], search="tea"))
+    assert index.numbers_for(unsigned(alice, 1, [["t", "x"]])) == (4, 3)
+    assert index.numbers_for(unsigned(alice, 1, [["t", "y"]])) == (1, 1)
+    index.remove(reader, reader.filters)
+    assert index.numbers_for(unsigned(alice, 1, [["t", "x"]])) == (1, 1)
+    index.remove(alone, alone.filters)
+    assert index.numbers_for(unsigned(alice, 1, [["t", "x"]])) == (0, 0)
+
+
 def test_how_many_filters_an_event_is_delivered_by_or_compared_with_is_known_before() -> None:
     index: Subscriptions[Reader] = Subscriptions()
     event = unsigned(alice, 1, [["t", "x"], ["t", "y"]])
     for letter in "xyz":
         reader_of(index, asked(tag_t=[letter]), asked(tag_t=[letter], kinds=[7]))
-    assert index.number_for(event) == 0
+    assert index.numbers_for(event) == (0, 0)
     both = reader_of(index, *[asked(tag_t=["x", "y"], until=number) for number in range(10)])
     found(index, event)  # so that all are indexed
-    assert index.number_for(event) == 24
-    assert index.number_for(unsigned(alice, 7)) == 0
+    assert index.numbers_for(event) == (24, 0)
+    assert index.numbers_for(unsigned(alice, 7)) == (0, 0)
     index.remove(both, both.filters)
-    assert index.number_for(event) == 0  # few in all
+    assert index.numbers_for(event) == (0, 0)  # few in all
     everybody = [reader_of(index, asked(tag_t=["x"])) for _ in range(20)]
-    assert index.number_for(event) == 24
+    assert index.numbers_for(event) == (24, 0)
     for reader in everybody:
         index.remove(reader, reader.filters)
     assert not index.are_sure(("#t", "x"))
