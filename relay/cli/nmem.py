@@ -389,9 +389,10 @@ def maintain(
 @nmem.command("sync", epilog="Example: rookery nmem sync --relay wss://relay.example")
 @client_options
 def sync(server: Server, *, as_json: bool) -> int:
-    """Send queued records, and fetch those of other machines."""
+    """Send queued records, and those that the relay refused because of their author or a policy;
+    fetch those of other machines."""
     with _progress("records") as progress:
-        synced = _with_nmem(server, lambda memory: memory.sync(progress))
+        synced = _with_nmem(server, lambda memory: memory.sync(progress, retries=True))
     print_counts(asdict(synced), as_json=as_json)
     return 1 if synced.refused or synced.waiting else 0
 

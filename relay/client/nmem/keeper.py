@@ -17,7 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from relay.client.client import Client
-from relay.client.nmem import sync
+from relay.client.nmem import retries, sync
 from relay.client.nmem.apply import bind
 from relay.client.nmem.hook_recording import Hooks, log, note
 from relay.client.nmem.removal import sweep
@@ -121,6 +121,8 @@ class _Keeper:
         self._work.set()  # a previous keeper may have left work
         self._must_fetch = True
         self._swept_at = 0
+        self._refusal = ""
+        """The last reason in the log."""
         self._summarised: set[tuple[str, int]] = set()
 
     async def run(self, socket: Path) -> None:
@@ -304,7 +306,10 @@ class _Keeper:
         )
         await asyncio.to_thread(bind, database, settings.key.pubkey)
         async with Client(settings.relay, settings.key) as client:
-            sent = await sync.send(client, settings.key, database)
+            retries_due = await retries.are_due(client, database, str(self._stamp), unix_now())
+            sent = await sync.send(client, settings.key, database, retries=retries_due)
+            if sent.refused:
+                await asyncio.to_thread(self._note_refusal, sent.refused, database)
             # What was deleted with it, or is newer, is fetched before an agent is told of it.
             self._must_fetch |= sent.deleted > 0
             if self._must_fetch:
@@ -320,6 +325,14 @@ class _Keeper:
                     text = f"removed {fetched.removed} records that {client.url} no longer gives"
                     await asyncio.to_thread(note, self._home, "keep", text, unix_now())
         return sent.waiting == 0
+
+    def _note_refusal(self, number: int, database: Database) -> None:
+        """Log a refusal; one for the same reason once, as each hook may bring a record."""
+        reason = retries.last_refusal(database)
+        if reason != self._refusal and self._is_wanted():
+            self._refusal = reason
+            text = f"the relay refused {number} records (rookery nmem status): {reason}"
+            note(self._home, "keep", text, unix_now())
 
     async def _maintain(self, hooks: Hooks) -> bool:
         """Sweep once a day; summarise ended sessions, one per call, so that recorded hooks do not

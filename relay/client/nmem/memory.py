@@ -42,13 +42,14 @@ _RECALL_S: Final = 3.0
 class Nmem(NmemRecorder):
     """Used as `async with`. Every method may raise CacheUnusable and OSError."""
 
-    async def sync(self, progress: Progress | None = None) -> Synced:
+    async def sync(self, progress: Progress | None = None, *, retries: bool = False) -> Synced:
         """Send waiting records, fetch those of others, and drop what is no longer there.
 
-        Raises UserError if the relay is unreachable; QueryClosed.
+        `retries`: send also what the relay refused because of its author or a policy. Raises
+        UserError if the relay is unreachable; QueryClosed.
         """
         await self._wait_for_relay()
-        sent = await sync.send(self._client, self._signer, self.database, progress)
+        sent = await sync.send(self._client, self._signer, self.database, progress, retries=retries)
         fetched = await sync.fetch(
             self._client, self._signer, self.database, self._sources, progress
         )

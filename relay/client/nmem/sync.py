@@ -31,7 +31,7 @@ from relay.client.nmem.updates import (
 from relay.client.paging import PageBudget
 from relay.client.sync import items_of
 from relay.client.withdrawn import withdrawn
-from relay.errors import Prefix
+from relay.errors import EVENT_BANNED, Prefix
 from relay.memory.draft import Draft
 from relay.memory.fence import name_in
 from relay.memory.fields import compact
@@ -61,6 +61,12 @@ _MAX_HELD: Final = 2**31
 records."""
 _DELETED: Final = "blocked: deleted"
 """The refusal of `PublishRefused.is_deleted`, as earlier versions kept it."""
+MAY_END: Final = (
+    "(refusal LIKE 'restricted:%' OR refusal LIKE 'blocked:%'"
+    f" AND refusal NOT IN ('{_DELETED}', 'blocked: {EVENT_BANNED}'))"
+)
+"""Condition on the outbox: refused until the operator lists, admits or unbans the author, or
+changes a policy."""
 _TEMPORARY: Final = TEMPORARY | {Prefix.AUTH_REQUIRED}
 """Temporary refusals: the record is sent again later."""
 _OF_MEMORY: Final = [kinds.APP_DATA, kinds.APP_RECORD]
@@ -96,14 +102,20 @@ class Waiting:
 
 
 async def send(
-    client: Client, signer: SecretKey, database: Database, progress: Progress | None = None
+    client: Client,
+    signer: SecretKey,
+    database: Database,
+    progress: Progress | None = None,
+    *,
+    retries: bool = False,
 ) -> Synced:
-    """Sign and send the outbox in order. Raises CacheUnusable, OSError."""
+    """Sign and send the outbox in order. `retries`: also what the relay refused for a reason that
+    may have ended. Raises CacheUnusable, OSError."""
     sent = refused = waiting = dropped = after = 0
     with suppress(ClientError):  # then the deletions wait too, or this key may not read
         await _date_deletions(client, signer, database)
     while True:
-        batch = await asyncio.to_thread(waiting_after, database, after)
+        batch = await asyncio.to_thread(waiting_after, database, after, retries=retries)
         if not batch:
             return Synced(sent, refused, waiting, deleted=dropped)
         after = batch[-1].position
@@ -200,15 +212,17 @@ def _signed(signer: SecretKey, batch: Sequence[Waiting]) -> list[Event]:
     return [signer.sign(*each.draft) for each in batch]
 
 
-def waiting_after(database: Database, position: int, number: int = _SEND_BATCH) -> list[Waiting]:
+def waiting_after(
+    database: Database, position: int, number: int = _SEND_BATCH, *, retries: bool = False
+) -> list[Waiting]:
     """The first `number` records after a position; -1: all."""
     with database.reading() as db:
         rows = db.execute(
-            "SELECT position, kind, tags, content, created_at FROM _rk_outbox"
+            "SELECT position, kind, tags, content, created_at FROM _rk_outbox"  # noqa: S608  of ours
             # Of an earlier version: it is sent once more, and then dropped.
-            " WHERE (refusal IS NULL OR refusal = ? AND kind <> ?) AND position > ?"
-            " ORDER BY position LIMIT ?",
-            (_DELETED, kinds.DELETION, position, number),
+            " WHERE (refusal IS NULL OR refusal = ? AND kind <> ?"
+            f" OR ? AND {MAY_END}) AND position > ? ORDER BY position LIMIT ?",
+            (_DELETED, kinds.DELETION, retries, position, number),
         )
         return [
             Waiting(row[0], Draft(row[1], orjson.loads(row[2]), row[3], row[4])) for row in rows

@@ -18,7 +18,7 @@ from relay.memory.fence import fenced
 from relay.memory.junk import Why
 from relay.memory.nmem.records import Session
 from tests.cast import robot
-from tests.harness.fake_relay import FakeRelay
+from tests.harness.fake_relay import FakeRelay, refusing
 from tests.unit.client.nmem_cache import NOW, a_session, an_original, cache, sent, told
 
 if TYPE_CHECKING:
@@ -329,6 +329,20 @@ def test_an_unreachable_relay_is_reported_in_one_line(
     assert (code, out) == (1, "")
     assert err.startswith(f"rookery: {NOWHERE} does not answer")
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("here")
+async def test_sync_sends_what_was_refused_before_the_agent_was_listed(
+    nmem: Nmem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeRelay() as relay:
+        monkeypatch.setenv("ROOKERY_RELAY", relay.url)
+        relay.on["EVENT"] = refusing("restricted: only agents may write memory")
+        code, out, _ = await asyncio.to_thread(nmem, "sync", "--json")
+        assert (code, json.loads(out)["refused"]) == (1, 7)
+        relay.on["EVENT"] = relay.take
+        code, out, _ = await asyncio.to_thread(nmem, "sync", "--json")
+        assert (code, json.loads(out)["sent"]) == (0, 7)
 
 
 def test_imports_are_counted_and_a_missing_file_is_named(

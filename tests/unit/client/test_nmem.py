@@ -13,7 +13,7 @@ from aiohttp import web
 
 from relay.client import Client
 from relay.client.errors import ClientError, QueryClosed
-from relay.client.nmem import Nmem, NotFound, Order, import_db
+from relay.client.nmem import Nmem, NotFound, Order, import_db, retries
 from relay.client.nmem import memory as memory_module
 from relay.client.nmem.apply import bind, drop_deleted, put_all
 from relay.client.nmem.database import CacheUnusable
@@ -293,6 +293,57 @@ async def test_a_refused_record_is_kept_with_its_reason_and_blocks_nothing(
         await memory.rebuild()
         assert await memory.refused() == [(d, reason)]
         assert (await memory.counts()).observations == 3
+
+
+@pytest.mark.proves("M-11")
+@pytest.mark.parametrize(
+    ("reason", "left"),
+    [
+        ("restricted: only agents may write memory", 0),
+        ("blocked: banned", 0),
+        ("blocked: this event is banned here", 5),
+        ("invalid: too large", 5),
+    ],
+)
+async def test_what_was_refused_for_its_author_or_a_policy_is_sent_again_if_wanted(
+    fake: FakeRelay, tmp_path: Path, reason: str, left: int
+) -> None:
+    """What was recorded before the operator listed the agent stayed on this machine for ever."""
+    fake.on["EVENT"] = refusing(reason)
+    async with nmem(fake, tmp_path) as memory:
+        a_session(memory.database)
+        assert (await memory.sync()).refused == 5
+        again = await memory.sync(retries=True)
+        assert (again.sent, again.refused, again.waiting) == (0, 5 - left, 0)
+        fake.on["EVENT"] = fake.take
+        assert (await memory.sync()).sent == 0
+        assert (await memory.sync(retries=True)).sent == 5 - left
+        assert len(await memory.refused()) == left
+
+
+async def test_the_keeper_sends_refused_records_again_daily_and_after_a_change(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    day, hour = 86_400, 3_600
+    async with nmem(fake, tmp_path) as memory, Client(fake.url, robot) as client:
+
+        async def are_due(after: int, settings: str = "") -> bool:
+            return await retries.are_due(client, memory.database, settings, NOW + after)
+
+        a_session(memory.database)
+        assert not await are_due(0), "nothing was refused"
+        fake.on["EVENT"] = refusing("restricted: only agents may write memory")
+        await memory.sync()
+        assert not await are_due(0), "it has just been refused"
+        assert not await are_due(day - 1)
+        assert await are_due(day)
+        assert not await are_due(day)
+        fake.information = {"name": "another"}
+        assert not await are_due(day + hour - 1), "a document may change with each request"
+        assert await are_due(day + hour)
+        assert await are_due(day + 2 * hour, "changed")
+        assert not await are_due(day + 3 * hour, "changed")
+        assert await are_due(0, "changed"), "the clock was set back"
 
 
 @pytest.mark.proves("M-11")

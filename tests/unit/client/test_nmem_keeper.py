@@ -21,6 +21,7 @@ from relay.client.nmem import keeper, sync
 from relay.client.nmem.hook_recording import Hooks, log, log_of, record_alone
 from relay.client.nmem.keeper import keep
 from relay.client.settings import FILE
+from relay.clock import unix_now
 from relay.errors import UserError
 from relay.hook import LOCK, SOCKET, words
 from relay.memory.nmem.records import Observation, observation_draft
@@ -384,6 +385,38 @@ async def test_the_keeper_fetches_when_a_record_is_refused_as_deleted(
             assert await asked(home, *words("UserPromptSubmit", SOON), PROMPT) == b"+"
             await fetched.get()
     assert prompts(home) == []
+
+
+async def test_the_log_names_a_refusal_once_and_what_is_refused_is_sent_when_that_ends(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeRelay() as fake, asyncio.timeout(ANSWER_S):
+        refusals = asyncio.Queue[None]()
+
+        async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+            await visitor.say_no(frame[1]["id"], "restricted: only agents may write memory")
+            refusals.put_nowait(None)
+
+        fake.on["EVENT"] = refuse
+        monkeypatch.setenv("ROOKERY_RELAY", fake.url)
+        async with kept(home):
+            for number in range(3):
+                tea = PROMPT.replace(b"tea", b"tea %d" % number)
+                assert await asked(home, *words("UserPromptSubmit", SOON), tea) == b"+"
+                await refusals.get()
+            await eventually("there is a log", lambda: log_of(home).exists())
+            (said_once,) = log_of(home).read_text().splitlines()
+            assert said_once.endswith(": restricted: only agents may write memory")
+            fake.on["EVENT"] = fake.take
+            monkeypatch.setattr(keeper, "unix_now", lambda: unix_now() + 2 * 86_400)
+            milk = PROMPT.replace(b"tea", b"milk")
+            assert await asked(home, *words("UserPromptSubmit", SOON), milk) == b"+"
+            said = {"tea 0", "tea 1", "tea 2", "milk"}
+
+            def are_stored() -> bool:
+                return said <= {json.loads(event.content).get("content") for event in fake.events}
+
+            await eventually("all are at the relay", are_stored)
 
 
 def test_the_log_has_no_characters_of_a_relay_that_a_terminal_obeys(home: Path) -> None:
