@@ -38,6 +38,7 @@ from relay.memory.nmem.records import (
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 from relay.nostr.keys import npub
+from relay.nostr.nip42 import relay_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,9 +67,28 @@ def bind(database: Database, pubkey: str) -> None:
             _pin_adopted(db)
         elif bound != pubkey:
             raise CacheUnusable(
-                f"{database.path} belongs to {npub(bound)}, not to {npub(pubkey)}: set another"
-                " file as [nmem] db"
+                f"{database.path} belongs to {npub(bound)}, not to {npub(pubkey)}: nothing is"
+                " recorded into it or sent; set another file as [nmem] db"
             )
+
+
+def bind_relay(database: Database, url: str, relay_of_file: str | None) -> None:
+    """Bind the cache to the relay of its records, which may move. `relay_of_file`: that of
+    client.toml, if it names one.
+
+    Raises CacheUnusable if the cache belongs to that one and `url` is another: an environment that
+    some folder or shell has of its own.
+    """
+    with database.transaction() as db:
+        bound = about(db, "relay")
+        if bound is not None and relay_address(bound) == relay_address(url):
+            return
+        if bound and relay_of_file and relay_address(bound) == relay_address(relay_of_file):
+            raise CacheUnusable(
+                f"{database.path} belongs to {bound}, the relay of client.toml, not to {url}"
+                " (ROOKERY_RELAY): nothing is recorded into it"
+            )
+        set_about(db, {"relay": url})
 
 
 def _pin_adopted(db: Any) -> None:

@@ -7,11 +7,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from relay.client.nmem.adoption import Adoption
+from relay.client.nmem.apply import bind, bind_relay
 from relay.client.nmem.cipher import cache_key
 from relay.client.nmem.database import Database, beside
 from relay.client.nmem.hooks import record_hook
 from relay.client.nmem.settings import find_nmem_settings
-from relay.errors import RookeryError, masked
+from relay.client.settings import Actor, find_settings, named_key
+from relay.errors import RookeryError, UserError, masked
 from relay.files import make_private
 from relay.hook import SOCKET
 from relay.memory.fence import with_unseen
@@ -40,6 +42,31 @@ class Hooks:
         self._secrets = self.settings.secret_filter()
         adoption = Adoption(self._secrets, self.settings.group)
         self.database = Database(self.settings.db, key, busy_s=_BUSY_S, adopt=adoption.adopt)
+        try:
+            self._bind()
+        except BaseException:
+            self.database.close()
+            raise
+
+    def _bind(self) -> None:
+        """Before anything is recorded: the key of the cache signs and sends all that is in it.
+        Without a key, it is recorded for the one that comes. Raises CacheUnusable, UserError."""
+        try:
+            found = find_settings(
+                Actor.AGENT,
+                relay=None,
+                key_file=None,
+                environ=os.environ,
+                home=self.home,
+                here=None,
+            )
+        except UserError:
+            key = named_key(None, os.environ)
+            if key is not None:
+                bind(self.database, key.pubkey)
+            return
+        bind(self.database, found.key.pubkey)
+        bind_relay(self.database, found.relay, found.file.relay)
 
     def is_in_place(self) -> bool:
         """Whether the cache's folder, and the key files of the settings, are still there."""

@@ -252,6 +252,83 @@ async def test_a_hook_recorded_by_both_hook_and_keeper_is_stored_once(home: Path
     assert prompts(home) == [SOON, SOON + 1]
 
 
+@pytest.mark.proves("M-11", "M-13")
+def test_a_hook_with_another_key_records_nothing_into_the_cache(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = PROMPT.replace(b"UserPromptSubmit", b"SessionStart")
+    record_alone(home, PROMPT, "UserPromptSubmit", SOON)
+    monkeypatch.setenv("ROOKERY_KEY", rover.nsec)
+    record_alone(home, PROMPT.replace(b"tea", b"private"), "UserPromptSubmit", SOON + 1)
+    assert record_alone(home, start, "SessionStart", SOON + 2) == ""
+    monkeypatch.setenv("ROOKERY_KEY", robot.nsec)
+    assert prompts(home) == [SOON]
+    lines = log_of(home).read_text().splitlines()
+    assert [line.split(" ")[1] for line in lines] == ["UserPromptSubmit", "SessionStart"]
+    assert f"belongs to {robot.npub}, not to {rover.npub}: nothing is recorded" in lines[0]
+    assert "private" not in lines[0]
+
+
+async def test_a_keeper_with_another_key_records_nothing_into_the_cache(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_alone(home, PROMPT, "UserPromptSubmit", SOON)
+    monkeypatch.setenv("ROOKERY_KEY", rover.nsec)
+    async with kept(home):
+        assert await asked(home, *words("UserPromptSubmit", SOON + 1), PROMPT) == b"+"
+    assert f"not to {rover.npub}" in log_of(home).read_text()
+    monkeypatch.setenv("ROOKERY_KEY", robot.nsec)
+    assert prompts(home) == [SOON]
+
+
+def test_a_hook_with_a_key_that_cannot_be_read_records_nothing(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROOKERY_KEY", "nsec1typo")
+    record_alone(home, PROMPT, "UserPromptSubmit", SOON)
+    assert "ROOKERY_KEY holds no nsec" in log_of(home).read_text()
+    monkeypatch.setenv("ROOKERY_KEY", robot.nsec)
+    assert prompts(home) == []
+
+
+def test_a_hook_without_a_key_records_for_the_key_that_comes(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ROOKERY_KEY")
+    record_alone(home, PROMPT, "UserPromptSubmit", SOON)
+    monkeypatch.setenv("ROOKERY_KEY", robot.nsec)
+    record_alone(home, PROMPT, "UserPromptSubmit", SOON + 1)
+    assert prompts(home) == [SOON, SOON + 1]
+    assert not log_of(home).exists()
+
+
+def test_a_hook_with_another_relay_than_that_of_client_toml_records_nothing(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / FILE).parent.mkdir(parents=True)
+    (home / FILE).write_text('relay = "ws://127.0.0.1:1/"\n')
+    record_alone(home, PROMPT, "UserPromptSubmit", SOON)  # the same as in the environment
+    monkeypatch.setenv("ROOKERY_RELAY", "ws://127.0.0.1:2")
+    record_alone(home, PROMPT, "UserPromptSubmit", SOON + 1)
+    assert "belongs to ws://127.0.0.1:1" in log_of(home).read_text()
+    monkeypatch.delenv("ROOKERY_RELAY")
+    assert prompts(home) == [SOON]
+
+
+def test_a_hook_records_on_when_the_relay_gets_another_address(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_alone(home, PROMPT, "UserPromptSubmit", SOON)
+    monkeypatch.setenv("ROOKERY_RELAY", "ws://127.0.0.1:2")
+    record_alone(home, PROMPT, "UserPromptSubmit", SOON + 1)
+    monkeypatch.delenv("ROOKERY_RELAY")
+    (home / FILE).parent.mkdir(parents=True)
+    for number in (3, 4):
+        (home / FILE).write_text(f'relay = "ws://127.0.0.1:{number}"\n')
+        record_alone(home, PROMPT, "UserPromptSubmit", SOON + number)
+    assert prompts(home) == [SOON, SOON + 1, SOON + 3, SOON + 4]
+
+
 def test_a_hook_makes_nmems_own_database_the_cache(home: Path) -> None:
     db = home / ".local/share/rookery/nmem.db"
     db.parent.mkdir(parents=True)
