@@ -25,9 +25,9 @@ _FENCED: Final = re.compile(r"<memory source=\"[^\"\n]*\" author=.*?(?:</memory>
 _WORD_OR_SYMBOL: Final = re.compile(r"\w+|[^\w\s]")
 _PUNCTUATION: Final = re.compile(
     r"""
-    (?<=[^\s.,;:!…"'”’)\]}»`]) (?: [.,;:!…”’)\]}»`] | (?<!\d)["'] )++ (?=\s|\Z)  # after a word
-    | (?<!\S) ["'“‘(\[{«`]++ (?=\S)                                            # before a word
-    | (?<!\S) [-–—]++ (?!\S) (?=\s*[^\W\d_])                                  # a dash or bullet
+    (?<=[^\s.,;:!…"'”’)\]}»`]) (?: [.,;:!…”’)\]}»`] | (?<!\d)["'] )+ (?=\s|\Z)  # after a word
+    | (?<!\S) ["'“‘(\[{«`]+ (?=[^\s"'“‘(\[{«`])                               # before a word
+    | (?<!\S) [-–—]+ (?!\S) (?=\s*[^\W\d_])                                  # a dash or bullet
     | (?<=[^\W\d_]) [-‐'’] (?=[^\W\d_])                                      # within a word
     """,
     re.VERBOSE,

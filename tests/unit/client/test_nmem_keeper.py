@@ -464,15 +464,20 @@ async def test_the_keeper_fetches_when_a_record_is_refused_as_deleted(
     assert prompts(home) == []
 
 
+def waiting(home: Path) -> int:
+    """Records that were neither sent nor refused."""
+    with contextlib.closing(Hooks(home).database) as database, database.reading() as db:
+        query = "SELECT count(*) FROM _rk_outbox WHERE refusal IS NULL"
+        return int(db.execute(query).fetchone()[0])
+
+
 async def test_the_log_names_a_refusal_once_and_what_is_refused_is_sent_when_that_ends(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with FakeRelay() as fake, asyncio.timeout(ANSWER_S):
-        refusals = asyncio.Queue[None]()
 
         async def refuse(visitor: Visitor, frame: list[Any]) -> None:
             await visitor.say_no(frame[1]["id"], "restricted: only agents may write memory")
-            refusals.put_nowait(None)
 
         fake.on["EVENT"] = refuse
         monkeypatch.setenv("ROOKERY_RELAY", fake.url)
@@ -480,8 +485,9 @@ async def test_the_log_names_a_refusal_once_and_what_is_refused_is_sent_when_tha
             for number in range(3):
                 tea = PROMPT.replace(b"tea", b"tea %d" % number)
                 assert await asked(home, *words("UserPromptSubmit", SOON), tea) == b"+"
-                await refusals.get()
-            await eventually("there is a log", lambda: log_of(home).exists())
+                # Each before the next one is recorded: the second one's sync notes when the first
+                # was refused.
+                await eventually("it is refused", lambda: not waiting(home))
             (said_once,) = log_of(home).read_text().splitlines()
             assert said_once.endswith(": restricted: only agents may write memory")
             fake.on["EVENT"] = fake.take
