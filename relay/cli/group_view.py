@@ -9,7 +9,7 @@ import click
 
 from relay.cli.options import print_json, printable
 from relay.client import ClientError
-from relay.client.information import lists_nip
+from relay.client.information import GROUPS, lists_nip
 from relay.errors import Invalid, UserError
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
@@ -33,8 +33,6 @@ _SHOWN: Final = (
     kinds.GROUP_MEMBERS,
     kinds.GROUP_ROLES,
 )
-_GROUPS: Final = 29
-"""NIP number."""
 AGENT_ROLE: Final = "agent"
 """Role that permits writing memory in the group unless `[actors] agent_role` names another; 39003
 does not list it."""
@@ -134,7 +132,7 @@ def _is_user(tag: Sequence[str]) -> bool:
 
 async def is_seen(client: Client, group_id: str) -> bool:
     """Whether this key may see the group; True for relays that do not list NIP-29."""
-    if not lists_nip(await client.information_or_empty(), _GROUPS):
+    if not lists_nip(await client.information_or_empty(), GROUPS):
         return True
     return bool(await views_of_groups(client, group_id))
 

@@ -22,6 +22,8 @@ def owners_in(document: Mapping[str, object]) -> frozenset[str]:
 
 LOGIN: Final = 42
 """Listed in `supported_nips` by a relay that clients log in to."""
+GROUPS: Final = 29
+"""Listed by a relay with groups, which decides who may send 9000–9022."""
 
 
 def lists_nip(document: Mapping[str, object], number: int) -> bool:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from relay.client.client import Client
 from relay.client.debounce import Debounce
 from relay.client.errors import ClientError, PublishRefused, QueryClosed
-from relay.client.information import lists_nip
+from relay.client.information import GROUPS, lists_nip
 from relay.client.resume import OVERLAP_S
 from relay.client.snowclaw_records import SnowclawRecords
 from relay.client.withdrawn import ABSENCE_S, withdrawn
@@ -64,7 +64,6 @@ Summarise = Callable[[Part, Sequence[str], int], Awaitable[str]]
 characters."""
 _OF_GROUPS: Final = (kinds.GROUP_METADATA, kinds.GROUP_MEMBERS)
 _OF_PEOPLE: Final = (kinds.PROFILE, *_OF_GROUPS)
-_GROUPS_NIP: Final = 29
 _EARLIER_S: Final = 5.0
 """How long a message waits for records that came before it."""
 _MAX_AUTHORS: Final = 250
@@ -256,7 +255,7 @@ class Snowclaw(SnowclawRecords):
         now = self._client.now()
         wanted: dict[str, object] = {"kinds": list(KINDS), "since": now}
         deletions: dict[str, object] = {"kinds": [kinds.DELETION], "since": now - OVERLAP_S}
-        if lists_nip(await self._client.known_information(), _GROUPS_NIP):
+        if lists_nip(await self._client.known_information(), GROUPS):
             # Of another relay anybody could send one, for the messages of others.
             deletions["kinds"] = [kinds.DELETION, kinds.DELETE_EVENT]
         if self._consent.named is not None:

@@ -19,7 +19,7 @@ from relay.client.errors import (
     Unanswered,
     Unreachable,
 )
-from relay.client.information import lists_nip, owners_in, reads_prefixes
+from relay.client.information import GROUPS, lists_nip, owners_in, reads_prefixes
 from relay.client.nmem.apply import drop_deleted, drop_refused, put_all, set_event_id
 from relay.client.nmem.updates import (
     ONESELF,
@@ -53,7 +53,6 @@ SOURCES: Final = "sources"
 _SEND_BATCH: Final = 256
 _FETCH_BATCH: Final = 500
 """Ids per REQ."""
-_GROUPS_NIP: Final = 29
 _DELETIONS_AT_ONCE: Final = 100
 """Of sessions, per query."""
 _MAX_HELD: Final = 2**31
@@ -282,7 +281,7 @@ async def fetch(
         put_all, database, events, signer.pubkey, owners, progress=progress
     )
     deleted = await _deletions_of(client, missing)
-    if lists_nip(document, _GROUPS_NIP):  # of another relay anybody could send one
+    if lists_nip(document, GROUPS):  # of another relay anybody could send one
         deleted += await _deletions_by_admins(client, signer.pubkey, missing)
     deleted += await _deletions_by_address(client, signer.pubkey, database, missing)
     authors = {**known.foreign, **{id_: author for id_, author in known.pins.items() if author}}
