@@ -40,8 +40,6 @@ owner allows or invites."""
 JOINED_PER_MINUTE: Final = 300
 """Keys that join without a code, from all addresses. The list of members is signed again, and sent
 to who reads it, for each batch with one of them."""
-_JOINED: Final = "joined"
-"""The note of a member that joined without a code."""
 _INVITED: Final = "invited by "
 """Start of the note of a member that joined by a claim; the key that made the claim follows."""
 _MAX_CODE: Final = 256
@@ -150,6 +148,8 @@ class Admission:
 
     outcome: WriteOutcome
     changes: tuple[ListChange, ...] = ()
+    without_code: bool = False
+    """The key becomes a member without a code, which counts for JOINED_PER_MINUTE."""
 
 
 _NEEDS_CLAIM: Final = Reject(Prefix.RESTRICTED, "an invite code is needed to join this relay", RULE)
@@ -202,7 +202,7 @@ def ruling_on_request(
     code = request.tag("claim")
     if members.settings.join is Entry.ANYONE:
         if len(members.management.of(ListName.ALLOWED_KEYS)) < MAX_WITHOUT_CODE:
-            return _admission(pubkey, _JOINED)
+            return Admission(WriteOutcome.JOINED, (_allowed(pubkey, "joined"),), without_code=True)
         if not code:
             return _FULL
     elif not code:
@@ -214,17 +214,11 @@ def ruling_on_request(
     used = ListChange(ListName.CLAIMS, code, None)
     if left != 0:
         used = claim_change(code, msgspec.structs.replace(claim, left=left))
-    return _admission(pubkey, f"{_INVITED}{claim.by}", used)
+    return Admission(WriteOutcome.JOINED, (_allowed(pubkey, f"{_INVITED}{claim.by}"), used))
 
 
-def joins_without_code(changes: Sequence[ListChange]) -> bool:
-    """Whether an admission with these changes counts for JOINED_PER_MINUTE."""
-    return any(change.note == _JOINED for change in changes)
-
-
-def _admission(pubkey: str, reason: str, *changes: ListChange) -> Admission:
-    entry = ListChange(ListName.ALLOWED_KEYS, pubkey, reason)
-    return Admission(WriteOutcome.JOINED, (entry, *changes))
+def _allowed(pubkey: str, reason: str) -> ListChange:
+    return ListChange(ListName.ALLOWED_KEYS, pubkey, reason)
 
 
 # -- what follows from a change -------------------------------------------------------------------

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 import msgspec
 
-from relay.access.membership import joins_without_code
 from relay.access.quotas import subnet_of
 from relay.errors import Prefix, Reject, TooMuchToRead, WriteOutcome
 from relay.facts import Origin
@@ -313,7 +312,7 @@ class Batch:
             self._store(candidate, judged)
         elif judged.ruling is not None and judged.group is not None:
             apply_ruling(judged.ruling, judged.group, candidate, self._changes)
-        if joins_without_code(judged.list_changes):
+        if judged.joins_without_code:
             self._joined.count(EVERYBODY, self._now)
         for change in judged.list_changes:
             self._lists.change(change)

@@ -25,7 +25,6 @@ from relay.access.membership import (
     TOO_MANY_JOIN,
     Members,
     is_counted,
-    joins_without_code,
     ruling_on_request,
     untimely,
 )
@@ -150,6 +149,8 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
     """An invite code was tried. Counted even if the event is refused."""
     list_changes: Sequence[ListChange] = ()
     """Changes of NIP-86 lists by an accepted 28934 or 28936."""
+    joins_without_code: bool = False
+    """The author becomes a member of the relay without a code; counted if it is accepted."""
     vanishes: bool = False
     """The author's key vanishes from this relay; False if this request, or a
     later one, was already carried out. The request itself is not stored as a row."""
@@ -418,9 +419,15 @@ def _judge_membership(candidate: Candidate, world: World, facts: Facts) -> Judge
     tokens = _tokens(candidate, world, facts, None, is_stored=False)
     if isinstance(tokens, Reject):
         return Judgement(tokens, tries_code=tries)
-    if joins_without_code(ruled.changes) and not world.joined.allows(EVERYBODY, world.now):
+    if ruled.without_code and not world.joined.allows(EVERYBODY, world.now):
         return Judgement(TOO_MANY_JOIN, tries_code=tries)
-    return Judgement(ruled.outcome, tokens=tokens, tries_code=tries, list_changes=ruled.changes)
+    return Judgement(
+        ruled.outcome,
+        tokens=tokens,
+        tries_code=tries,
+        list_changes=ruled.changes,
+        joins_without_code=ruled.without_code,
+    )
 
 
 def _unstored(candidate: Candidate, world: World) -> WriteOutcome | None:
