@@ -6,18 +6,13 @@ Invariant: nothing is changed, and nothing outside of this machine is contacted.
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import re
 import resource
-import socket
 import sqlite3
-import stat
-import subprocess
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +21,8 @@ import click
 import policies
 from relay.cli.database import second_store, store_fault
 from relay.cli.doctor_database import database_findings
-from relay.cli.findings import Finding, Severity, error, warning
+from relay.cli.doctor_network import address_findings, certificate_findings, port_findings
+from relay.cli.findings import Examined, Finding, Machine, Severity, error, mode_of, warning
 from relay.cli.folder_lock import locked
 from relay.cli.hook import hook_faults
 from relay.cli.humanize import counted, size_of
@@ -35,12 +31,11 @@ from relay.cli.options import Colour, coloured, folder_option, json_option, prin
 from relay.cli.pushed_policies import has_pushed_policies, policies_of
 from relay.cli.status import disk_of, running_status
 from relay.clock import unix_now
-from relay.config import LOOPBACK, Config, load_config
+from relay.config import load_config
 from relay.errors import ConfigFaults, FolderBusy, RookeryError, StoreFault, UserError
 from relay.files import MAX_KEY_FILE, content_of
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.keys import read_key_file
-from relay.nostr.nip42 import relay_address
 from relay.storage.sqlite.copying import schema_of
 from relay.storage.sqlite.group_flags import groups_without
 from relay.storage.sqlite.opening import SCHEMA_VERSION
@@ -48,14 +43,10 @@ from relay.storage.sqlite.opening import SCHEMA_VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from cryptography.x509 import Certificate
-
     from relay.cli.status import Disk
-    from relay.observe import Status
 
 _DAY_S: Final = 86_400
 _FUTURE_S: Final = 120
-_EXPIRES_DAYS: Final = 14
 _LITTLE_FREE: Final = 256 << 20
 _FULL_DAYS: Final = 14
 _BACKUP_DAYS: Final = 8
@@ -67,37 +58,10 @@ _OTHER_FILES: Final = 128
 _OLDEST_SQLITE: Final = (3, 37, 0)
 _NAMED: Final = 5
 """Groups that a finding names."""
-_SYSTEMCTL_S: Final = 5.0
 _BUILT_AT: Final = 1_735_689_600
 """2025-01-01: a clock that shows an earlier time is wrong."""
 _REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs"})
 """File systems on which SQLite's WAL does not work."""
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """Facts about the machine for the checks."""
-
-    now: int
-    disk: Disk | None
-    """None: the store cannot be read."""
-    max_files: int
-    """RLIMIT_NOFILE; of the relay's process if it runs."""
-    sqlite_version: tuple[int, ...]
-    compile_options: frozenset[str]
-    keeps_secure_delete: bool
-    file_system: str
-    home: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """The input of the checks."""
-
-    folder: Path
-    config: Config
-    running: Status | None
-    machine: Machine
 
 
 @click.command("doctor", epilog="Example: rookery doctor --data ./data")
@@ -143,7 +107,7 @@ async def findings_of(folder: Path, machine: Machine | None = None) -> Sequence[
         return [*found, *_policy_faults(folder), *_key_faults(folder)]
     if machine is None:
         machine = machine_of(folder)
-    examined = Examined(folder, config, running, machine)
+    examined = Examined(folder, config, running, machine, is_held=_is_held(folder))
     findings = [each for check in CHECKS for each in check(examined)]
     findings += await database_findings(config.storage, is_running=running is not None)
     return sorted(findings, key=lambda each: each.severity is not Severity.ERROR)
@@ -194,213 +158,6 @@ def _file_system(folder: Path) -> str:
     return kind
 
 
-# settings ----------------------------------------------------------------------------------------
-
-
-def _address(seen: Examined) -> Iterator[Finding]:
-    """The public URL, the listening address, and proxies."""
-    relay, server, file = seen.config.relay, seen.config.server, seen.folder / "rookery.toml"
-    has_tls, is_local = server.tls_cert is not None, _is_loopback(server.host)
-    for name, networks, effect in (
-        ("trusted_proxies", server.trusted_proxies, "every client can claim another address"),
-        ("metrics_from", server.metrics_from, "everybody may read the metrics"),
-    ):
-        for network in networks:
-            if network.prefixlen == 0:
-                yield error(
-                    f"{file}: [server] {name} has {network}: {effect}",
-                    f"name single addresses, like [server] {name} = ['127.0.0.1/32']",
-                )
-    if relay.url is None:
-        if not is_local:
-            yield warning(
-                f"{file}: [server] host is {server.host} and [relay] url is missing: clients that"
-                " come by a host name cannot log in",
-                "set [relay] url to the URL that clients use, like 'wss://relay.example.org'",
-            )
-        return
-    url = relay_address(relay.url)
-    assert url is not None
-    is_wss = relay.url.lower().startswith("wss:")
-    if has_tls and not is_wss:
-        yield error(
-            f"{file}: [relay] url is {relay.url}, but the relay speaks TLS (tls_cert)",
-            "begin [relay] url with wss://",
-        )
-    if is_wss and not has_tls and not server.trusted_proxies:
-        yield warning(
-            f"{file}: [relay] url is {relay.url}, the relay has no tls_cert and trusts no proxy:"
-            " all clients seem to have the address of the proxy that speaks TLS",
-            "set [server] trusted_proxies to its address, like ['127.0.0.1/32'], and let it send"
-            " X-Forwarded-For",
-        )
-    direct = has_tls or not (is_wss or server.trusted_proxies)
-    if direct and is_local and not _is_loopback(_host_of(relay.url)):
-        yield error(
-            f"{file}: [relay] url is {relay.url}, but [server] host {server.host} accepts this"
-            " machine only",
-            "set [server] host to '0.0.0.0' or '::', or put a proxy in front and name it in"
-            " [server] trusted_proxies",
-        )
-
-
-def _host_of(url: str) -> str:
-    from urllib.parse import urlsplit
-
-    return urlsplit(url).hostname or ""
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    with suppress(ValueError):
-        return any(ip_address(host) in network for network in LOOPBACK)
-    return False
-
-
-def _certificate(seen: Examined) -> Iterator[Finding]:
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.x509 import load_pem_x509_certificates
-
-    cert, key = seen.config.server.tls_cert, seen.config.server.tls_key
-    if cert is None or key is None:
-        return
-    public = None
-    try:
-        found = load_pem_x509_certificates(content_of(cert))[0]
-    except (OSError, ValueError) as wrong:
-        yield error(
-            f"{cert} cannot be read as a certificate: {_reason(wrong)}",
-            "set [server] tls_cert to a PEM file, its own certificate first",
-        )
-    else:
-        public = found.public_key()
-        yield from _validity(cert, found, seen)
-    try:
-        private = serialization.load_pem_private_key(content_of(key), None)
-    except (OSError, ValueError, TypeError) as wrong:
-        yield error(
-            f"{key} cannot be read as a private key: {_reason(wrong)}",
-            "set [server] tls_key to the PEM file without a passphrase that belongs to tls_cert",
-        )
-        return
-    if public is not None and private.public_key() != public:
-        yield error(
-            f"{key} is not the key of {cert}",
-            "set [server] tls_key to the key with which the certificate was requested",
-        )
-    if _mode(key) & 0o007:
-        yield error(f"{key} has mode {_mode(key):04o}: others may use it", f"chmod 600 {key}")
-
-
-def _reason(wrong: BaseException) -> str:
-    if isinstance(wrong, OSError):
-        return wrong.strerror or str(wrong)
-    return "not such a PEM file"
-
-
-def _validity(path: Path, found: Certificate, seen: Examined) -> Iterator[Finding]:
-    renew = "renew it, for example with `certbot renew`; the relay reads the new file by itself"
-    now = datetime.fromtimestamp(seen.machine.now, UTC)
-    left = found.not_valid_after_utc - now
-    if left.total_seconds() < 0:
-        yield error(f"{path} expired at {found.not_valid_after_utc:%Y-%m-%d %H:%M} UTC", renew)
-    elif found.not_valid_before_utc > now:
-        yield error(
-            f"{path} is not valid before {found.not_valid_before_utc:%Y-%m-%d %H:%M} UTC",
-            "set the clock of this machine",
-        )
-    elif left.days < _EXPIRES_DAYS:
-        yield warning(f"{path} expires in {counted(left.days, 'day')}", renew)
-    host = _host_of(seen.config.relay.url or "")
-    names = _names_in(found)
-    if host and not any(_covers(name, host) for name in names):
-        yield error(
-            f"{path} is for {', '.join(sorted(names)[:5]) or 'no host'}, not for {host} of [relay]"
-            " url",
-            f"get a certificate for {host}, or correct [relay] url",
-        )
-
-
-def _names_in(found: Certificate) -> set[str]:
-    from cryptography.x509 import DNSName, ExtensionNotFound, IPAddress, SubjectAlternativeName
-
-    try:
-        names = found.extensions.get_extension_for_class(SubjectAlternativeName).value
-    except (ExtensionNotFound, ValueError):
-        return set()
-    return {
-        *names.get_values_for_type(DNSName),
-        *map(str, names.get_values_for_type(IPAddress)),
-    }
-
-
-def _covers(name: str, host: str) -> bool:
-    """Whether a name in the certificate covers the host. RFC 6125: `*.` stands for one label."""
-    name, host = name.lower(), host.lower()
-    if name.startswith("*."):
-        return "." in host and host.split(".", 1)[1] == name[2:]
-    return name == host
-
-
-def _port(seen: Examined) -> Iterator[Finding]:
-    """Whether a stopped relay could listen."""
-    server = seen.config.server
-    if seen.running is not None or server.port == 0 or _is_held(seen.folder):
-        return
-    try:
-        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
-            server.host, server.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        with socket.socket(family, kind, protocol) as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind(address)
-            tried.listen(1)
-    except (OSError, ValueError) as wrong:
-        where = f"{seen.folder / 'rookery.toml'}: [server] host {server.host} port {server.port}"
-        unit = _socket_unit(server.port)
-        if unit.startswith("rookery"):
-            return  # systemd holds the port for the relay while it is stopped
-        match getattr(wrong, "errno", None):
-            case errno.EADDRINUSE:
-                yield error(
-                    f"{where} is held by systemd for {unit}"
-                    if unit
-                    else f"{where} is in use by another program",
-                    "stop that program, set [server] port, or start with `rookery serve --port N`",
-                )
-            case errno.EACCES:
-                yield error(
-                    f"{where} needs privileges below 1024",
-                    "set [server] port to 7777 behind a proxy, or let systemd open the port:"
-                    " ListenStream= of rookery.socket",
-                )
-            case _:
-                yield error(
-                    f"{where} is no address of this machine: {getattr(wrong, 'strerror', wrong)}",
-                    "set [server] host to '127.0.0.1', '0.0.0.0' or '::'",
-                )
-
-
-def _socket_unit(port: int) -> str:
-    """The socket unit by which systemd listens on this port; empty if there is none."""
-    try:
-        listed = subprocess.run(
-            ("systemctl", "list-sockets", "--no-legend", "--plain", "--no-pager"),  # noqa: S607
-            capture_output=True,
-            text=True,
-            timeout=_SYSTEMCTL_S,
-            check=False,
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    for line in listed.splitlines():
-        match line.split():
-            case [address, unit, *_] if address.endswith(f":{port}"):
-                return unit
-    return ""
-
-
 def _is_held(folder: Path) -> bool:
     try:
         with locked(folder):
@@ -411,10 +168,13 @@ def _is_held(folder: Path) -> bool:
         return False
 
 
+# the running relay -------------------------------------------------------------------------------
+
+
 def _relay(seen: Examined) -> Iterator[Finding]:
     """What the running relay reports."""
     if seen.running is None:
-        if _is_held(seen.folder) and (seen.folder / "control.sock").exists():
+        if seen.is_held and (seen.folder / "control.sock").exists():
             yield error(
                 f"a process holds {seen.folder / 'rookery.lock'}, but {seen.folder}/control.sock"
                 " does not answer",
@@ -550,25 +310,18 @@ def _sqlite(seen: Examined) -> Iterator[Finding]:
 # files -------------------------------------------------------------------------------------------
 
 
-def _mode(path: Path) -> int:
-    try:
-        return stat.S_IMODE(path.stat().st_mode)
-    except OSError:
-        return 0
-
-
 def _modes(seen: Examined) -> Iterator[Finding]:
     folder = seen.folder
-    if _mode(folder) & 0o022:
+    if mode_of(folder) & 0o022:
         yield error(
-            f"{folder} has mode {_mode(folder):04o}: others may replace its files",
+            f"{folder} has mode {mode_of(folder):04o}: others may replace its files",
             f"chmod 700 {folder}",
         )
     secret = [folder / "relay.key", *sorted(folder.glob("keys/*.nsec"))]
     for path in [*secret, *sorted(folder.glob("*.db*")), folder / "control.sock"]:
-        if _mode(path) & 0o077:
+        if mode_of(path) & 0o077:
             yield error(
-                f"{path} has mode {_mode(path):04o}: other users may read it", f"chmod 600 {path}"
+                f"{path} has mode {mode_of(path):04o}: other users may read it", f"chmod 600 {path}"
             )
     user = os.geteuid()
     for path in (folder, *secret, folder / "rookery.db"):
@@ -672,9 +425,9 @@ def _hooks(seen: Examined) -> Iterator[Finding]:
 
 
 CHECKS: Final[Sequence[Callable[[Examined], Iterator[Finding]]]] = (
-    _address,
-    _certificate,
-    _port,
+    address_findings,
+    certificate_findings,
+    port_findings,
     _relay,
     _clock,
     _disk,
