@@ -58,6 +58,7 @@ class Subscription:
         "is_closed",
         "is_indexed",
         "last_delivery",
+        "last_seq",
         "outbox",
         "reader",
         "sub",
@@ -81,9 +82,13 @@ class Subscription:
         self.is_closed = False
         """Nothing is delivered any more."""
         self.is_indexed = False
+        self.last_seq = cursor
+        """Stored rows up to this seq are not delivered any more: they come in order of seq, and
+        some are read again because their delivery was broken off."""
         self.last_delivery = 0
-        """Number of the last row delivered, so that a row that matches two filters is sent once.
-        The number and not the row: thousands of subscriptions would each keep a row in memory."""
+        """Number of the last row delivered, so that an event without a seq that matches two filters
+        is sent once. The number and not the row: thousands of subscriptions would each keep a row
+        in memory."""
 
     @property
     def head(self) -> bytes:
@@ -437,8 +442,8 @@ class Fanout:
         Between two pieces other tasks may run, and rights may change.
 
         Yields after each piece the number of frames put into outboxes, and of rows that are done. A
-        caller that stops calls it again with the rows that are not done; no subscription gets a row
-        twice.
+        caller that stops calls it again with the rows that are not done, or with those of them that
+        are stored, which it may have read again; no subscription gets a row twice.
         """
         if not rows or not len(self._live):
             return
@@ -507,7 +512,7 @@ class Fanout:
     ) -> int:
         """Deliver rows that match all these entries: one write to each outbox, if all rows are
         public."""
-        first_seq = next((row.seq for row in rows if row.seq), 0)
+        seqs = [row.seq for row in rows if row.seq]
         number = len(rows)
         before = self._delivered
         are_public = all(map(self._state.is_public, rows))
@@ -520,13 +525,15 @@ class Fanout:
                 subscription.backlog is not None
                 or not are_public
                 or subscription.last_delivery > before
-                or 0 < first_seq <= subscription.cursor
+                or (seqs and seqs[0] <= subscription.last_seq)
             ):
                 delivered += self._deliver_one_by_one(subscription, entry.filter, rows, links)
                 continue
             if subscription.is_closed:
                 continue
             subscription.last_delivery = before + number
+            if seqs:
+                subscription.last_seq = seqs[-1]
             delivered += number
             if is_large:
                 for row in rows:
@@ -550,14 +557,17 @@ class Fanout:
         delivered = 0
         for number, row in enumerate(rows, self._delivered + 1):
             if (
-                subscription.is_closed
-                or subscription.last_delivery >= number
-                or 0 < row.seq <= subscription.cursor
-            ):
+                row.seq <= subscription.last_seq
+                if row.seq
+                else number <= subscription.last_delivery
+            ) or subscription.is_closed:
                 continue
             if not self._is_readable(subscription, row, filter_, links):
                 continue
-            subscription.last_delivery = number
+            if row.seq:
+                subscription.last_seq = row.seq
+            else:
+                subscription.last_delivery = number
             if subscription.backlog is not None:
                 self._delay(subscription, row, filter_)
                 continue
@@ -589,10 +599,8 @@ class Fanout:
         for entries in candidates:
             subscription = entries[0].subscription
             if (
-                subscription.last_delivery >= number
-                or 0 < seq <= subscription.cursor
-                or subscription.is_closed
-            ):
+                seq <= subscription.last_seq if seq else number <= subscription.last_delivery
+            ) or subscription.is_closed:
                 continue
             reading = None
             if not public:
@@ -618,7 +626,10 @@ class Fanout:
                     row.text(self._text_of), entry.search
                 ):
                     continue
-                subscription.last_delivery = number
+                if seq:
+                    subscription.last_seq = seq
+                else:
+                    subscription.last_delivery = number
                 if subscription.backlog is not None:
                     self._delay(subscription, stored, entry.filter)
                     break

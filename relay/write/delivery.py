@@ -48,7 +48,8 @@ class Subscribers(Protocol[Links]):
 
     def deliver(self, rows: Sequence[Stored], links: Links) -> Iterator[tuple[int, int]]:
         """Committed rows, in order of seq, in pieces; others may have the loop between them. Yields
-        the number of frames that were put into outboxes, and of rows that are done."""
+        the number of frames that were put into outboxes, and of rows that are done. Who has got a
+        stored row gets it no more, also if it is read again."""
 
 
 class Delivery:
@@ -147,9 +148,7 @@ class Delivery:
             found = await self._store.since(after, _READ_AT_ONCE)
             stored.update((row.seq, row) for row in found)
             after = found[-1].seq if found else last
-        left = [(row, stored[row.seq]) for row in rows if row.seq in stored]
-        # The same object if it is the same: its delivery goes on where it was.
-        return [row if row.group == now.group else now for row, now in left]
+        return [stored[row.seq] for row in rows if row.seq in stored]
 
     async def _deliver(self, rows: Sequence[Stored]) -> None:
         began, rights = perf_counter(), self._rights

@@ -20,7 +20,7 @@ from relay.write.ingest import Ingest
 from relay.write.lane import Lane
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from relay.access.visibility import Visibility
     from tests.harness.mutation import Patch
@@ -179,32 +179,17 @@ def _reads_what_comes_live_too() -> Sequence[Patch]:
     class Endless(Subscription):
         __slots__ = ()
 
-        def __init__(self, sub: Any, filters: Any, reader: Any, outbox: Any, _: int, **kw: Any):
-            super().__init__(sub, filters, reader, outbox, 1 << 60, **kw)
+        def __init__(self, *args: Any, **kw: Any) -> None:
+            super().__init__(*args, **kw)
+            self.cursor = 1 << 60
 
-    deliver = Fanout.deliver
-
-    def all_of_it(self: Fanout, rows: Sequence[Any], *links: Any) -> Iterator[tuple[int, int]]:
-        opened = {
-            id(entry.subscription): entry.subscription
-            for row in rows
-            for entries in self._live.candidates(self._live.keys_of(row.event))
-            for entry in entries
-        }
-        for subscription in opened.values():
-            subscription.cursor = 0
-        try:
-            yield from deliver(self, rows, *links)
-        finally:
-            for subscription in opened.values():
-                subscription.cursor = 1 << 60
-
-    return [(relay.read.query, "Subscription", Endless), (Fanout, "deliver", all_of_it)]
+    return [(relay.read.query, "Subscription", Endless)]
 
 
 def _sends_once_per_condition() -> Sequence[Patch]:
-    nothing = property(lambda _: 0, lambda _self, _number: None)
-    return [(Subscription, "last_delivery", nothing)]
+    number = property(lambda _: 0, lambda _self, _number: None)
+    seq = property(lambda self: self.cursor, lambda _self, _seq: None)
+    return [(Subscription, "last_delivery", number), (Subscription, "last_seq", seq)]
 
 
 def _says_eose_first() -> Sequence[Patch]:

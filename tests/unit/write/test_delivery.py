@@ -1,0 +1,144 @@
+"""What is due is delivered once and in order, whatever happens between two pieces of the work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec import structs
+
+from relay.groups.group import Groups
+from relay.lifecycle.rows import Stored
+from relay.observe import Metrics
+from relay.read.fanout import Fanout, Subscription
+from relay.read.linked_rows import NO_LINKS
+from relay.state import RelayState
+from relay.write.delivery import Delivery
+from tests.cast import alice
+from tests.contract.writing import asked, unsigned
+from tests.harness.client_in_memory import Client
+from tests.harness.reference_store import ReferenceStore
+from tests.harness.relay_in_process import policy_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from relay.nostr.filters import Filter
+    from relay.read.linked_rows import Links
+
+EVERYTHING = [asked(), asked(since=0), asked(kinds=[1, 7, 20001])]
+"""Filters whose subscriptions get rows in different ways: one by one, or a run of them together."""
+
+
+class Log(ReferenceStore):
+    """Rows that were not judged, made anew each time they are read."""
+
+    written: Sequence[Stored] = ()
+
+    async def since(self, seq: int, limit: int) -> Sequence[Stored]:
+        return [structs.replace(row) for row in self.written if row.seq > seq][:limit]
+
+
+class Interrupted(Fanout):
+    """Something happens once, after the first piece that puts a frame into an outbox."""
+
+    happens: Callable[[], None] | None = None
+
+    def deliver(self, rows: Sequence[Stored], links: Links = NO_LINKS) -> Iterator[tuple[int, int]]:
+        for frames, done in super().deliver(rows, links):
+            if frames and self.happens is not None:
+                happens, self.happens = self.happens, None
+                happens()
+            yield frames, done
+
+
+class Relay:
+    def __init__(self) -> None:
+        self.log = Log()
+        self.state = RelayState(policy_of("open"), Groups())
+        self.fanout = Interrupted(self.state)
+        self.delivery = Delivery(self.log, self.state, self.fanout, Metrics())
+
+    def follows(self, *filters: Filter) -> Client:
+        client = Client(alice)
+        subscription = Subscription("s", filters, client, client.outbox, 0)
+        subscription.begin_backlog(100)
+        self.fanout.open(subscription)
+        subscription.end_backlog()
+        return client
+
+    def commits(self, *kinds: int) -> None:
+        """Notes "1", "2", …; an ephemeral kind has no seq."""
+        rows, seq = [], 0
+        for number, kind in enumerate(kinds, 1):
+            is_stored = kind < 20_000
+            seq += is_stored
+            rows.append(Stored(seq if is_stored else 0, unsigned(alice, kind, [], f"{number}")))
+        self.log.written = [row for row in rows if row.seq]
+        self.delivery.add(rows)
+
+    def changes_rights(self) -> None:
+        self.state.adopt(Groups())
+
+    def deletes(self, *contents: str) -> None:
+        """As another relay on the store, which changes rights too."""
+        self.log.written = [row for row in self.log.written if row.event.content not in contents]
+        self.changes_rights()
+
+
+@pytest.fixture
+def relay(monkeypatch: pytest.MonkeyPatch) -> Relay:
+    """Delivers to one subscription after the other."""
+    monkeypatch.setattr("relay.read.fanout._WORK_AT_ONCE", 1)
+    monkeypatch.setattr("relay.read.fanout._ASKED_AT_ONCE", 1)
+    return Relay()
+
+
+@pytest.mark.parametrize("filter_", EVERYTHING)
+@pytest.mark.parametrize("gone", [["1"], ["2"], ["3"], ["1", "2"], ["2", "4"]])
+@pytest.mark.parametrize("kinds", [(1, 1, 1, 7, 1), (1, 1, 1, 1, 1, 1)])
+async def test_a_deletion_during_a_delivery_keeps_no_other_row_back_and_repeats_none(
+    relay: Relay, filter_: Filter, gone: list[str], kinds: Sequence[int]
+) -> None:
+    clients = [relay.follows(filter_) for _ in range(3)]
+    relay.fanout.happens = lambda: relay.deletes(*gone)
+    relay.commits(*kinds)
+    await relay.delivery.run()
+    every = [f"{number}" for number, _ in enumerate(kinds, 1)]
+    left = [text for text in every if text not in gone]
+    for client in clients:
+        said = client.contents()
+        assert [text for text in said if text in left] == left
+        assert said == [text for text in every if text in said]
+
+
+@pytest.mark.parametrize("filter_", EVERYTHING)
+async def test_a_passed_on_event_that_is_given_up_keeps_no_stored_row_back(
+    relay: Relay, filter_: Filter
+) -> None:
+    clients = [relay.follows(filter_) for _ in range(3)]
+    relay.fanout.happens = relay.changes_rights
+    relay.commits(20001, 1, 20001, 1, 7, 1)
+    await relay.delivery.run()
+    for client in clients:
+        assert [text for text in client.contents() if text not in "13"] == ["2", "4", "5", "6"]
+
+
+@pytest.mark.parametrize("filter_", EVERYTHING)
+async def test_who_has_a_row_does_not_get_it_again_when_rights_were_unknown_for_a_while(
+    relay: Relay, filter_: Filter
+) -> None:
+    is_current = True
+
+    def loses_touch() -> None:
+        nonlocal is_current
+        is_current = False
+
+    relay.state.is_current = lambda: is_current
+    clients = [relay.follows(filter_) for _ in range(3)]
+    relay.fanout.happens = loses_touch
+    relay.commits(1, 1, 7)
+    await relay.delivery.run()
+    is_current = True
+    await relay.delivery.run()
+    assert [client.contents() for client in clients] == [["1", "2", "3"]] * 3
