@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 MAX_KEY_FILE: Final = 64 << 10
 _MAX_FILE: Final = 16 << 20
+_MAX_ADDRESS: Final = 100
+"""Bytes of the address of a Unix socket: the limit is 107 on Linux and 103 on other systems."""
 
 
 def sync(path: Path) -> None:
@@ -34,6 +36,24 @@ def make_private(folder: Path) -> None:
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)
+
+
+@contextmanager
+def socket_address(path: Path) -> Iterator[str]:
+    """For `bind` or `connect`: the path, or a short alias below /proc/self/fd when it is too long
+    for a Unix socket. Raises OSError."""
+    if len(os.fsencode(path)) <= _MAX_ADDRESS:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        alias = f"/proc/self/fd/{folder}"
+        if not os.path.isdir(alias):
+            text = "too long for a socket address; use a folder with a shorter path"
+            raise OSError(errno.ENAMETOOLONG, text, str(path))
+        yield f"{alias}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 def content_of(path: Path, max_bytes: int = _MAX_FILE) -> bytes:

@@ -28,6 +28,8 @@ VARIABLES = ("ROOKERY_RELAY", "ROOKERY_KEY", "NMEM_KEY")
 """A keeper with other values refuses the request."""
 ANSWER_S = 1.0
 """Then the hook does the work itself: both together take less than two seconds (M-13)."""
+_MAX_ADDRESS = 100
+"""As in relay.files."""
 _PAUSE_S = 0.01
 """Between two attempts to connect to a keeper that is starting."""
 _SUBCOMMANDS = ("install", "uninstall", "keep", "--help", "-h")
@@ -94,7 +96,7 @@ def _ask(socket: str, request: bytes, deadline: float) -> bytes | None:
     keeper = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         keeper.settimeout(_left(deadline))
-        keeper.connect(socket)
+        _connect(keeper, socket)
         keeper.settimeout(_left(deadline))
         keeper.sendall(request)
         keeper.shutdown(_socket.SHUT_WR)
@@ -108,6 +110,19 @@ def _ask(socket: str, request: bytes, deadline: float) -> bytes | None:
     finally:
         keeper.close()
     return reply[1:] if reply.startswith(b"+") else None
+
+
+def _connect(keeper: _socket.socket, path: str) -> None:
+    """Through an alias of the folder where the path is too long, as `relay.files.socket_address`.
+    Raises OSError."""
+    if len(os.fsencode(path)) <= _MAX_ADDRESS:
+        keeper.connect(path)
+        return
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        keeper.connect(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
+    finally:
+        os.close(folder)
 
 
 def _left(deadline: float) -> float:

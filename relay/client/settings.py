@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from relay.errors import ConfigFaults, Fault, Invalid, UserError
-from relay.files import MAX_KEY_FILE, content_of, given_content
+from relay.files import MAX_KEY_FILE, content_of, given_content, socket_address
 from relay.memory.fence import name_in
 from relay.memory.snowclaw.config import GroupConfig, config_of
 from relay.memory.snowclaw.context import HistoryStyle, TrimOrder
@@ -162,7 +162,8 @@ def _running_on(folder: Path) -> str | None:
     try:
         with socket.socket(socket.AF_UNIX) as control:
             control.settimeout(_ANSWER_S)
-            control.connect(str(folder / "control.sock"))
+            with socket_address(folder / "control.sock") as address:
+                control.connect(address)
             control.sendall(b'{"do":"status"}\n')
             with control.makefile("rb") as reply:
                 (size,) = orjson.loads(reply.readline())["sizes"]

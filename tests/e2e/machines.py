@@ -140,12 +140,12 @@ class Machine:
 
 
 @contextlib.asynccontextmanager
-async def machine(key: SecretKey | None, url: str) -> AsyncIterator[Machine]:
-    """A machine without anything; its keeper ends with it."""
-    # Short: the path of a socket may have no more than a hundred characters.
-    made = Machine(Path(tempfile.mkdtemp(prefix="rk")), key, url)
+async def machine(key: SecretKey | None, url: str, home: str = "home") -> AsyncIterator[Machine]:
+    """A machine without anything but a home folder of this name; its keeper ends with it."""
+    folder = Path(tempfile.mkdtemp(prefix="rk"))
+    made = Machine(folder / home, key, url)
     try:
         yield made
     finally:
         await made.keeper_ended()
-        shutil.rmtree(made.home, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)

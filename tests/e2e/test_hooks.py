@@ -257,8 +257,12 @@ async def edit(agent: Machine, number: int, program: str = COUNTED) -> None:
 
 
 @pytest.mark.proves("M-13")
-async def test_of_hooks_that_come_at_once_one_leaves_a_keeper_and_each_is_recorded_once() -> None:
-    async with machine(cast.robot, NOWHERE) as agent:
+@pytest.mark.parametrize("home", ["home", "a-long-name-" * 10])
+async def test_of_hooks_that_come_at_once_one_leaves_a_keeper_and_each_is_recorded_once(
+    home: str,
+) -> None:
+    """Also where the path of the home folder is longer than the address of a socket may be."""
+    async with machine(cast.robot, NOWHERE, home) as agent:
         await asyncio.gather(*(edit(agent, number) for number in range(12)))
         assert (await agent.told("status"))["observations"] == 12
         assert (agent.home / "started").read_text() == "one"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from relay.files import (
     is_open_for_writing,
     make_private,
     replace_file,
+    socket_address,
 )
 
 if TYPE_CHECKING:
@@ -31,6 +33,24 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
     before = os.umask(request.param)
     yield
     os.umask(before)
+
+
+def test_a_socket_has_its_place_in_its_folder_however_long_the_path(tmp_path: Path) -> None:
+    path = tmp_path / ("a-long-name-" * 10) / "s.sock"
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as listening, socket_address(path) as address:
+        listening.bind(address)
+    assert path.is_socket()
+
+
+def test_where_a_path_has_no_short_alias_its_socket_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / ("a-long-name-" * 10)
+    monkeypatch.setattr("os.path.isdir", lambda _: False)
+    with pytest.raises(OSError, match="shorter path") as refused, socket_address(path):
+        pass
+    assert refused.value.filename == str(path)
 
 
 @pytest.mark.parametrize("make", [make_private, lambda path: hook._make_private(str(path))])

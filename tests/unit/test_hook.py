@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.files import socket_address
 from relay.hook import LOCK, SOCKET, HookInput, ask_keeper, words
 from tests.harness.patience import ANSWER_S, PROGRAM_S
 
@@ -41,13 +42,14 @@ while [ -e "$HOME/hold" ]; do sleep 0.02; done
 
 
 @pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp(prefix="rk"))  # short, as the path of a socket must be
+def home(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="rk"))
+    made = folder / getattr(request, "param", "home")
     (made / SOCKET).parent.mkdir(parents=True)
     monkeypatch.setenv("HOME", str(made))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(SAID)))
     yield made
-    shutil.rmtree(made)
+    shutil.rmtree(folder)
 
 
 @contextlib.contextmanager
@@ -84,7 +86,8 @@ def keeper(home: Path, *answers: bytes) -> Iterator[list[bytes]]:
 
     with socket.socket(socket.AF_UNIX) as listener:
         listener.settimeout(ANSWER_S)
-        listener.bind(str(home / SOCKET))
+        with socket_address(home / SOCKET) as address:
+            listener.bind(address)
         listener.listen()
         thread = threading.Thread(target=answer)
         thread.start()
@@ -101,6 +104,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.parametrize("home", ["home", "a-long-name-" * 10], indirect=True)
 def test_a_keeper_gets_the_input_and_its_reply_is_printed(
     home: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:

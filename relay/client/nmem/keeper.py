@@ -24,7 +24,7 @@ from relay.client.nmem.removal import sweep
 from relay.client.nmem.summaries import summarise_next
 from relay.client.settings import FILE, Actor, find_settings
 from relay.clock import unix_now
-from relay.files import make_private, take_lock
+from relay.files import make_private, socket_address, take_lock
 from relay.hook import ANSWER_S, LOCK, SOCKET, words
 from relay.memory.nmem.capture import HookEvent
 
@@ -174,7 +174,8 @@ class _Keeper:
         before = os.umask(0o177)
         try:
             unnamed.unlink(missing_ok=True)
-            made.bind(os.fsencode(unnamed))
+            with socket_address(unnamed) as address:
+                made.bind(address)
             made.listen()
             self._socket, self._folder = _inode(unnamed), _inode(path.parent)
             # A killed keeper leaves its socket; this process holds the lock.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from relay.errors import Prefix, Refused, StoreFault, UserError, is_error
+from relay.files import socket_address
 from relay.server.control.folder import DryRunReply, Rows
 from relay.server.control.protocol import (
     MAX_BYTES,
@@ -47,7 +48,6 @@ from relay.server.control.protocol import (
     sizes_of,
     with_rows,
 )
-from relay.server.control.socket_file import address_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -165,7 +165,7 @@ class RemoteFolder:
         self,
     ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
         try:
-            with address_of(self._path) as address:
+            with socket_address(self._path) as address:
                 reader, writer = await asyncio.open_unix_connection(address, limit=MAX_LINE)
         except (FileNotFoundError, ConnectionRefusedError):
             raise UserError(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import stat
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from relay.errors import FolderBusy, UserError
+from relay.files import socket_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -45,7 +44,7 @@ def bound_socket(path: Path) -> socket.socket:
     # Before it listens: others can never connect.
     before = os.umask(0o177)
     try:
-        with address_of(path) as address:
+        with socket_address(path) as address:
             listening.bind(address)
     except BaseException:
         listening.close()
@@ -62,7 +61,10 @@ def _remove_stale(path: Path) -> None:
         return
     if not stat.S_ISSOCK(mode):
         raise UserError(f"{path} is not a socket; move it elsewhere")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, address_of(path) as address:
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe,
+        socket_address(path) as address,
+    ):
         probe.settimeout(1.0)
         try:
             probe.connect(address)
@@ -71,25 +73,3 @@ def _remove_stale(path: Path) -> None:
             return
         peer = _peer(probe)
     raise FolderBusy(str(path.parent), None if peer is None else peer[0])
-
-
-_MAX_ADDRESS: Final = 100
-"""Bytes; the limit is 107 on Linux and 103 on other systems."""
-
-
-@contextlib.contextmanager
-def address_of(path: Path) -> Iterator[str]:
-    """The path, or a short alias below /proc/self/fd when it is too long for a socket address."""
-    if len(os.fsencode(path)) <= _MAX_ADDRESS:
-        yield str(path)
-        return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        alias = f"/proc/self/fd/{folder}"
-        if not os.path.isdir(alias):
-            raise UserError(
-                f"{path} is too long for a socket address; use a folder with a shorter path"
-            )
-        yield f"{alias}/{path.name}"
-    finally:
-        os.close(folder)

@@ -23,6 +23,7 @@ from relay.client.nmem.keeper import keep
 from relay.client.settings import FILE
 from relay.clock import unix_now
 from relay.errors import UserError
+from relay.files import socket_address
 from relay.hook import LOCK, SOCKET, words
 from relay.memory.nmem.records import Observation, observation_draft
 from tests.cast import robot, rover
@@ -45,14 +46,16 @@ SOON = 4_000_000_000
 
 
 @pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp(prefix="rk"))  # short, as the path of a socket must be
+def home(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="rk"))
+    made = folder / getattr(request, "param", "home")
+    made.mkdir()
     monkeypatch.setenv("HOME", str(made))
     monkeypatch.setenv("ROOKERY_KEY", robot.nsec)
     monkeypatch.setenv("ROOKERY_RELAY", "ws://127.0.0.1:1")
     monkeypatch.delenv("NMEM_KEY", raising=False)
     yield made
-    shutil.rmtree(made)
+    shutil.rmtree(folder)
 
 
 @contextlib.asynccontextmanager
@@ -73,7 +76,8 @@ async def kept(
 
 
 async def asked(home: Path, *said: bytes) -> bytes:
-    reader, writer = await asyncio.open_unix_connection(home / SOCKET)
+    with socket_address(home / SOCKET) as address:
+        reader, writer = await asyncio.open_unix_connection(address)
     writer.write(b"\0".join(said))
     writer.write_eof()
     answer = await reader.read()
@@ -200,12 +204,14 @@ async def test_it_ends_when_client_toml_changes(home: Path) -> None:
         await asyncio.wait_for(task, ANSWER_S)
 
 
+@pytest.mark.parametrize("home", ["home", "a-long-name-" * 10], indirect=True)
 async def test_there_is_one_keeper_with_a_private_socket(home: Path) -> None:
     async with kept(home):
         await asyncio.wait_for(keep(home), ANSWER_S)
         assert stat.S_IMODE((home / SOCKET).stat().st_mode) == 0o600
         assert (home / SOCKET).with_name(LOCK).read_text() == f"{os.getpid()}\n"
         assert await asked(home, *words("Stop", SOON), PROMPT) == b"+"
+    assert not (home / SOCKET).exists()
 
 
 def locked(home: Path) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,16 @@ from relay.client.settings import (
     read_client_file,
 )
 from relay.errors import ConfigFaults, UserError
+from relay.files import socket_address
 from relay.memory.snowclaw.config import GroupConfig, RespondMode
 from relay.memory.snowclaw.context import HistoryStyle, TrimOrder
 from relay.memory.snowclaw.keys import KeyStyle
 from tests.cast import alice, bob, carol, dave, owner, robot
+from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from relay.nostr.keys import SecretKey
 
 
@@ -76,16 +81,14 @@ def test_the_defaults_are_the_relay_and_keys_of_serve(tmp_path: Path) -> None:
     assert found(tmp_path, Actor.AGENT).key.pubkey == robot.pubkey
 
 
-@pytest.mark.usefixtures("keys_of_serve")
-@pytest.mark.usefixtures("keys_of_serve")
-@pytest.mark.parametrize("settings", ["relay = 3", "relay = ["])
-def test_broken_settings_of_a_running_relay_are_no_fault_of_a_client(
-    tmp_path: Path, settings: str
-) -> None:
-    (tmp_path / "data" / "rookery.toml").write_text(settings)
+@contextmanager
+def running(folder: Path) -> Iterator[None]:
+    """A relay on a data folder that says its URL once."""
     with socket.socket(socket.AF_UNIX) as control, ThreadPoolExecutor(1) as relay:
-        control.bind(str(tmp_path / "data" / "control.sock"))
+        with socket_address(folder / "control.sock") as address:
+            control.bind(address)
         control.listen()
+        control.settimeout(ANSWER_S)
 
         def answer() -> None:
             with control.accept()[0] as asking:
@@ -94,7 +97,26 @@ def test_broken_settings_of_a_running_relay_are_no_fault_of_a_client(
                 asking.sendall(b'{"is":"page","sizes":[%d]}\n%s' % (len(row), row))
 
         relay.submit(answer)
+        yield
+
+
+@pytest.mark.usefixtures("keys_of_serve")
+@pytest.mark.parametrize("settings", ["relay = 3", "relay = ["])
+def test_broken_settings_of_a_running_relay_are_no_fault_of_a_client(
+    tmp_path: Path, settings: str
+) -> None:
+    (tmp_path / "data" / "rookery.toml").write_text(settings)
+    with running(tmp_path / "data"):
         assert found(tmp_path).relay == "ws://127.0.0.1:7777"
+
+
+def test_a_relay_is_found_in_a_data_folder_with_a_long_path(tmp_path: Path) -> None:
+    """Longer than the address of a socket may be."""
+    folder = tmp_path / ("a-long-name-" * 10)
+    write_key(folder / "keys/owner.nsec", owner)
+    (folder / "rookery.toml").write_text("")
+    with running(folder):
+        assert found(tmp_path, ROOKERY_DATA=str(folder)).relay == "ws://127.0.0.1:1"
 
 
 @pytest.mark.usefixtures("keys_of_serve")
