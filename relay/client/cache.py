@@ -243,6 +243,24 @@ def _deletion(targets: Sequence[Target]) -> Callable[[sqlite3.Connection], int]:
     return write
 
 
+def origin_of(path: Path) -> str | None:
+    """`copy_of` of the cache in a file; None: there is none, or it cannot be read."""
+    if not path.exists():
+        return None
+    try:
+        file = LocalFile(path, _SCHEMA, _VERSION, may_lag=True)
+    except (Damaged, OSError):
+        return None
+    try:
+        with file.transaction() as connection:
+            row = connection.execute("SELECT copy_of FROM about").fetchone()
+    except (Damaged, OSError):
+        return None
+    finally:
+        file.close()
+    return None if row is None else str(row[0])
+
+
 def newest_first(event: Event) -> tuple[int, str]:
     """Sort key of NIP-01: newest first, ties lowest id first."""
     return -event.created_at, event.id

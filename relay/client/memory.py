@@ -9,17 +9,18 @@ from a cache. Without one nothing is stored locally, and an unreachable relay is
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing, suppress
+import logging
+from contextlib import aclosing, closing, suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from relay.client.base import BaseClient
-from relay.client.cache import Cache, newest_first
+from relay.client.cache import Cache, newest_first, origin_of
 from relay.client.clocks import is_ahead
 from relay.client.errors import ClientError, NotARelay, QueryClosed, Unanswered, Unreachable
 from relay.client.information import can_search, limit_in, offers_memory
 from relay.client.responses import filters_of
-from relay.client.spool import Spool
+from relay.client.spool import Spool, SpoolDamaged
 from relay.client.withdrawn import withdrawn
 from relay.client.writer import Outcome, Writer, address_filter
 from relay.errors import Prefix
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
 
+_log: Final = logging.getLogger(__name__)
 _CONNECT_S: Final = 3.0
 """With a folder: how long `async with` waits for the relay before it continues offline."""
 _IDS_AT_ONCE: Final = 100
@@ -332,7 +334,8 @@ class MemoryClient(BaseClient):
     async def _open_files(self, folder: Path, opening: AsyncExitStack) -> None:
         whose = f"{_address_of(self._client.url)} {self.pubkey}"
         stem = f"{self.NAME}-{sha256(whose.encode()).hexdigest()[:16]}"
-        self._spool = await asyncio.to_thread(Spool, folder / f"{stem}.spool")
+        spool = folder / f"{stem}.spool"
+        self._spool = await asyncio.to_thread(Spool, spool)
         opening.callback(self._spool.close)
         self._cache = await asyncio.to_thread(Cache, folder / f"{stem}.cache", whose)
         opening.callback(self._cache.close)
@@ -340,6 +343,12 @@ class MemoryClient(BaseClient):
         deletions = await asyncio.to_thread(self._spool.deletions)
         targets = [target for deletion in deletions for target in targets_of(deletion)]
         await asyncio.to_thread(self._cache.delete, targets)
+        for what in await asyncio.to_thread(_waiting_beside, spool, self.NAME, self.pubkey):
+            _log.warning(
+                "%s, not for %s: if the relay has moved, let this program send what waits, stop"
+                " it, and rename that file to %s",
+                *(what, self._client.url, spool.name),
+            )
 
     async def _query(self, wanted: Sequence[Filter]) -> list[Event]:
         if self._client.login_refusal:
@@ -378,6 +387,29 @@ def _address_of(url: str) -> str:
     address = relay_address(url)
     assert address is not None  # the Client checked it
     return f"{address.host}:{address.port}{address.path}"
+
+
+def _waiting_beside(own: Path, system: str, pubkey: str) -> list[str]:
+    """How many writes of this key wait in other spools of the folder, and for which relay."""
+    found = []
+    for path in sorted(own.parent.glob(f"{system}-*.spool")):
+        if path == own:
+            continue
+        try:
+            with closing(Spool(path)) as spool:
+                number, first = len(spool), spool.waiting(1)
+        except (SpoolDamaged, OSError):
+            continue  # of somebody else, or to be reported by the program that uses it
+        if not first:
+            continue
+        # Without the cache beside it, only the author is known.
+        origin = origin_of(path.with_suffix(".cache")) or f"? {first[0].pubkey}"
+        address, _, key = origin.rpartition(" ")
+        if key == pubkey:
+            writes = "1 write waits" if number == 1 else f"{number:,} writes wait"
+            relay = "another relay" if address == "?" else f"the relay at {address}"
+            found.append(f"{writes} in {path} for {relay}")
+    return found
 
 
 def _update_cache(cache: Cache, wanted: Sequence[Filter], found: Sequence[Event]) -> None:

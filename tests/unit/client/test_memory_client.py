@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 NOW = 1_700_000_000
 KIND = 30078
 ALL = {"kinds": [KIND]}
+OLD, NEW = "ws://127.0.0.1:1", "ws://127.0.0.1:2"
+"""Of relays that do not answer."""
 
 
 class Notes(MemoryClient):
@@ -53,6 +55,14 @@ async def notes(
 async def online(fake: FakeRelay, folder: Path) -> AsyncIterator[Notes]:
     async with notes(fake, folder) as memory:
         await memory._client.wait_connected()
+        yield memory
+
+
+@asynccontextmanager
+async def at(url: str, folder: Path, signer: SecretKey = robot) -> AsyncIterator[Notes]:
+    """One run of a program whose settings name this URL."""
+    client = Client(url, signer, timeouts=TIMEOUTS, now=lambda: NOW, start_offline=True)
+    async with client, Notes(client, signer, folder=folder) as memory:
         yield memory
 
 
@@ -85,6 +95,10 @@ def unwritable(memory: MemoryClient) -> Iterator[None]:
 
 def number_of(folder: Path, pattern: str) -> int:
     return len(list(folder.glob(pattern)))
+
+
+def spools(folder: Path) -> set[Path]:
+    return set(folder.glob("*.spool"))
 
 
 def delete(folder: Path, pattern: str) -> None:
@@ -453,6 +467,55 @@ async def test_all_spellings_of_a_url_are_one_relay(fake: FakeRelay, tmp_path: P
             await memory.write(KIND, "a", version("one"))
     assert number_of(tmp_path, "*.spool") == 1
     await fake.start()
+
+
+async def test_writes_that_wait_for_another_address_are_named_and_sent_once_renamed(
+    fake: FakeRelay, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with at(OLD, tmp_path) as memory:
+        await memory.write(KIND, "a", version("one"))
+        await memory.write(KIND, "b", version("two"))
+    (old,) = spools(tmp_path)
+    assert caplog.messages == []
+    async with at(fake.url, tmp_path) as memory:
+        assert await memory.waiting() == 0
+    (said,) = caplog.messages
+    (new,) = spools(tmp_path) - {old}
+    address = OLD.removeprefix("ws://")
+    assert said.startswith(f"2 writes wait in {old} for the relay at {address}, not for {fake.url}")
+    assert said.endswith(f" rename that file to {new.name}")
+    old.rename(new)
+    async with at(fake.url, tmp_path):
+        await fake.until(lambda: len(fake.events) == 2)
+    assert len(caplog.messages) == 1
+
+
+async def test_of_an_address_whose_cache_was_deleted_the_writes_are_named_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with at(OLD, tmp_path) as memory:
+        await memory.write(KIND, "a", version("one"))
+    delete(tmp_path, "*.cache*")
+    async with at(NEW, tmp_path):
+        pass
+    (said,) = caplog.messages
+    assert said.startswith("1 write waits in ")
+    assert f" for another relay, not for {NEW}: " in said
+
+
+async def test_of_other_keys_of_what_was_refused_and_of_damaged_files_nothing_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with at(OLD, tmp_path, rover) as memory:
+        await memory.write(KIND, "a", version("one"))
+    async with at(OLD, tmp_path) as memory:
+        written = await memory.write(KIND, "a", version("one"))
+        assert memory._spool is not None
+        memory._spool.refuse(written.event.id, "blocked: no")
+    (tmp_path / "notes-damaged.spool").write_text("no database")
+    async with at(NEW, tmp_path):
+        pass
+    assert caplog.messages == []
 
 
 async def test_an_offline_version_is_newer_than_the_cached_one(
