@@ -41,7 +41,7 @@ from relay.nostr.nip98 import HttpRequest, authorization
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from relay.console.page import Found, Page
+    from relay.console.page import Page
     from relay.console.parts import ConsoleServices, OwnerView, Site
     from relay.console.sessions import Session
 
@@ -274,9 +274,9 @@ class Console:
                         self._owner_view if self._is_owner(who.pubkey) else None,
                         self._services.clock(),
                     )
-                    finding = Measured(page.find(ask))
+                    finding = Measured(_content(page, ask, ending))
                     try:
-                        found = await finding
+                        content = await finding
                     finally:
                         self._count(finding.work_s, known=known)
                     async with self._answering[known]:
@@ -284,7 +284,7 @@ class Console:
                         # lost since.
                         if self._services.state.visibility(who.viewer).covers(before):
                             began = perf_counter()
-                            response = self._found(request, page, who, ending, ask, found)
+                            response = self._found(request, page, who, ending, content)
                             self._count(perf_counter() - began, known=known)
                             # Other tasks run between two answers, even if many are ready.
                             await asyncio.sleep(0)
@@ -304,21 +304,14 @@ class Console:
         page: Page,
         who: _Who,
         ending: str,
-        ask: Ask,
-        found: Found,
+        content: Mapping[str, object] | str,
     ) -> web.Response:
-        query = dict(request.query)
-        if ending == ".csv":
-            assert found.table is not None
-            text = as_csv(found.table, query)
+        if isinstance(content, str):
             headers = {"Content-Disposition": f'attachment; filename="{page.name}.csv"'}
-            return self._response(text.encode(), "text/csv", headers=headers)
-        data = {**found.data, "people": found.people, "notes": ask.notes}
-        if found.table is not None:
-            data["table"] = table(found.table, query)
+            return self._response(content.encode(), "text/csv", headers=headers)
         if ending == ".json":
-            return self._response(orjson.dumps(data, option=orjson.OPT_NON_STR_KEYS))
-        return self._page(request, who, page.name, page.title, data, page=page)
+            return self._response(orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS))
+        return self._page(request, who, page.name, page.title, content, page=page)
 
     def _page(
         self,
@@ -594,6 +587,18 @@ class Console:
         await self._owner_view.save_policy(name, text, before, owner)
         _log.info("console: %s saved the policy file %s", owner, name, extra={"audit": True})
         return self._response(orjson.dumps({"ok": True}))
+
+
+async def _content(page: Page, ask: Ask, ending: str) -> Mapping[str, object] | str:
+    """The data of the page, or its table as CSV. Raises as `Page.find`."""
+    found = await page.find(ask)
+    if ending == ".csv":
+        assert found.table is not None
+        return await as_csv(found.table, ask.query)
+    data = {**found.data, "people": found.people, "notes": ask.notes}
+    if found.table is not None:
+        data["table"] = await table(found.table, ask.query)
+    return data
 
 
 def _fields(body: bytes) -> Mapping[str, str]:

@@ -101,8 +101,11 @@ class Ask:
         unreadable = 0
         most = _MAX_WEIGHT if self.is_known else _MAX_WEIGHT_UNKNOWN
         weight = 0
+        read = 0
         for raw in await self.services.stored.of(self.viewer, asked, most):
-            weight += parsing_weight(raw)
+            weighs = parsing_weight(raw)
+            weight += weighs
+            read += weighs
             if weight > _PIECE_WEIGHT:
                 await asyncio.sleep(0)
                 weight = 0
@@ -110,9 +113,15 @@ class Ask:
                 found.append(event_from_raw(raw))
             except (Invalid, UnicodeDecodeError, ValueError):
                 unreadable += 1
+        if read >= most:
+            self.note_once("not everything is shown: there is too much for one page")
         if unreadable:
             self.notes.append(f"{unreadable} stored rows cannot be read: see `rookery verify`")
         return found
+
+    def note_once(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
 
     async def events_or_none(self, *filters: Filter) -> list[Event]:
         """As `events`; none where a REQ would be closed."""

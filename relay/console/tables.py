@@ -1,17 +1,25 @@
-"""Tables of pages: sorted, searched, paged, and as CSV, in one place. Pure."""
+"""Tables of pages: sorted, searched, paged, and as CSV, in one place.
+
+Other tasks run between pieces of a long table.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+
+_T = TypeVar("_T")
 
 PAGE_ROWS: Final = 50
+_PIECE: Final = 200
+"""Rows that are made, searched or written without a pause: 1 to 2 ms."""
 _MAX_FIND: Final = 200
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", *"\uff1d\uff0b\uff0d\uff20")
 """Spreadsheets take a cell that begins so for a formula; some also the full-width signs."""
@@ -50,25 +58,40 @@ class Rows:
     rows: Sequence[Row]
     people: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Names that `find` also searches."""
+    fill: Callable[[Sequence[Row]], Awaitable[None]] | None = None
+    """Gives rows their values of the columns `filled`, which are None before. It is called with the
+    rows that are shown, or with all where one of these columns sorts them; `find` does not search
+    these columns."""
+    filled: frozenset[str] = frozenset()
 
 
-def table(whole: Rows, query: Mapping[str, str]) -> dict[str, object]:
+async def in_pieces(items: Iterable[_T]) -> AsyncIterator[_T]:
+    """The items, with a pause after each piece in which other tasks run."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % _PIECE == 0:
+            await asyncio.sleep(0)
+
+
+async def table(whole: Rows, query: Mapping[str, str]) -> dict[str, object]:
     """The page of the table that `sort` (`-` in front: descending), `find` and `page` ask for.
 
     Invalid values in the query are ignored.
     """
-    chosen = arranged(whole, query)
+    chosen = await arranged(whole, query)
     pages = max(1, -(-len(chosen) // PAGE_ROWS))
     wanted = query.get("page", "1")
     is_number = wanted.isascii() and wanted.isdecimal() and len(wanted) < 9
     page = min(max(1, int(wanted)), pages) if is_number else 1
     sort = query.get("sort", "")
+    rows = chosen[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]
+    await _fill(whole, rows)
     return {
         "columns": [
             {"key": each.key, "title": each.title, "holds": each.holds.value}
             for each in whole.columns
         ],
-        "rows": chosen[(page - 1) * PAGE_ROWS : page * PAGE_ROWS],
+        "rows": rows,
         "total": len(chosen),
         "page": page,
         "pages": pages,
@@ -77,13 +100,23 @@ def table(whole: Rows, query: Mapping[str, str]) -> dict[str, object]:
     }
 
 
-def arranged(whole: Rows, query: Mapping[str, str]) -> list[Row]:
+async def _fill(whole: Rows, rows: Sequence[Row]) -> None:
+    if whole.fill is not None:
+        await whole.fill(rows)
+
+
+async def arranged(whole: Rows, query: Mapping[str, str]) -> list[Row]:
     """All rows that `find` matches, in the order of `sort`."""
     find = query.get("find", "")[:_MAX_FIND].casefold()
-    chosen = [row for row in whole.rows if not find or find in _text(whole, row).casefold()]
+    chosen = [*whole.rows]
+    if find:
+        rows = in_pieces(whole.rows)
+        chosen = [row async for row in rows if find in _text(whole, row).casefold()]
     sort = query.get("sort", "")
     key = sort.removeprefix("-")
     if key in {column.key for column in whole.columns}:
+        if key in whole.filled:
+            await _fill(whole, chosen)
         # Empty cells stay at the end in both directions.
         given = [row for row in chosen if row.get(key) not in (None, "")]
         empty = [row for row in chosen if row.get(key) in (None, "")]
@@ -108,12 +141,14 @@ def _text(whole: Rows, row: Row) -> str:
     return "\n".join(parts)
 
 
-def as_csv(whole: Rows, query: Mapping[str, str]) -> str:
+async def as_csv(whole: Rows, query: Mapping[str, str]) -> str:
     """RFC 4180, every row that `find` matches. No cell is a formula."""
     file = io.StringIO()
     writer = csv.writer(file, quoting=csv.QUOTE_ALL)  # a list separator may be `;`
     writer.writerow([column.key for column in whole.columns])
-    for row in arranged(whole, query):
+    chosen = await arranged(whole, query)
+    await _fill(whole, chosen)
+    async for row in in_pieces(chosen):
         writer.writerow([_harmless(row.get(column.key)) for column in whole.columns])
     return file.getvalue()
 

@@ -219,7 +219,9 @@ def _scope(text: str) -> Scope:
 async def _edit_group(ask: Ask) -> Found:
     group_id = ask.query.get("id", "")
     lists = (kinds.GROUP_METADATA, kinds.GROUP_ADMINS)
-    found = await ask.events_or_none(of_relay(ask, *lists, group_id=group_id)) if group_id else []
+    found = (
+        await ask.events_or_none(of_relay(ask, *lists, group_ids=[group_id])) if group_id else []
+    )
     state = {event.kind: event for event in reversed(found)}
     metadata = state.get(kinds.GROUP_METADATA)
     if metadata is None:

@@ -236,7 +236,7 @@ async def _snowclaw(agent: _Agent, group: str) -> _Made:
         copy.apply(event)
     chat = Chat(Agent(agent.pubkey, owners=agent.owners), copy)
     of_group = await agent.events(
-        of_relay(agent.ask, kinds.GROUP_METADATA, kinds.GROUP_MEMBERS, group_id=group)
+        of_relay(agent.ask, kinds.GROUP_METADATA, kinds.GROUP_MEMBERS, group_ids=[group])
     )
     messages = await agent.events(
         Filter(kinds=frozenset(KINDS), tags=(("h", frozenset({group})),), limit=_ROWS)

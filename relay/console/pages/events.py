@@ -176,7 +176,7 @@ async def _removals(ask: Ask, event: Event) -> list[dict[str, object]]:
     group = event.tag("h")
     is_record = event.kind in kinds.GROUP_RECORDS and event.kind != kinds.CREATE_INVITE
     if group and ask.pubkey is not None and not is_record:
-        lists = await ask.events_or_none(of_relay(ask, kinds.GROUP_ADMINS, group_id=group))
+        lists = await ask.events_or_none(of_relay(ask, kinds.GROUP_ADMINS, group_ids=[group]))
         held = users_in(lists[0] if lists else None).get(ask.pubkey, [])
         if {"admin", "moderator"}.intersection(held):
             moderation = _signed("Delete for ever", kinds.DELETE_EVENT, [["h", group], ids])

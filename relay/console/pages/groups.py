@@ -5,12 +5,13 @@ Everything is read from events: 39000–39003 of the relay, 9009, 9021, and what
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from relay.console.ask import NotFoundError, shown
 from relay.console.page import Found, Page
-from relay.console.tables import Column, Holds, Rows
+from relay.console.tables import Column, Holds, Rows, in_pieces
 from relay.groups.actions import PIN_TAGS
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 NO_GROUP: Final = "There is no such group, or you may not see it."
 _FLAGS: Final = ("private", "hidden", "restricted", "closed")
-_LISTS: Final = (kinds.GROUP_METADATA, kinds.GROUP_ADMINS, kinds.GROUP_MEMBERS)
+_LISTS: Final = (kinds.GROUP_ADMINS, kinds.GROUP_MEMBERS)
 _SAID: Final = frozenset(
     {kinds.CHAT, kinds.THREAD_REPLY, kinds.THREAD, kinds.THREAD_COMMENT, kinds.COMMENT, kinds.NOTE}
 )
@@ -36,6 +37,8 @@ _MAX_TREE: Final = 500
 _MAX_DEPTH: Final = 8
 _MAX_GROUPS: Final = 5000
 _MAX_ID: Final = 256
+_COUNTED: Final = 25
+"""Groups whose lists are asked for together."""
 _MEMBERS: Final = (
     Column("pubkey", "Member", Holds.PERSON),
     Column("roles", "Roles", Holds.WORDS),
@@ -52,10 +55,10 @@ _COLUMNS: Final = (
 )
 
 
-def of_relay(ask: Ask, *wanted: int, group_id: str | None = None) -> Filter:
+def of_relay(ask: Ask, *wanted: int, group_ids: Iterable[str] | None = None) -> Filter:
     """State of groups signed by this relay; signed by others these kinds have no meaning
     (N29-60)."""
-    tags = () if group_id is None else (("d", frozenset({group_id})),)
+    tags = () if group_ids is None else (("d", frozenset(group_ids)),)
     return Filter(
         kinds=frozenset(wanted),
         authors=frozenset({ask.services.relay_pubkey}),
@@ -74,18 +77,21 @@ def _newest(events: Iterable[Event]) -> Mapping[str, Mapping[int, Event]]:
 
 def _group_row(group_id: str, state: Mapping[int, Event]) -> dict[str, object]:
     metadata = state[kinds.GROUP_METADATA]
-    members = state.get(kinds.GROUP_MEMBERS)
-    admins = state.get(kinds.GROUP_ADMINS)
     return {
         "id": group_id,
         "name": metadata.tag("name") or group_id,
         "about": metadata.tag("about") or "",
         "flags": [flag for flag in _FLAGS if metadata.has_tag(flag)],
-        "members": None if members is None else len(users_in(members)),
-        "admins": None if admins is None else len(users_in(admins)),
+        **_counts(state),
         "parent": metadata.tag("parent") or "",
         "changed_at": metadata.created_at,
     }
+
+
+def _counts(state: Mapping[int, Event]) -> dict[str, int | None]:
+    """None: the reader may not read the list."""
+    lists = {"members": state.get(kinds.GROUP_MEMBERS), "admins": state.get(kinds.GROUP_ADMINS)}
+    return {name: None if each is None else len(users_in(each)) for name, each in lists.items()}
 
 
 def users_in(event: Event | None) -> dict[str, list[str]]:
@@ -100,18 +106,25 @@ def users_in(event: Event | None) -> dict[str, list[str]]:
 
 
 async def listed_groups(ask: Ask) -> list[dict[str, object]]:
-    """The groups that the reader may see, by name."""
-    found = _newest(await ask.events_or_none(of_relay(ask, *_LISTS)))
-    rows = [
-        _group_row(group_id, state)
-        for group_id, state in found.items()
-        if kinds.GROUP_METADATA in state
-    ]
+    """The groups that the reader may see, by name; without the numbers of members and admins."""
+    events = await ask.events_or_none(of_relay(ask, kinds.GROUP_METADATA))
+    rows = [_group_row(event.d, {kinds.GROUP_METADATA: event}) async for event in in_pieces(events)]
     return sorted(rows, key=lambda row: (str(row["name"]).casefold(), str(row["id"])))
 
 
 async def _groups(ask: Ask) -> Found:
-    return Found({}, {}, Rows(_COLUMNS, await listed_groups(ask)))
+    async def count(rows: Sequence[dict[str, object]]) -> None:
+        """Of those rows only: the lists of all groups of a large relay are tens of megabytes."""
+        for first in range(0, len(rows), _COUNTED):
+            some = rows[first : first + _COUNTED]
+            wanted = of_relay(ask, *_LISTS, group_ids=[str(row["id"]) for row in some])
+            lists = _newest(await ask.events_or_none(wanted))
+            for row in some:
+                row |= _counts(lists.get(str(row["id"]), {}))
+            await asyncio.sleep(0)
+
+    rows = await listed_groups(ask)
+    return Found({}, {}, Rows(_COLUMNS, rows, fill=count, filled=frozenset({"members", "admins"})))
 
 
 async def _group(ask: Ask) -> Found:
@@ -119,7 +132,7 @@ async def _group(ask: Ask) -> Found:
     if not group_id or len(group_id) > _MAX_ID:
         raise NotFoundError(NO_GROUP)
     state = _newest(
-        await ask.events_or_none(of_relay(ask, *kinds.GROUP_STATE, group_id=group_id))
+        await ask.events_or_none(of_relay(ask, *kinds.GROUP_STATE, group_ids=[group_id]))
     ).get(group_id, {})
     metadata = state.get(kinds.GROUP_METADATA)
     if metadata is None:

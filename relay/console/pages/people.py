@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from relay.access.management import ListName
 from relay.access.membership import Members, claim_id, claims_of, invited_by
 from relay.console.ask import NotFoundError, shown
 from relay.console.page import Found, Page
 from relay.console.pages.groups import of_relay, tree_of, users_in
-from relay.console.tables import Column, Holds, Rows
+from relay.console.tables import Column, Holds, Rows, in_pieces
 from relay.errors import Invalid
 from relay.nostr import kinds
 from relay.nostr.event import object_in
@@ -42,7 +44,7 @@ async def _people(ask: Ask) -> Found:
             authors=frozenset({ask.services.relay_pubkey}),
         )
     )
-    groups, roles = _memberships(lists)
+    groups, roles = await _memberships(lists)
     since: dict[str, int] = {}
     for event in listed:
         for key in users_in(event):
@@ -80,7 +82,7 @@ async def _people(ask: Ask) -> Found:
             "since": since.get(key),
             "npub": people[key]["npub"],
         }
-        for key in people
+        async for key in in_pieces(people)
     ]
     data: dict[str, object] = {
         "owner": None if ask.owner_view is None else _for_owner(ask),
@@ -103,14 +105,17 @@ async def _own_invite(ask: Ask) -> str:
     return next((event.tag("claim") or "" for event in found), "")
 
 
-def _memberships(lists: Sequence[Event]) -> tuple[dict[str, set[str]], dict[str, list[str]]]:
+async def _memberships(
+    lists: Sequence[Event],
+) -> tuple[dict[str, set[str]], dict[str, list[str]]]:
     """pubkey → groups, and → roles in any of them."""
     groups: dict[str, set[str]] = defaultdict(set)
     roles: dict[str, list[str]] = defaultdict(list)
-    for event in lists:
-        for key, held in users_in(event).items():
-            groups[key].add(event.d)
-            roles[key] += [role for role in held if role not in roles[key]]
+    async for key, held, group in in_pieces(
+        (key, held, event.d) for event in lists for key, held in users_in(event).items()
+    ):
+        groups[key].add(group)
+        roles[key] += [role for role in held if role not in roles[key]]
     return groups, roles
 
 
@@ -144,8 +149,9 @@ async def _person(ask: Ask) -> Found:
         key = public_key(ask.query.get("key", ""))
     except Invalid:
         raise NotFoundError("This is no public key: give an npub or 64 hex.") from None
-    lists = await ask.events_or_none(of_relay(ask, kinds.GROUP_ADMINS, kinds.GROUP_MEMBERS))
-    groups, roles = _memberships(lists)
+    wanted = of_relay(ask, kinds.GROUP_ADMINS, kinds.GROUP_MEMBERS)
+    lists = await ask.events_or_none(replace(wanted, tags=(("p", frozenset({key})),)))
+    groups, roles = await _memberships(lists)
     profiles = await ask.events_or_none(
         Filter(kinds=frozenset({kinds.PROFILE}), authors=frozenset({key}), limit=1)
     )
