@@ -58,9 +58,10 @@ _SETTINGS: Final = (
 
 
 def _form(fields: Sequence[Mapping[str, object]], **parts: object) -> dict[str, object]:
-    """`fields`: `name`, `label`, `value`, and `choices`: [value, text], or none: a line. `hidden`:
-    name → value. `changes`: `name`, `before`, `after`. `event`: `kind`, `tags`, `content` and
-    `after`, the time of the version that it replaces. `calls`: `label`, `method`, `params`."""
+    """`fields`: `name`, `label`, `value`, and `choices`: [value, text], or none: a line;
+    `why_fixed`: why it cannot be changed, or empty. `hidden`: name → value. `changes`: `name`,
+    `before`, `after`. `event`: `kind`, `tags`, `content` and `after`, the time of the version that
+    it replaces. `calls`: `label`, `method`, `params`."""
     empty: dict[str, object] = {
         "hidden": {},
         "changes": [],
@@ -73,13 +74,20 @@ def _form(fields: Sequence[Mapping[str, object]], **parts: object) -> dict[str, 
 
 
 def _line(name: str, label: str, value: str, *, lines: bool = False) -> dict[str, object]:
-    return {"name": name, "label": label, "value": value, "choices": [], "lines": lines}
+    return {
+        "name": name,
+        "label": label,
+        "value": value,
+        "choices": [],
+        "lines": lines,
+        "why_fixed": "",
+    }
 
 
 def _choice(
     name: str, label: str, value: str, choices: Sequence[tuple[str, str]]
 ) -> dict[str, object]:
-    return {"name": name, "label": label, "value": value, "choices": choices}
+    return {"name": name, "label": label, "value": value, "choices": choices, "why_fixed": ""}
 
 
 # -- settings of agents ----------------------------------------------------------------------------
@@ -230,13 +238,21 @@ async def _edit_group(ask: Ask) -> Found:
         raise Refused(Prefix.RESTRICTED, "only admins of the group may edit it")
     now = {name: metadata.tag(name) or "" for name in _TEXTS}
     now |= {flag: "yes" if metadata.has_tag(flag) else "no" for flag in _FLAGS}
+    fixed = _fixed(ask, metadata, now)
     given = {name: _given(ask, name, value) for name, value in now.items()}
+    given |= {flag: now[flag] for flag in fixed}
     fields = [_line(name, name.capitalize(), given[name], lines=name == "about") for name in _TEXTS]
     fields += [
-        _choice(flag, text, given[flag], [("yes", "yes"), ("no", "no")])
+        {
+            **_choice(flag, text, given[flag], [(each, each) for each in ("yes", "no")]),
+            "why_fixed": fixed.get(flag, ("", ""))[1],
+        }
         for flag, text in _FLAGS.items()
     ]
     changed = {name: value for name, value in given.items() if value != now[name]}
+    if changed:
+        # The relay adds flags that its policies require to any edit.
+        changed |= {flag: value for flag, (value, _) in fixed.items() if value != now[flag]}
     texts = {name: value for name, value in changed.items() if name in _TEXTS}
     flags = {name: value == "yes" for name, value in changed.items() if name in _FLAGS}
     words = [f"--{name} {shell_word(value)}" for name, value in texts.items()]
@@ -257,6 +273,16 @@ async def _edit_group(ask: Ask) -> Found:
         is_asked="name" in ask.query,
     )
     return Found({"form": form, "id": group_id, "name": now["name"] or group_id})
+
+
+def _fixed(ask: Ask, metadata: Event, now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Flags that no edit of this group can choose: flag → value after an edit, and why."""
+    always = ask.services.state.policy.groups.always
+    required = "required by the policies of this relay, [groups] always"
+    fixed = dict.fromkeys(sorted(_FLAGS.keys() & always), ("yes", required))
+    if "hidden" not in fixed and (metadata.has_tag("parent") or metadata.has_tag("child")):
+        fixed["hidden"] = (now["hidden"], "the same for a group and its subgroups")
+    return fixed
 
 
 def _given(ask: Ask, name: str, otherwise: str) -> str:

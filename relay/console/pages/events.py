@@ -15,7 +15,7 @@ from relay.console.ask import NotFoundError, shown
 from relay.console.html import shell_word
 from relay.console.page import Found, Page
 from relay.console.pages.context import own_agents
-from relay.console.pages.groups import of_relay, users_in
+from relay.console.pages.groups import may_delete, of_relay, users_in
 from relay.console.readers import readers_text
 from relay.console.tables import Column, Holds, Rows
 from relay.errors import Invalid
@@ -173,12 +173,11 @@ async def _removals(ask: Ask, event: Event) -> list[dict[str, object]]:
         key = event.d.removeprefix(MEMORY).removeprefix("npub:")
         command = f"rookery memory forget {shell_word(key)}"
         found.append({**asking, "text": _ASKED, "command": command})
-    group = event.tag("h")
+    group = ask.services.state.policy.row_group(event)  # None: its `h` is only a label
     is_record = event.kind in kinds.GROUP_RECORDS and event.kind != kinds.CREATE_INVITE
     if group and ask.pubkey is not None and not is_record:
         lists = await ask.events_or_none(of_relay(ask, kinds.GROUP_ADMINS, group_ids=[group]))
-        held = users_in(lists[0] if lists else None).get(ask.pubkey, [])
-        if {"admin", "moderator"}.intersection(held):
+        if may_delete(ask.pubkey, event.pubkey, users_in(lists[0] if lists else None)):
             moderation = _signed("Delete for ever", kinds.DELETE_EVENT, [["h", group], ids])
             command = f"rookery forget {event.id} --group {shell_word(group)}"
             found.append({**moderation, "text": _GONE, "command": command})

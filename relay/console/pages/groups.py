@@ -105,6 +105,13 @@ def users_in(event: Event | None) -> dict[str, list[str]]:
     }
 
 
+def may_delete(me: str | None, author: str, roles: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a 9005 of the reader deletes what the author wrote in the group (N29-112); `roles`:
+    of its 39001."""
+    mine = roles.get(me or "", ())
+    return "admin" in mine or ("moderator" in mine and (author == me or not roles.get(author)))
+
+
 async def listed_groups(ask: Ask) -> list[dict[str, object]]:
     """The groups that the reader may see, by name; without the numbers of members and admins."""
     events = await ask.events_or_none(of_relay(ask, kinds.GROUP_METADATA))
@@ -166,10 +173,16 @@ async def _group(ask: Ask) -> Found:
             for tag in (state[kinds.GROUP_ROLES].tags if kinds.GROUP_ROLES in state else [])
             if len(tag) > 1 and tag[0] == "role"
         ],
-        "messages": [shown(event) for event in reversed(said)],
+        "messages": [
+            {**shown(event), "may_delete": may_delete(ask.pubkey, event.pubkey, admins)}
+            for event in reversed(said)
+        ],
         "pins": _pins(state.get(kinds.GROUP_PINS)),
         "requests": _requests(asked, members, moved),
-        "invites": _invites(invites),
+        "invites": [
+            {**each, "may_revoke": may_delete(ask.pubkey, str(each["by"]), admins)}
+            for each in _invites(invites)
+        ],
         "moderation": [{**shown(event), "what": _moderation(event)} for event in moderated],
         "may_moderate": may_moderate,
         "tree": tree_of(members, brought) if brought else [],

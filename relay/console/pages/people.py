@@ -144,6 +144,17 @@ def _for_owner(ask: Ask) -> dict[str, object]:
     }
 
 
+def _ban(ask: Ask, key: str) -> dict[str, bool]:
+    """For owners: whether the key is banned, and what they may do about it."""
+    if ask.owner_view is None:
+        return dict.fromkeys(("is_banned", "may_ban", "may_lift"), False)
+    actors, management = ask.services.state.actors, ask.services.state.management
+    is_banned = key in actors.banned
+    may_ban = not is_banned and key not in actors.owners | {actors.relay}
+    may_lift = is_banned and key in management.of(ListName.BANNED_KEYS)
+    return {"is_banned": is_banned, "may_ban": may_ban, "may_lift": may_lift}
+
+
 async def _person(ask: Ask) -> Found:
     try:
         key = public_key(ask.query.get("key", ""))
@@ -167,7 +178,7 @@ async def _person(ask: Ask) -> Found:
         "groups": sorted(groups.get(key, [])),
         "roles": roles.get(key, []),
         "wrote": [shown(event) for event in wrote],
-        "is_banned": ask.owner_view is not None and key in ask.services.state.actors.banned,
+        **_ban(ask, key),
         "is_me": key == ask.pubkey,
     }
     return Found(data, people)

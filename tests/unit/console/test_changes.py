@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from tests.cast import alice, bob, carol, owner, robot
+from tests.harness.folders import loaded
 from tests.unit.console.browsing import PUBLIC, site
-from tests.unit.server.test_app import NOW
+from tests.unit.server.test_app import NOW, OPEN
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from tests.unit.console.browsing import Browser
@@ -111,6 +115,87 @@ async def test_an_edit_of_a_group_keeps_what_it_does_not_name() -> None:
         listed = await shown(browser, "events", filter='{"kinds":[39000]}')
         event = await shown(browser, "event", id=listed["table"]["rows"][0]["id"])
         assert ["x-own", "1"] in event["tags"]
+
+
+async def test_a_flag_that_no_edit_can_change_is_no_choice() -> None:
+    """An edit without `private` had no effect here, and one with `hidden` was refused."""
+    policy = OPEN + '[groups]\nnew = []\nalways = ["private"]\n'
+    async with site(policy=policy) as here:
+        await here.make_group("tea", members=[alice])
+        await here.publish(owner.sign(9007, [["h", "pot"], ["parent", "tea"]], "", NOW))
+        browser = await here.browser_of(owner)
+        for group in ("tea", "pot"):
+            asked = {"id": group, "name": "Tea room", "private": "no", "hidden": "yes"}
+            form = (await shown(browser, "edit-group", **asked))["form"]
+            told = {each["name"]: each["why_fixed"] for each in form["fields"]}
+            assert [name for name, why in told.items() if why] == ["private", "hidden"]
+            page = await browser.text(f"/console/edit-group?{urlencode(asked)}")
+            assert "yes: required by the policies of this relay" in page
+            assert "no: the same for a group and its subgroups" in page
+            assert '<select name="private">' not in page
+            assert '<select name="closed">' in page
+            assert [each["name"] for each in form["changes"]] == ["name"]
+            await here.publish(signed_by(owner, form["event"], NOW + 1))
+
+
+async def test_a_flag_that_any_edit_adds_is_told_as_a_change(tmp_path: Path) -> None:
+    """The policies required it later than the group was made."""
+    required = f'[actors]\nowners = ["{owner.npub}"]\n[groups]\nalways = ["restricted"]\n'
+    async with site() as here:
+        await here.make_group("tea", members=[alice])
+        here.relay.state.enforce(await asyncio.to_thread(loaded, tmp_path, a=required))
+        browser = await here.browser_of(owner)
+        form = (await shown(browser, "edit-group", id="tea"))["form"]
+        assert form["changes"] == []
+        form = (await shown(browser, "edit-group", id="tea", name="Tea room"))["form"]
+        assert {"name": "restricted", "before": "no", "after": "yes"} in form["changes"]
+
+
+async def test_a_moderator_is_offered_to_delete_what_a_moderator_may() -> None:
+    async with site() as here:
+        await here.make_group("tea", members=[alice])
+        put = owner.sign(9000, [["h", "tea"], ["p", bob.pubkey, "moderator"]], "", NOW)
+        said = [who.sign(9, [["h", "tea"]], "a message", NOW) for who in (owner, alice, bob)]
+        invites = [
+            who.sign(9009, [["h", "tea"], ["code", f"code-of-{name}"]], "", NOW)
+            for name, who in (("owner", owner), ("bob", bob))
+        ]
+        await here.publish(put, *said, *invites)
+        browser = await here.browser_of(bob)
+        page = await shown(browser, "group", id="tea")
+        offered = {each["id"]: each["may_delete"] for each in page["messages"]}
+        offered |= {each["id"]: each["may_revoke"] for each in page["invites"]}
+        assert offered == {each.id: each.pubkey != owner.pubkey for each in (*said, *invites)}
+        text = await browser.text("/console/group?id=tea")
+        assert text.count(">Delete</button>") == 2
+        assert text.count(">Revoke</button>") == 1
+        removals = (await shown(browser, "event", id=said[0].id))["removals"]
+        assert removals == []
+        visit = await here.relay.visit()
+        for event_id, is_offered in offered.items():
+            deletion = bob.sign(9005, [["h", "tea"], ["e", event_id]], "", NOW)
+            accepted, _ = await visit.publishes(deletion)
+            assert accepted is is_offered
+
+
+async def test_owners_are_offered_only_bans_that_they_may_set_and_lift(tmp_path: Path) -> None:
+    by_file = f'[actors]\nowners = ["{owner.npub}"]\n[bans]\nfiles = ["banned.txt"]\n'
+    (tmp_path / "banned.txt").write_text(bob.npub)
+    async with site() as here:
+        here.relay.state.enforce(await asyncio.to_thread(loaded, tmp_path, a=by_file))
+        await here.call("banpubkey", carol.pubkey)
+        browser = await here.browser_of(owner)
+        buttons = {}
+        for key in (alice.pubkey, bob.pubkey, carol.pubkey, owner.pubkey):
+            text = await browser.text(f"/console/person?key={key}")
+            buttons[key] = ("Ban from the relay" in text, "Lift the ban" in text)
+        assert buttons == {
+            alice.pubkey: (True, False),
+            bob.pubkey: (False, False),
+            carol.pubkey: (False, True),
+            owner.pubkey: (False, False),
+        }
+        assert "Banned by a policy file" in await browser.text(f"/console/person?key={bob.pubkey}")
 
 
 async def test_a_form_that_was_made_before_another_change_does_not_undo_that() -> None:
