@@ -264,19 +264,22 @@ class Transcripts(TranscriptsReader):
         done = Delivered()
         if self.is_online:  # else they are queued, and looked at before they are sent
             try:
-                left = self._not_forgotten(async_iter(drafts), done, copied)
-                drafts = [line async for line in left]
+                kept = self._not_forgotten(async_iter(drafts), done, copied)
+                drafts = [line async for line in kept]
             except ClientError:
                 done = Delivered()
         forgotten = done.forgotten
+        left: Iterator[Event] = (self._outgoing(self.signed(draft)) for draft in drafts)
         if len(drafts) > _WINDOW and self.is_online:
             events = await asyncio.to_thread(lambda: [self.signed(draft) for draft in drafts])
-            with suppress(Unanswered):  # fall back to sending each event through the spool
+            try:
                 await self._send(events, done)
-                return _raise_author_refusal(done)
-            done = Delivered(forgotten=forgotten)
-        for at in range(0, len(drafts), _WINDOW):
-            few = [self._outgoing(self.signed(draft)) for draft in drafts[at : at + _WINDOW]]
+            except Unanswered:  # each event is sent through the spool
+                done = Delivered(forgotten=forgotten)
+            else:
+                _raise_author_refusal(done)
+                left = iter(_refused_for_now(done))
+        while few := take(left, _WINDOW):
             answers = await asyncio.gather(*map(self._writer.send, few), return_exceptions=True)
             for answer in answers:
                 match answer:
@@ -589,6 +592,15 @@ def _source_data(draft: Draft) -> str:
 
 def _eol(draft: Draft) -> Eol:
     return Eol(next((tag[1] for tag in draft.tags if tag[0] == "eol"), Eol.LF))
+
+
+def _refused_for_now(done: Delivered) -> list[Event]:
+    """Takes the temporary refusals out of `done`; their events."""
+    refused, done.refused = done.refused, []
+    for refusal in refused:
+        if refusal.prefix not in TEMPORARY:
+            done.refused.append(refusal)
+    return [refusal.event for refusal in refused if refusal.prefix in TEMPORARY]
 
 
 def _raise_author_refusal(done: Delivered) -> Delivered:

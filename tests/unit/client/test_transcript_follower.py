@@ -293,6 +293,24 @@ async def test_a_long_existing_part_is_sent_in_bulk(fake: FakeRelay, path: Path)
     assert [step.sent.stored for step in steps if step.sent is not None] == [200]
 
 
+async def test_lines_that_a_relay_cannot_store_for_now_are_sent_later(
+    fake: FakeRelay, path: Path, tmp_path: Path
+) -> None:
+    steps: list[Step] = []
+    lines = [line(message=str(number)) for number in range(40)]
+    write(path, *lines)
+    fake.on["EVENT"] = refusing("error: could not be stored")
+    async with follower(fake, path, steps, tmp_path / "data") as following:
+        await following.poll()
+    sent = [step.sent for step in steps if step.sent is not None]
+    assert [(each.queued, each.refused) for each in sent] == [(80, [])]
+    fake.on["EVENT"] = fake.take
+    async with follower(fake, path, steps, tmp_path / "data") as following:
+        await following.poll()
+        await fake.until(lambda: len(ids(fake)) == 80)
+    assert ids(fake) == {event.id for event in told(b"".join(lines))}
+
+
 async def test_new_files_of_a_folder_are_followed(fake: FakeRelay, path: Path) -> None:
     steps: list[Step] = []
     folder = path.parent
