@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,9 +12,13 @@ from relay.access.quotas import Per
 from relay.cli.policy.worlds import candidate_in, supposed_world
 from relay.groups.group import Groups
 from relay.lifecycle.rows import Keep
+from relay.nostr import kinds
 from relay.nostr.event import signed
+from relay.nostr.nip13 import difficulty
 from relay.write.candidate import Sender
 from relay.write.world import facts_of
+from tests.cast import owner, person
+from tests.harness.relay_in_process import Home, policy_of, store_of
 from tests.unit.policies import readme
 
 if TYPE_CHECKING:
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 
     Limits = Callable[[str, str, str], dict[str, UsageLimit]]
 
+mallory = person("mallory")
 RECIPES = {recipe.title: recipe for recipe in readme.recipes()}
 
 
@@ -64,6 +70,20 @@ def test_strangers_of_a_community_have_a_pace_and_a_quota(limits_of: Limits) -> 
     assert quota is not None
     assert (quota.per, quota.bytes, quota.events) == (Per.ADDRESS, 5_000_000, None)
     assert limits_of("A public community", "open", "owner") == {}
+
+
+async def test_a_key_that_asks_to_join_a_community_is_known_when_an_admin_says_so() -> None:
+    recipe = RECIPES["A public community"].policy.replace("pow    = 20", "pow    = 4")
+    async with store_of("sqlite") as store, Home(store, policy_of("open", recipe)) as here:
+        await here.do(owner, kinds.CREATE_GROUP, h="lobby")
+        requests = (here.made(mallory, kinds.JOIN_REQUEST, h="lobby") for _ in count())
+        worked = next(each for each in requests if difficulty(each.id) >= 4)
+        assert await here.take(worked) == [(False, "restricted: pending review")]
+        notes = (here.made(mallory, 1) for _ in count())
+        note = next(each for each in notes if not difficulty(each.id))
+        assert await here.take(note) == [(False, "pow: difficulty 0 is less than 4")]
+        await here.do(owner, kinds.PUT_USER, ["p", mallory.pubkey], h="lobby")
+        await here.do(mallory, 1)
 
 
 def test_each_has_the_pace_of_one_rule(limits_of: Limits) -> None:
