@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from policies import PolicySet
     from relay.access.quotas import UsageLimit
+    from relay.facts import Facts
+    from relay.nostr.event import Event
+    from tests.unit.policies.readme import Recipe
 
     Limits = Callable[[str, str, str], dict[str, UsageLimit]]
 
@@ -39,14 +43,18 @@ def limits_of(tmp_path: Path) -> Limits:
 
     def limits(recipe: str, preset: str, by: str) -> dict[str, UsageLimit]:
         policy = RECIPES[recipe].laid_over(preset, tmp_path)
-        cast = Cast(policy.actors)
-        event = signed(cast.key(by), NOW, 9, [["h", "tea"]], "", lambda _: "0" * 128)
-        candidate = candidate_in(event, policy, Sender())
-        world = supposed_world(event, None, policy, cast.actors, Groups(), frozenset(), NOW)
-        facts = facts_of(candidate, world)
+        event, facts = sent(policy, by, 9, ["h", "tea"])
         return {limit.rule: limit for limit in policy.usage_limits(event, facts)}
 
     return limits
+
+
+def sent(policy: PolicySet, by: str, kind: int, *tags: list[str]) -> tuple[Event, Facts]:
+    """An event of somebody on a relay that stores nothing yet."""
+    cast = Cast(policy.actors)
+    event = signed(cast.key(by), NOW, kind, list(tags), "", lambda _: "0" * 128)
+    world = supposed_world(event, None, policy, cast.actors, Groups(), frozenset(), NOW)
+    return event, facts_of(candidate_in(event, policy, Sender()), world)
 
 
 def test_agents_have_thirty_a_minute_and_people_any_number(limits_of: Limits) -> None:
@@ -97,6 +105,31 @@ def test_a_group_and_a_connection_have_caps(limits_of: Limits) -> None:
     assert quota is not None
     assert rate is not None
     assert (quota.per, rate.per) == (Per.GROUP, Per.CONNECTION)
+
+
+def test_who_joined_by_asking_fills_no_disk(limits_of: Limits) -> None:
+    (limit,) = limits_of("A relay that anyone may join", "group", "alice").values()
+    assert limit.quota is not None
+    assert (limit.quota.per, limit.quota.bytes) == (Per.ADDRESS, 50_000_000)
+    assert limits_of("A relay that anyone may join", "group", "agent") == {}
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_what_strangers_may_store_with_the_preset_group_has_a_limit_per_address(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    policy = recipe.laid_over("group", tmp_path)
+    rule = next(each for each in policy.write_rules if each.place.name == "known people write")
+    excepted = [span for each in rule.excepts if each.kinds for span in each.kinds.ranges]
+    unlimited = []
+    for kind in {1, *(kind for low, high in excepted for kind in range(low, high + 1))}:
+        event, facts = sent(policy, "stranger", kind)
+        if kinds.is_ephemeral(kind) or policy.refusal(event, facts) is not None:
+            continue
+        limits = [limit.quota or limit.rate for limit in policy.usage_limits(event, facts)]
+        if not any(limit.per is Per.ADDRESS for limit in limits if limit is not None):
+            unlimited.append(kind)
+    assert unlimited == []
 
 
 def causes_of(recipe: str, preset: str, folder: Path) -> list[tuple[str, str]]:
