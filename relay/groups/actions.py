@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypedDict
 from uuid import UUID
 
 import msgspec
+import orjson
 
 from relay.errors import Invalid
 from relay.nostr import kinds
@@ -36,9 +37,9 @@ MAX_ROLE_CHARS: Final = 64
 MIN_CODE_CHARS: Final = 8
 MAX_CODE_CHARS: Final = 256
 MAX_PINS: Final = 64
-MAX_STATE_CHARS: Final = 65_536
-"""Of the description or pins in an action, plus 4 for each value: the relay repeats all of it in
-each 39000 and 39005."""
+MAX_STATE_BYTES: Final = 65_536
+"""Of the description or pins in an action, as JSON: the relay repeats all of it in each 39000 and
+39005."""
 MAX_COPIED_TAGS: Final = 64
 """Tags of a 9002 unknown to NIP-29 that 39000 repeats (N29-49)."""
 
@@ -383,7 +384,7 @@ def _update_pins(event: Event, group_id: str, fault: Fault) -> UpdatePins:
             pins.setdefault((tag[0], tag[1] if len(tag) > 1 else ""), tuple(tag))
     if len(pins) > MAX_PINS:
         fault(f"e, a: {len(pins)} pins, at most {MAX_PINS} allowed")
-    _check_size("e, a", pins.values(), fault)
+    _check_size("e, a", [*pins.values()], fault)
     return UpdatePins(**_header(event, group_id), pins=tuple(pins.values()))
 
 
@@ -524,10 +525,15 @@ def _description(event: Event, fault: Fault) -> Description:
     )
 
 
-def _check_size(name: str, tags: Iterable[Sequence[str]], fault: Fault) -> None:
-    size = sum([4 * len(tag) + sum(map(len, tag)) for tag in tags])
-    if size > MAX_STATE_CHARS:
-        fault(f"{name}: {size} characters, at most {MAX_STATE_CHARS} allowed")
+def _check_size(name: str, tags: Sequence[Sequence[str]], fault: Fault) -> None:
+    size = size_of_tags(tags)
+    if size > MAX_STATE_BYTES:
+        fault(f"{name}: {size} bytes, at most {MAX_STATE_BYTES} allowed")
+
+
+def size_of_tags(tags: Sequence[Sequence[str]]) -> int:
+    """Bytes as JSON."""
+    return len(orjson.dumps(tags))
 
 
 def _group_ids(event: Event, name: str, fault: Fault) -> Sequence[str]:

@@ -35,6 +35,11 @@ ERASURE_DAYS: Final = 90
 _REFERRING: Final = frozenset("eEaA")
 
 
+TAG_BYTES: Final = 80
+"""What a tag of a row that is read counts for more than its bytes: each takes several objects, and
+rows of the index."""
+
+
 class Keep(Enum):
     """How versions of one (pubkey, kind, d) compete."""
 
@@ -384,7 +389,8 @@ class Lookups:
     """The names that a found record refers to: they are looked up too, step by step."""
     most: int | None = None
     """Limit in bytes of the rows of `ids` and `slots`; above it a store raises TooMuchToRead. A
-    store may count the rows of `id_prefixes` too, and 80 more for each tag. None: no limit."""
+    store may count the rows of `id_prefixes` too, and TAG_BYTES more for each tag. None: no
+    limit."""
     own_slots: frozenset[Slot] = frozenset()
     """Rows by slot that are to be deleted, into `Found.slots`."""
     most_own: int | None = None
@@ -452,6 +458,13 @@ class Found:
     referrers: dict[Reference, set[str]] = field(default_factory=dict)
     """Each reference that was looked up → ids of rows with it; those not removed since are in
     `rows`."""
+
+    def sizes(self) -> dict[str | Slot, int]:
+        """Of `rows` and `slots`: their bytes, and TAG_BYTES for each tag."""
+        rows: list[tuple[str | Slot, Stored]] = [*self.rows.items(), *self.slots.items()]
+        return {
+            key: len(row.event.raw) + TAG_BYTES * row.event.raw.count(b"[") for key, row in rows
+        }
 
     def rows_named(self, named: RecordName) -> list[Stored]:
         return [self.rows[id_] for id_ in self.named.get(named, ()) if id_ in self.rows]

@@ -9,6 +9,7 @@ codes are counted here, and stay counted when the commit fails.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -49,12 +50,12 @@ from relay.write.vanishing import remove_author
 from relay.write.world import Removed, World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from relay.access.quotas import InviteGuesses, MinuteCounter, TokenBuckets
     from relay.errors import Result
     from relay.groups.group import Group
-    from relay.lifecycle.rows import Found, Lookups, Tombstone
+    from relay.lifecycle.rows import Found, Lookups, Slot, Tombstone
     from relay.nostr.keys import SecretKey
     from relay.state import RelayState
     from relay.write.candidate import Sender
@@ -62,8 +63,8 @@ if TYPE_CHECKING:
     from relay.write.judge import Judgement
 
 _MOST_READ: Final = 2 << 20
-"""Bytes of stored rows, and 80 for each tag, that a batch of several items may read. Parsed they
-can take twenty times as much, and each event may name 16 of up to 500 kB."""
+"""Bytes of stored rows, and TAG_BYTES for each tag, that a batch of several items may read. Parsed
+they can take twenty times as much, and each event may name 16 of up to 500 kB."""
 _MOST_REPLACED: Final = 20_000
 """Tags of the versions that a batch of several items may replace: each is a row of the index, 5 us.
 Without those of the relay's own lists, which are replaced once for all changes of a batch."""
@@ -108,6 +109,8 @@ class Batch:
         """Whether a row turned out to belong to a group."""
         self.is_piece = False
         """Its only item has to come again: it was neither stored nor refused."""
+        self._sizes: Mapping[str | Slot, int] = {}
+        """What it read by id and slot, if that is more than half of `_MOST_READ`."""
         self.restated = 0
         """Bytes of the records of groups that keys had moderated which vanished."""
         self._items = items
@@ -161,14 +164,8 @@ class Batch:
         candidates, pieces = self._candidates, self._pieces
         if pieces is not None and not pieces.is_last:  # its own group is for the last pass
             candidates = [msgspec.structs.replace(each, named=None) for each in candidates]
-        wanted = lookups_for(
-            candidates,
-            [item for item in self._items if not isinstance(item, WriteEvent)],
-            groups=self.groups,
-            actors=self._actors,
-            policy=self._policy,
-            relay=self._relay_key.pubkey,
-        )
+        commands = [item for item in self._items if not isinstance(item, WriteEvent)]
+        wanted = self._lookups_for(candidates, commands)
         if pieces is not None:
             return pieces.lookups(wanted, candidates[0], self.groups)
         if len(self._items) == 1:
@@ -180,12 +177,37 @@ class Batch:
             return wanted
         return replace(wanted, most=_MOST_READ)
 
+    @property
+    def _lookups_for(self) -> Callable[..., Lookups]:
+        return partial(
+            lookups_for,
+            groups=self.groups,
+            actors=self._actors,
+            policy=self._policy,
+            relay=self._relay_key.pubkey,
+        )
+
+    def large_readers(self) -> Iterator[WriteEvent]:
+        """The events that read more than a quarter of what several may read. Empty if all together
+        read less than half of that."""
+        if not self._sizes:
+            return
+        events = (item for item in self._items if isinstance(item, WriteEvent))
+        for item, candidate in zip(events, self._candidates, strict=True):
+            wanted = self._lookups_for([candidate], ())
+            keys: frozenset[str | Slot] = wanted.ids | wanted.slots
+            if sum([self._sizes.get(key, 0) for key in keys]) > _MOST_READ // 4:
+                yield item
+
     def decide(self, found: Found) -> WritePlan:
         """Judge every item and set its result. The callback of the store's transaction.
 
         Raises TooMuchToRead."""
         self.began_at = perf_counter()
         self._broken = set[Series]()
+        sizes = found.sizes()
+        if sum(sizes.values()) > _MOST_READ // 2:
+            self._sizes = sizes
         if len(self._items) > 1:
             self._check_tags(found.slots.values())
         for stone in self._vanishing:

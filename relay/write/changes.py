@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from relay.groups.actions import size_of_tags
 from relay.groups.membership import groups_without_rows
 from relay.groups.notices import LISTS, NOTICES, is_listed_apart, notices_for
 from relay.lifecycle.deletion import add_tombstone
@@ -31,7 +32,7 @@ _LARGE_GROUP: Final = 50
 """Members. Its lists are signed once for all changes of a batch: one takes up to 15 ms and 700 kB,
 and so many changes would keep all other events waiting for seconds."""
 _LARGE_STATE: Final = 8192
-"""Characters of what it is and pins, 4 more for each value: that is signed once then, too."""
+"""Bytes of what it is and pins: that is signed once then, too."""
 
 
 class Changes:
@@ -141,10 +142,8 @@ class Changes:
 
 
 def _is_large(group: Group) -> bool:
-    tags = (*group.metadata, *group.pins)
     return (
         len(group.members) > _LARGE_GROUP
         or len(group.supported_kinds or ()) > _LARGE_STATE // 8
-        or any(len(tag) > _LARGE_STATE // 4 for tag in tags)
-        or sum([4 * len(tag) + sum(map(len, tag)) for tag in tags]) > _LARGE_STATE
+        or size_of_tags((*group.metadata, *group.pins)) > _LARGE_STATE
     )

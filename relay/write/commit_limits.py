@@ -3,6 +3,7 @@ transaction; a deletion that reads too much alone goes in pieces."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from relay.nostr import kinds
@@ -12,7 +13,7 @@ from relay.write.costs import CHANGES_GROUP, MAX_BATCH
 from relay.write.pieces import pieces_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from relay.write.commands import LaneItem
 
@@ -67,6 +68,11 @@ class ClientLimits:
     def take(self, client: object) -> Limit:
         """Its limit, until it is set again."""
         return self._limits.pop(client, None) or Limit(MAX_BATCH)
+
+    def note(self, large_readers: Iterable[LaneItem]) -> None:
+        """Their clients are served apart from now on."""
+        for client, number in Counter(map(client_or_type, large_readers)).items():
+            self.set(client, Limit(number))
 
     def set(self, client: object, limit: Limit) -> None:
         """It was served."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, assert_never
 
-from relay.groups.actions import previous_in
+from relay.groups.actions import previous_in, size_of_tags
 from relay.groups.notices import MAX_MEMBER_NOTICES, is_listed_apart
 from relay.groups.timeline import MAX_PREVIOUS
 from relay.nostr import kinds
@@ -47,10 +47,15 @@ _CODES_PER_COST: Final = 500
 """Of such a group: a request to join is compared with each, and each use copies them."""
 _LISTED_PER_COST: Final = 10
 """Of a group whose lists are signed with the event: 10 us each."""
+_ROLES_PER_COST: Final = 64
+"""Of its members: 39001 repeats up to 64 characters of each."""
 _SENT_PER_COST: Final = 4000
 """Of members in such lists, as often as a list is delivered: 70 bytes each."""
 _CHANGE_COST: Final = 4
 """What the relay signs for a group that changes: 39000 to 39005."""
+_DESCRIBES: Final = frozenset({kinds.CREATE_GROUP, kinds.EDIT_METADATA})
+_CHILD_SIZE: Final = 72
+"""Bytes of a tag in a 39000 that names a subgroup."""
 _CHANGED_PER_COST: Final = 2
 """Members that an event changes: rows of the group's tables and of notices, 60 us each."""
 _PREVIOUS_PER_COST: Final = 2
@@ -114,6 +119,8 @@ def _cost_of_event(
     if changes_group:
         told = min(len(event.tags), MAX_MEMBER_NOTICES)
         cost += _CHANGE_COST + told + (len(event.tags) - told) // _CHANGED_PER_COST
+        # Each is written, and the version before it overwritten.
+        cost += 2 * _size_described(event, group, groups) // _WEIGHT_PER_COST
     if cost > _MAX_SHARED:
         cost = max(cost, _ALONE)
     if filters:
@@ -131,13 +138,33 @@ def _cost_of_event(
     return cost
 
 
+def _size_described(event: Event, group: Group | None, groups: Groups) -> int:
+    """Bytes of the 39000s that are signed again: of the group, and of those above and below it
+    that it comes to or leaves."""
+    found: list[Group | None]
+    if event.kind == kinds.DELETE_GROUP and group is not None:
+        found = [groups.get(group.parent), *map(groups.get, group.children)]
+    elif event.kind in _DESCRIBES:
+        found = [group, groups.get(event.tag("parent"))]
+        if group is not None:
+            found.append(groups.get(group.parent))
+    else:
+        return 0
+    return sum(
+        size_of_tags(each.metadata) + _CHILD_SIZE * len(each.children)
+        for each in found
+        if each is not None
+    )
+
+
 def _cost_of_list(group: Group, number_for: Callable[[Event], int], relay: str) -> int:
-    """Of its 39002, which is signed with the event, and delivered."""
+    """Of its 39001 and 39002, which are signed with the event, and delivered."""
     tags = [["d", group.id]]
     filters = number_for(Event("", relay, 0, kinds.GROUP_MEMBERS, tags, "", "", b""))
     members = len(group.members)
     return (
         members // _LISTED_PER_COST
+        + sum(map(len, group.members.values())) // _ROLES_PER_COST
         + filters // _FILTERS_PER_COST
         + filters * members // _SENT_PER_COST
     )

@@ -418,24 +418,24 @@ class Ingest:
         return self._batch.lookups
 
     async def _commit(self, batch: Sequence[LaneItem]) -> None:
-        """First all clients that can be committed together, in more than one part if they read too
-        much; then some changes of one client that is known to read much. What is left waits for its
-        turn again."""
-        together, alone = self._limits.apart(await self._with_room(self._paced(batch)))
-        parts = [together] if together else []
-        while parts:
-            part = parts.pop()
+        """First all clients that can be committed together, or as many as do not read too much;
+        then some changes of one client that is known to read much. What is left waits for its turn
+        again."""
+        part, alone = self._limits.apart(await self._with_room(self._paced(batch)))
+        while part:
             tried = part[: number_together(part)]
             answered = await self._committed(tried)
             if answered is not None:
                 self._put_back(part, answered)
-            elif len(clients := [*dict.fromkeys(map(client_or_type, part))]) > 1:
-                first = set(clients[: len(clients) // 2])
-                parts.append([item for item in part if client_or_type(item) not in first])
-                parts.append([item for item in part if client_or_type(item) in first])
-            else:
+                break
+            clients = [*dict.fromkeys(map(client_or_type, part))]
+            if len(clients) == 1:
                 self._limits.set(clients[0], Limit(max(len(tried) // 2, 1)))
                 alone[clients[0]] = part
+                break
+            first = set(clients[: len(clients) // 2])
+            self._lane.put_back([item for item in part if client_or_type(item) not in first])
+            part = [item for item in part if client_or_type(item) in first]
         if alone:
             own = alone.pop(self._limits.next_of(alone))
             for others in alone.values():
@@ -529,6 +529,7 @@ class Ingest:
                 if not await self._limited([item]):
                     return place
         else:
+            self._limits.note(committed.large_readers())
             if not committed.is_piece:
                 self._answer(batch, None)
             await self._delivery.run()

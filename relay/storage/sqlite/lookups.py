@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from relay.access.quotas import Size
 from relay.errors import TooMuchToRead
-from relay.lifecycle.rows import MOST_WITH_PREFIX, Found, Tombstone, narrowed, outline
+from relay.lifecycle.rows import MOST_WITH_PREFIX, TAG_BYTES, Found, Tombstone, narrowed, outline
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.storage.hashes import id_key
 from relay.storage.rows import (
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from relay.storage.sqlite.sql.conditions import Value
     from relay.storage.sqlite.sql.sweep import SweepQueries
     from relay.storage.sqlite.tag_buffer import TagBuffer
-
-_TAG_BYTES: Final = 80
-"""What a tag counts for more than its bytes: each takes several objects, and rows of the index."""
 
 
 class _BytesLeft:
@@ -100,7 +97,7 @@ class Finder:
         """`stored_keys`: the stored ones of the `vanishing_keys`. `head`: seq of the newest row.
         Raises TooMuchToRead."""
         lookups = narrowed(lookups, stored_keys, self._groups_with(stored_keys))
-        found, left = Found(head, stored_keys=stored_keys), _BytesLeft(lookups.most, _TAG_BYTES)
+        found, left = Found(head, stored_keys=stored_keys), _BytesLeft(lookups.most, TAG_BYTES)
         if lookups.own_rows or lookups.own_slots:  # first: they may be too many
             own_left = _BytesLeft(lookups.most_own)
             self._find_own_rows(lookups, found, own_left)

@@ -435,6 +435,43 @@ async def test_events_that_read_much_from_many_connections_of_one_address_are_se
         assert [await letter.answer for letter in letters] == [STORED] * 100
 
 
+async def test_others_go_on_while_many_addresses_send_what_reads_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each read just under the limit: one turn of the lane split into 60 commits, again and again,
+    and everybody waited for all of them."""
+    async with store_of("sqlite") as store, Home(store, policy_of("open")) as home:
+        notes = [home.made(alice, 1, content=f"{number}" + "x" * 9000) for number in range(180)]
+        assert await home.take(*notes) == [STORED] * 180
+        monkeypatch.setattr("relay.write.batch._MOST_READ", 30_000)
+        tries = 0
+        stored = home.ingest._stored
+
+        async def noted(items: Sequence[Any]) -> Any:
+            nonlocal tries
+            tries += 1
+            return await stored(items)
+
+        monkeypatch.setattr(home.ingest, "_stored", noted)
+        letters = []
+        for number in range(5):
+            for place in range(60):
+                named = [["e", note.id] for note in notes[3 * place : 3 * place + 3]]
+                reaction = home.made(bob, 7, *named, at=home.now + number, content=f"{place}")
+                letter = home.post(reaction, connection=place + 2)
+                letter.counted_as = f"192.0.2.{place}"
+                letters.append(letter)
+        waited = []
+        for number in range(100):
+            before = tries
+            letter = home.post(home.made(carol, 1, content=f"{number}"), connection=1)
+            assert await letter.answer == STORED
+            waited.append(tries - before)
+        assert [await letter.answer for letter in letters] == [STORED] * 300
+        assert max(waited) < 40, "all of them fail together, and halves of them"
+        assert max(waited[-20:]) <= 3, "each of them is known by now"
+
+
 async def test_a_batch_reads_large_rows_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """10 reactions that named 160 rows of 440 kB took 1.3 GB and 2.4 s, 512 would have taken 70."""
     read: list[int] = []
