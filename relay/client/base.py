@@ -52,19 +52,20 @@ class BaseClient:
     def is_online(self) -> bool:
         return self._client.is_connected
 
-    def sift(self, text: str, known: Iterable[str] = ()) -> str | None:
+    def sift(self, text: str, known: Iterable[str] = (), about: object = None) -> str | None:
         """The text without junk, given the `known` texts; None: it must not be written. Removed
-        parts are added to `kept_out`."""
+        parts are added to `kept_out`. `about`: see `Sieve.recalled`."""
         if self.sieve is None:
             return text
-        sifted = self.sieve.sifted(text, known)
+        sifted = self.sieve.sifted(text, known, about)
         self.kept_out.extend(sifted.kept_out)
         return sifted.text
 
-    def note_recalled(self, texts: Iterable[str]) -> None:
-        """Remember texts that were given to the writer, so that they are not written again."""
+    def note_recalled(self, texts: Iterable[str], about: object = None) -> None:
+        """Remember texts that were given to the writer, so that they are not written again.
+        `about`: see `Sieve.recalled`."""
         if self.sieve is not None:
-            self.sieve.recalled(texts)
+            self.sieve.recalled(texts, about)
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as opening:

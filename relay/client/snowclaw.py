@@ -577,7 +577,8 @@ class Snowclaw(SnowclawRecords):
             text = record.text if isinstance(record, AgentMemory) else _SYSTEMS.search_text(event)
             if text and not is_of_others:
                 found.append(self._recalled(event, text, group))
-        self.note_recalled(each.text for each in found[:limit])
+        for each in found[:limit]:
+            self.note_recalled([each.text], self._working_copy.about(each.event.d))
         return found[:limit]
 
     def _recalled(self, event: Event, text: str, group: str | None) -> Recalled:

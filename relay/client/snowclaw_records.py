@@ -326,7 +326,8 @@ class SnowclawRecords(MemoryClient):
         """`group`: its members may read it; None: only the owner, and who reads the stored record.
         Records of one group do not enter the context of others (S-33)."""
         known = self.user(key)
-        left = self.sift(text, () if known is None else known.notes)
+        subject = self._working_copy.subject_of(key)
+        left = self.sift(text, () if known is None else known.notes, subject)
         if left is not None:
             self._edit_user(key, lambda memory: memory.noted(left), group)
 
@@ -335,7 +336,7 @@ class SnowclawRecords(MemoryClient):
         own (S-22), which agents read as members of `group`."""
         if self.pubkey in self._working_copy.owners:
             self.note_user(key, text, group=group)
-        elif (left := self.sift(text)) is not None:
+        elif (left := self.sift(text, (), self._working_copy.subject_of(key))) is not None:
             self._edit_user(key, lambda memory: memory.annotated(left), group)
 
     def encrypt_user(self, key: str) -> None:
@@ -363,7 +364,7 @@ class SnowclawRecords(MemoryClient):
         subject = self._working_copy.subject_of(key)
         if self._working_copy.group_reading(subject) is None:
             return None
-        d, note = private_d(subject), self.sift(" ".join(text.split()))
+        d, note = private_d(subject), self.sift(" ".join(text.split()), (), subject)
 
         def version(at: int) -> Draft:
             lines = dict.fromkeys((*self._working_copy.private_notes(subject), note or ""))
@@ -386,7 +387,7 @@ class SnowclawRecords(MemoryClient):
         return self._working_copy.group_reading(self._working_copy.subject_of(key))
 
     def set_preference(self, key: str, name: str, value: str, *, group: str | None = None) -> None:
-        left = self.sift(value)
+        left = self.sift(value, (), self._working_copy.subject_of(key))
         if left is not None:
             self._edit_user(key, lambda memory: memory.preferring(name, left), group)
 
@@ -399,11 +400,11 @@ class SnowclawRecords(MemoryClient):
         """As `annotate_user`."""
         if self.pubkey in self._working_copy.owners:
             self.note_group(group, text)
-        elif (left := self.sift(text)) is not None:
+        elif (left := self.sift(text, (), OfGroup(group))) is not None:
             self._edit_group(group, lambda memory: memory.annotated(left))
 
     def set_purpose(self, group: str, text: str) -> None:
-        left = self.sift(text)
+        left = self.sift(text, (), OfGroup(group))
         if left is not None:
             self._edit_group(group, lambda memory: replace(memory, purpose=left))
 
@@ -424,7 +425,7 @@ class SnowclawRecords(MemoryClient):
         known = self.group(group)
         decided = () if known is None else [decision for decision, _ in known.decisions]
         noted = () if known is None else (*known.notes, *known.themes)
-        return self.sift(text, (*noted, *decided))
+        return self.sift(text, (*noted, *decided), OfGroup(group))
 
     def _edit_user(
         self, key: str, edit: Callable[[UserMemory], UserMemory], readers: str | None

@@ -72,25 +72,30 @@ class Sieve:
     def __init__(self, secrets: SecretFilter | None = None) -> None:
         """`secrets`: None: known formats only."""
         self._secrets = secrets
-        self._recalled: deque[tuple[str, ...]] = deque(maxlen=_MAX_RECALLED)
+        self._recalled: deque[tuple[tuple[str, ...], object]] = deque(maxlen=_MAX_RECALLED)
 
-    def recalled(self, texts: Iterable[str]) -> None:
-        """Remember texts that the writer was given, whole and by lines, to recognise echoes."""
+    def recalled(self, texts: Iterable[str], about: object = None) -> None:
+        """Remember texts that the writer was given, whole and by lines, to recognise echoes.
+        `about`: the user or group of their record; about another the same text is none."""
         for text in texts:
             for part in {text, *text.splitlines()}:
                 words = core_of(part)
                 if sum(map(_is_word, words)) >= _SHORTEST_ECHO:
-                    self._recalled.append(words)
+                    self._recalled.append((words, about))
 
-    def sifted(self, text: str, known: Iterable[str] = ()) -> Sifted:
-        """The text without junk. `known`: stored texts that it must not repeat."""
+    def sifted(self, text: str, known: Iterable[str] = (), about: object = None) -> Sifted:
+        """The text without junk. `known`: stored texts that it must not repeat. `about`: see
+        `recalled`."""
         left = without_echo(text)
         echo = (KeptOut(Why.ECHO),) if left != text else ()
         words = core_of(left)
         for each in known:
             if words and core_of(each) == words:
                 return Sifted(None, (*echo, KeptOut(Why.COPY, each)))
-        if (echo and not any(map(_is_word, words))) or words in self._recalled:
+        if (echo and not any(map(_is_word, words))) or any(
+            words == each and (about is None or of is None or about == of)
+            for each, of in self._recalled
+        ):
             return Sifted(None, (KeptOut(Why.ECHO),))
         filtered = (self._secrets or known_formats()).filtered(left)
         secret = (KeptOut(Why.SECRET),) if filtered.is_redacted else ()

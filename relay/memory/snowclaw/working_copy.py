@@ -244,6 +244,10 @@ class WorkingCopy:
                 return OfUser(longer.pop())
         return OfUser(hexed[:_SHORT])
 
+    def about(self, d: str) -> Subject | None:
+        """The user or group of a record or of private notes; None: neither."""
+        return self._subject_at(f"{MEMORY}{d.split(':', 2)[2]}" if is_private(d) else d)
+
     def has_user(self, pubkey: str) -> bool:
         """Whether there is a memory of a user; unlike `subject_of` this remembers no key."""
         return self.own_user(OfUser(pubkey[:_SHORT])) is not None

@@ -24,6 +24,7 @@ from relay.client.snowclaw_records import FLUSH_AFTER_S, FLUSH_AT
 from relay.client.writer import Outcome
 from relay.errors import Invalid, UserError
 from relay.memory.draft import Draft
+from relay.memory.junk import Why
 from relay.memory.snowclaw.agent_memory import AgentMemory
 from relay.memory.snowclaw.context import Part, Section
 from relay.memory.snowclaw.encryption import encrypted
@@ -1454,6 +1455,60 @@ async def test_recall_for_a_group_excludes_other_groups(fake: FakeRelay) -> None
         assert [hit.event.d for hit in await claw.recall("beans", group="tea")] == [
             "snowclaw:core:b"
         ]
+
+
+LIKES = "likes Green tea in the morning"
+
+
+@pytest.mark.parametrize("key", [bob.npub, bob.pubkey])
+async def test_what_was_recalled_of_one_user_may_be_noted_of_another(
+    fake: FakeRelay, key: str
+) -> None:
+    fake.information = {"name": "another relay"}
+    await fake.publish(record(ALICE, {"notes": [LIKES]}))
+    async with started(fake) as claw:
+        assert await claw.recall("green tea")
+        claw.note_user(key, LIKES)
+        claw.annotate_user(key, LIKES)
+        claw.set_preference(key, "tea", LIKES)
+        memory = claw.user(key)
+        assert memory is not None
+        assert (memory.notes, memory.owner_notes) == ((LIKES,), (LIKES,))
+        assert memory.preferences == {"tea": LIKES}
+        claw.annotate_user(alice.npub, LIKES)
+        assert (await claw.store("tea", LIKES)).outcome is Outcome.KEPT_OUT
+        assert [each.why for each in claw.kept_out] == [Why.ECHO] * 2
+
+
+async def test_what_was_recalled_of_one_group_may_be_noted_of_another(fake: FakeRelay) -> None:
+    fake.information = {"name": "another relay"}
+    await fake.publish(record("snowclaw:memory:group:coffee", {"themes": [LIKES]}))
+    async with started(fake) as claw:
+        assert await claw.recall("green tea")
+        claw.note_group("tea", LIKES)
+        claw.annotate_group("coffee", LIKES)
+        memory = claw.group("tea")
+        assert memory is not None
+        assert memory.notes == (LIKES,)
+        assert [each.why for each in claw.kept_out] == [Why.ECHO]
+
+
+async def test_a_private_note_that_was_recalled_of_one_user_may_be_made_of_another(
+    fake: FakeRelay,
+) -> None:
+    fake.information = {"name": "another relay"}
+    async with started(fake) as claw:
+        for key in (alice.npub, bob.npub):
+            claw.note_user(key, "drinks tea", group="tea")
+        await claw.flush()
+        await claw.annotate_privately(alice.npub, LIKES)
+        assert await claw.recall("green tea")
+        outcomes = []
+        for key in (alice.npub, bob.npub):
+            written = await claw.annotate_privately(key, LIKES)
+            assert written is not None
+            outcomes.append(written.outcome)
+        assert outcomes == [Outcome.KEPT_OUT, Outcome.STORED]
 
 
 async def test_records_readable_by_anyone_are_leaks(fake: FakeRelay) -> None:

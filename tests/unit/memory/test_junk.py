@@ -154,6 +154,16 @@ def test_what_was_recalled_is_no_news() -> None:
     assert sifted("x == +1", gave=("x == +1",)) == ("x == +1", []), "two words"
 
 
+def test_what_was_recalled_about_one_is_news_about_another() -> None:
+    sieve = Sieve()
+    sieve.recalled([KNOWN], about="ada")
+    assert sieve.sifted(KNOWN, about="bob").text == KNOWN
+    assert sieve.sifted(KNOWN, about="ada").text is None
+    assert sieve.sifted(KNOWN).text is None
+    sieve.recalled([KNOWN])
+    assert sieve.sifted(KNOWN, about="bob").text is None
+
+
 def test_what_stands_in_a_fence_is_left_out_and_the_rest_written() -> None:
     fence = fenced(KNOWN, "nmem", alice.npub)
     assert sifted(f"see:\n{fence}\nand tea") == ("see:\n\nand tea", [Why.ECHO])
