@@ -121,6 +121,8 @@ def _cost_of_event(
         cost += _CHANGE_COST + told + (len(event.tags) - told) // _CHANGED_PER_COST
         # Each is written, and the version before it overwritten.
         cost += 2 * _size_described(event, group, groups) // _WEIGHT_PER_COST
+        if event.kind == kinds.DELETE_GROUP and group is not None and group.is_admin(event.pubkey):
+            cost += len(group.members) // _CHANGED_PER_COST + _CHANGE_COST * len(group.children)
     if cost > _MAX_SHARED:
         cost = max(cost, _ALONE)
     if filters:

@@ -82,6 +82,8 @@ _MAX_RESTATED: Final = 1 << 20
 replayed in one transaction, 40 to 140 ms for each megabyte; after that others wait for a while."""
 _RESTATED_S: Final = 4e-6
 """Seconds of that pause for each byte."""
+_SLOW_END_S: Final = 0.1
+"""After the end of a group that took longer, no other large group ends for nine times as long."""
 _SMALL_BATCH: Final = 32
 """Changes in a batch whose OKs are to come soon even while the loop is busy."""
 _SMALL_SWITCH_S: Final = 0.00005
@@ -105,6 +107,9 @@ _STOPPING_S: Final = 0.05
 
 QUEUE_FULL: Final = Reject(Prefix.RATE_LIMITED, "too many events are waiting, slow down", "queue")
 _FULL_FOR_SERIES: Final = Reject(Prefix.ERROR, "too many events are waiting", "queue")
+_TOO_MANY_END: Final = Reject(
+    Prefix.RATE_LIMITED, "too many large groups end, wait a minute", "ends of groups"
+)
 STOPPING: Final = Reject(Prefix.ERROR, "the relay is stopping, try again later", "stop")
 STORE_FAILED: Final = Reject(
     Prefix.ERROR, "the event could not be stored, try again later", "store"
@@ -145,6 +150,8 @@ class Ingest:
         self._joined = MinuteCounter(JOINED_PER_MINUTE)
         self._vanish_from = 0.0
         """Time of the loop from which on a key may vanish."""
+        self._end_from = 0.0
+        """The same for the end of a large group."""
         self._vanishing: dict[str, Tombstone] = {}
         """Requests to vanish that are carried out in pieces, by id: what they delete is refused."""
         self._weights = Shares()
@@ -443,21 +450,36 @@ class Ingest:
             self._put_back(own, await self._limited(own))
 
     def _paced(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
-        """Without requests to vanish that follow one too soon for which large groups were read."""
-        if asyncio.get_running_loop().time() >= self._vanish_from:
+        """Without requests to vanish that follow one too soon for which large groups were read, and
+        without the end of a large group that follows one too soon which took long."""
+        now = asyncio.get_running_loop().time()
+        if now >= max(self._vanish_from, self._end_from):
             return batch
         left: list[LaneItem] = []
-        early: list[LaneItem] = []
         for item in batch:
-            is_early = (
-                isinstance(item, WriteEvent)
-                and item.event.kind == kinds.VANISH
-                and item.origin is Origin.WIRE
-                and item.pieces is None
-            )
-            (early if is_early else left).append(item)
-        self._answer(early, TOO_MANY_VANISH)
+            if not isinstance(item, WriteEvent) or item.origin is not Origin.WIRE:
+                left.append(item)
+            elif (
+                now < self._vanish_from and item.event.kind == kinds.VANISH and item.pieces is None
+            ):
+                self._answer([item], TOO_MANY_VANISH)
+            elif now < self._end_from and self._ends_large_group(item):
+                if item.pieces is not None:
+                    self._lane.put_back([item])
+                    self._lane.rest(client_or_type(item), self._end_from - now)
+                else:
+                    self._answer([item], _TOO_MANY_END)
+            else:
+                left.append(item)
         return left
+
+    def _ends_large_group(self, item: LaneItem) -> bool:
+        return (
+            isinstance(item, WriteEvent)
+            and item.event.kind == kinds.DELETE_GROUP
+            and item.event.pubkey not in self._state.actors.owners
+            and self._cost_of(item) > MAX_BATCH
+        )
 
     async def _with_room(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
         """What can be committed now. If the store had to make room for tags, the events of the
@@ -582,6 +604,7 @@ class Ingest:
             vanishing=[*self._vanishing.values()],
             unlisted=self._lists.due,
         )
+        ends_large_group = any(map(self._ends_large_group, items))
         self._state.begin_commit(self._store.committed())
         batch.taken_at = perf_counter()
         self._batch = batch
@@ -597,6 +620,9 @@ class Ingest:
             if batch.restated > _MAX_RESTATED:
                 pause = batch.restated * _RESTATED_S
                 self._vanish_from = asyncio.get_running_loop().time() + pause
+            took = perf_counter() - batch.taken_at
+            if ends_large_group and took > _SLOW_END_S:
+                self._end_from = asyncio.get_running_loop().time() + 9 * took
             self._lists.add(batch.unlisted)
         finally:
             self._batch = None

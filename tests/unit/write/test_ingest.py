@@ -849,6 +849,25 @@ async def test_requests_to_vanish_pause_after_one_that_took_long(
     assert await relay.take(another) == [STORED]
 
 
+async def test_a_large_group_does_not_end_just_after_another(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight of 10,000 members, in one batch, kept all writers waiting for ten seconds."""
+    monkeypatch.setattr(ingest, "_SLOW_END_S", 0.0)
+    monkeypatch.setattr("relay.write.costs._CHANGED_PER_COST", 1 / 300)
+    large = ("left", "right", "middle")
+    for group in large:
+        users = ["p", alice.pubkey, "admin"], ["p", bob.pubkey]
+        await relay.take(on(owner, 9007, h=group), on(owner, 9000, *users, h=group))
+    refusal = (False, "rate-limited: too many large groups end, wait a minute")
+    ends = [on(alice, 9008, h=group) for group in large]
+    assert await relay.take(*ends[:2], on(alice, 9, h="right")) == [STORED, refusal, STORED]
+    assert await relay.take(on(bob, 9008, h="left")) != [refusal], "bob is no admin of it"
+    assert await relay.take(on(owner, 9008, h="middle")) == [STORED], "an owner need not wait"
+    monkeypatch.setattr(relay.ingest, "_end_from", 0.0)
+    assert await relay.take(ends[1]) == [STORED]
+
+
 async def test_a_batch_signs_a_long_description_once(relay: Relay) -> None:
     """400 moves of a subgroup between two parents of 440 kB each took 4 s and 600 MB."""
     for name in ("left", "right", "child"):
