@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import Found, Stored, WritePlan
     from relay.nostr.event import Base, Event
 
+CLOCK_SKEW_S: Final = 900
+"""How far an author's clock may be behind."""
+
 
 MAX_TARGETS: Final = 1000
 """Ids and addresses that a kind 5 or 9005 of a client names. Each takes the writer 12 us, and a
@@ -379,6 +382,12 @@ def is_group_record(event: Event) -> bool:
 
 def _is_of_record(kind: int) -> bool:
     return kind in kinds.GROUP_RECORDS or kind in kinds.GROUP_STATE
+
+
+def is_old_request(request: Event, now: int) -> bool:
+    """Whether the author of this request to vanish may have begun anew since: anyone can send an
+    old one again."""
+    return request.created_at + CLOCK_SKEW_S < now
 
 
 def vanish_outcome(request: Event, found: Found) -> WriteOutcome | None:

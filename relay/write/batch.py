@@ -20,6 +20,7 @@ from relay.errors import Prefix, Reject, TooMuchToRead, WriteOutcome
 from relay.facts import Origin
 from relay.lifecycle.deletion import (
     delete_by_author,
+    is_old_request,
     note_erased,
     note_tombstone,
     tombstone_of_slot,
@@ -42,11 +43,11 @@ from relay.write.commands import (
 from relay.write.derived import followers
 from relay.write.judge import EVERYBODY, guesser, is_paced, judge, screen_and_judge
 from relay.write.lookups import lookups_for
-from relay.write.pieces import bounded
+from relay.write.pieces import bounded, leaves_many
 from relay.write.relay_lists import RelayLists
 from relay.write.rulings import apply_ruling
 from relay.write.swept_rows import expire, sweep, sweep_versions
-from relay.write.vanishing import remove_author
+from relay.write.vanishing import leave_groups, remove_author
 from relay.write.world import Removed, World
 
 if TYPE_CHECKING:
@@ -161,7 +162,13 @@ class Batch:
 
     @property
     def lookups(self) -> Lookups:
+        """Raises TooMuchToRead."""
         candidates, pieces = self._candidates, self._pieces
+        if pieces is None and any(
+            leaves_many(each, self.groups) and not is_old_request(each.event, self._now)
+            for each in candidates
+        ):
+            raise TooMuchToRead
         if pieces is not None and not pieces.is_last:  # its own group is for the last pass
             candidates = [msgspec.structs.replace(each, named=None) for each in candidates]
         commands = [item for item in self._items if not isinstance(item, WriteEvent)]
@@ -307,6 +314,8 @@ class Batch:
             if not _is_accepted(judged, candidate):
                 return self._carry_out(candidate, judged)
             rows = pieces.delete(candidate, judged, world, self.plan)
+            if pieces.left_groups:
+                leave_groups(candidate.event, pieces.left_groups, self._changes)
             if rows:
                 self._changes.unpin(judged.outdated_pins)
                 self._changes.forget(rows, keeps_pins=candidate.sender.origin is not Origin.WIRE)

@@ -56,6 +56,8 @@ _CHANGE_COST: Final = 4
 _DESCRIBES: Final = frozenset({kinds.CREATE_GROUP, kinds.EDIT_METADATA})
 _CHILD_SIZE: Final = 72
 """Bytes of a tag in a 39000 that names a subgroup."""
+_LEFT_COST: Final = 30
+"""A group that a vanishing key leaves: what the relay signs for it, 3 ms."""
 _CHANGED_PER_COST: Final = 2
 """Members that an event changes: rows of the group's tables and of notices, 60 us each."""
 _PREVIOUS_PER_COST: Final = 2
@@ -116,6 +118,8 @@ def _cost_of_event(
     cost = 1 + item.weight // _WEIGHT_PER_COST + len(event.tags) // _STORED_TAGS_PER_COST
     if event.kind == kinds.DELETION:
         cost += len(event.tags) // _TARGETS_PER_COST
+    if event.kind == kinds.VANISH:
+        cost += _LEFT_COST * len(groups.groups_of(event.pubkey))
     if changes_group:
         told = min(len(event.tags), MAX_MEMBER_NOTICES)
         cost += _CHANGE_COST + told + (len(event.tags) - told) // _CHANGED_PER_COST

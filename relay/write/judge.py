@@ -46,6 +46,7 @@ from relay.lifecycle.deletion import (
     check_number_of_targets,
     deleted_rows,
     is_base_deleted,
+    is_old_request,
     vanish_outcome,
 )
 from relay.lifecycle.rows import Stored, address_slot
@@ -101,6 +102,13 @@ MAX_VANISH_BYTES: Final = 4096
 _TOO_LARGE: Final = Reject(
     Prefix.INVALID,
     f"a request to vanish has at most {MAX_VANISH_BYTES} bytes",
+    "requests to vanish",
+)
+_MOST_LEFT: Final = 64
+"""Groups that a key can leave by an old request: in one transaction, 3 ms each."""
+_TOO_OLD: Final = Reject(
+    Prefix.INVALID,
+    f"created_at: a member of more than {_MOST_LEFT} groups needs a new request to vanish",
     "requests to vanish",
 )
 TOO_MANY_VANISH: Final = Reject(
@@ -581,6 +589,12 @@ def _judge_vanish(candidate: Candidate, world: World) -> Judgement:
         return Judgement(Reject(Prefix.INVALID, text, "[limits] created_at_upper"))
     if request.pubkey == world.relay:
         return Judgement(_OWN_KEY)
+    if (
+        candidate.sender.origin is Origin.WIRE
+        and is_old_request(request, world.now)
+        and len(world.groups.groups_of(request.pubkey)) > _MOST_LEFT
+    ):
+        return Judgement(_TOO_OLD)
     done = vanish_outcome(request, world.found)
     if done is not None:
         return Judgement(done)

@@ -19,6 +19,7 @@ from relay.lifecycle.deletion import (
     delete_named,
     deleted_rows,
     deletion_targets,
+    is_old_request,
     note_erased,
 )
 from relay.lifecycle.rows import Leaving, Slot
@@ -42,6 +43,8 @@ _MOST_DELETED: Final = 64 << 10
 """Bytes of the rows that the deletions of a batch name; a row of this size has up to 5,000 tags and
 takes 50 ms to delete. A larger deletion is done in pieces."""
 _WHOLE: Final = frozenset({kinds.VANISH, kinds.DELETE_GROUP})
+_LEFT_AT_ONCE: Final = 16
+"""Groups that a vanishing key leaves in one transaction: the relay signs three events for each."""
 Target = str | Slot
 """An id or an address."""
 
@@ -77,6 +80,11 @@ class Pieces(ABC):
     ) -> Sequence[Stored]:
         """Add a piece of an accepted deletion to the plan; it takes no tokens. Returns the deleted
         rows on which the state of groups may depend."""
+
+    @property
+    def left_groups(self) -> Set[str]:
+        """Groups that a vanishing key leaves in this pass."""
+        return frozenset()
 
     @abstractmethod
     def advance(self, found: Found) -> None:
@@ -195,6 +203,7 @@ class _Emptying(Pieces):
 
     def __init__(self) -> None:
         super().__init__()
+        self._left_groups: frozenset[str] = frozenset()
         self._pinned: tuple[object, frozenset[Target]] = None, frozenset()
         """What groups pin, and its rows: there may be a hundred thousand."""
 
@@ -204,12 +213,15 @@ class _Emptying(Pieces):
         if self.is_last:
             return wanted
         event = candidate.event
+        self._left_groups = frozenset()
+        if leaves_many(candidate, groups):
+            self._left_groups = frozenset(sorted(groups.groups_of(event.pubkey))[:_LEFT_AT_ONCE])
         if self._pinned[0] is not groups.pinned:
             self._pinned = groups.pinned, frozenset(filter(None, map(row_of_pin, groups.pinned)))
         return replace(
             wanted,
             ids=frozenset({event.id}),
-            slots=frozenset(),
+            slots=frozenset([slot for slot in wanted.slots if slot.d in self._left_groups]),
             present=frozenset(),
             vanishing_keys=frozenset(),
             record_groups=frozenset(),
@@ -224,9 +236,12 @@ class _Emptying(Pieces):
         )
 
     def begin(self, candidate: Candidate, world: World) -> bool:
-        if world.found.leaving:
-            world.found.stored_keys = frozenset({candidate.event.pubkey})
-        return bool(world.found.leaving)
+        if is_old_request(candidate.event, world.now):
+            self._left_groups = frozenset()
+        if not (world.found.leaving or self._left_groups):
+            return False
+        world.found.stored_keys = frozenset({candidate.event.pubkey})
+        return True
 
     def delete(
         self, candidate: Candidate, judged: Judgement, world: World, plan: WritePlan
@@ -235,14 +250,24 @@ class _Emptying(Pieces):
             note_erased(candidate.event, (), plan, world.now)
         elif candidate.group is not None:
             plan.ending[candidate.event.id] = candidate.group
-        plan.leaving[candidate.event.id] = world.found.leaving
+        if world.found.leaving:
+            plan.leaving[candidate.event.id] = world.found.leaving
         return ()
 
+    @property
+    def left_groups(self) -> Set[str]:
+        return self._left_groups
+
     def advance(self, found: Found) -> None:
-        self.is_last = not found.leaving
+        self.is_last = not (found.leaving or self._left_groups)
 
     def shrink(self) -> None:
         raise AssertionError("the last pass has no bound")
+
+
+def leaves_many(candidate: Candidate, groups: Groups) -> bool:
+    """Whether a key that vanishes is in too many groups to leave them in one transaction."""
+    return candidate.vanishes and len(groups.groups_of(candidate.event.pubkey)) > _LEFT_AT_ONCE
 
 
 def pieces_for(event: Event) -> Pieces:

@@ -12,7 +12,7 @@ from relay.groups.group import Groups, replayed
 from relay.groups.key_map import KeyMap
 from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
 from relay.groups.rules import as_imported
-from relay.lifecycle.deletion import note_erased, remaining_records, vanish
+from relay.lifecycle.deletion import CLOCK_SKEW_S, note_erased, remaining_records, vanish
 from relay.nostr import kinds
 from relay.write.pins import without_pins
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from relay.write.relay_lists import RelayLists
 
 _ABOUT_MEMBERS: Final = (kinds.PUT_USER, kinds.REMOVE_USER, kinds.DELETE_GROUP)
-_CLOCK_SKEW_S: Final = 900
-"""How far an author's clock may be behind."""
 
 
 def remove_author(request: Event, changes: Changes, lists: RelayLists) -> int:
@@ -43,32 +41,43 @@ def remove_author(request: Event, changes: Changes, lists: RelayLists) -> int:
     groups = groups_without_rows(before, [row.event for row in removed])
     changes.set_groups(without_pins(pinned - found.present.keys(), groups))
     joined = joined_at(request.pubkey, changes.world.management)
-    if joined is None or joined <= request.created_at + _CLOCK_SKEW_S:
+    if joined is None or joined <= request.created_at + CLOCK_SKEW_S:
         lists.change(ListChange(ListName.ALLOWED_KEYS, request.pubkey, None))
         for withdrawal in withdrawn(request.pubkey, changes.world.management):
             lists.change(withdrawal)
-    groups, drafts = removals_from_groups(
-        changes.world.groups,
-        request.pubkey,
-        changes.now,
-        Cause.OWN_WISH,
-        changes.world.relay,
-        keeps=rejoined,
-    )
-    changes.set_groups(groups)
-    for draft in drafts:
-        _sign_for(request, draft, changes)
+    _leave(request, changes, keeps=rejoined)
     _forget_member(request.pubkey, changes)
     unrecorded = {
         row.group for row in removed if row.group is not None and row.event.kind in kinds.MODERATION
     }
     size = _restate(unrecorded, request, changes) if unrecorded else 0
+    _notify(before, changes)
+    return size
+
+
+def leave_groups(request: Event, group_ids: Set[str], changes: Changes) -> None:
+    """Take the author out of these groups, before the rest of the request is carried out."""
+    before = changes.world.groups
+    _leave(request, changes, keeps=before.groups_of(request.pubkey) - group_ids)
+    _notify(before, changes)
+
+
+def _leave(request: Event, changes: Changes, *, keeps: Set[str]) -> None:
+    world = changes.world
+    groups, drafts = removals_from_groups(
+        world.groups, request.pubkey, changes.now, Cause.OWN_WISH, world.relay, keeps=keeps
+    )
+    changes.set_groups(groups)
+    for draft in drafts:
+        _sign_for(request, draft, changes)
+
+
+def _notify(before: Groups, changes: Changes) -> None:
     after = changes.world.groups
     for group_id in sorted(after.by_id.differing(before.by_id)):
         group = after.get(group_id)
         if group is not None:
             changes.notify(before.get(group_id), group)
-    return size
 
 
 def _forget_member(pubkey: str, changes: Changes) -> None:
@@ -130,6 +139,6 @@ def _joined_after(request: Event, rows: Iterable[Stored]) -> Set[str]:
         for row in rows
         if row.group is not None
         and row.event.kind == kinds.PUT_USER
-        and row.event.created_at > request.created_at + _CLOCK_SKEW_S
+        and row.event.created_at > request.created_at + CLOCK_SKEW_S
         and request.pubkey in row.event.tag_values("p")
     }

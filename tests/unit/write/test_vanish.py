@@ -30,10 +30,12 @@ from tests.harness.relay_in_process import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
+    from relay.write.batch import Batch
+    from relay.write.commands import LaneItem
 
 POSTMAN = person("postman")
 FOR_OTHER_RELAYS = (False, "restricted: this request to vanish is for other relays")
@@ -341,6 +343,48 @@ async def test_who_vanished_may_come_back(home: Home) -> None:
     await home.do(bob, 9021, h="tea")
     assert bob.pubkey in home.groups.by_id["tea"].members
     await is_the_same_after_a_restart(home)
+
+
+async def in_groups(home: Home, number: int, who: SecretKey) -> list[str]:
+    groups = [f"g{each}" for each in range(number)]
+    made = [home.made(admin, 9007, h=group) for group in groups]
+    put = [home.made(admin, 9000, ["p", who.pubkey], h=group) for group in groups]
+    assert await home.take(*made, *put) == [STORED] * 2 * number
+    return groups
+
+
+@pytest.mark.proves("N62-07")
+async def test_a_member_of_many_groups_leaves_few_at_a_time(home: Home) -> None:
+    """A key that others had put into 450 groups kept all writers waiting for 1.4 s."""
+    groups = await in_groups(home, 70, bob)
+    left: list[int] = []
+    stored = home.ingest._stored
+
+    async def noted(items: Sequence[LaneItem]) -> Batch:
+        before = len(home.groups.groups_of(bob.pubkey))
+        batch = await stored(items)
+        left.append(before - len(home.groups.groups_of(bob.pubkey)))
+        return batch
+
+    home.ingest._stored = noted  # type: ignore[method-assign]
+    request = home.post(home.request(bob), connection=1)
+    message = home.post(home.made(admin, 9, h=groups[-1]), connection=2)
+    assert [await letter.answer for letter in (request, message)] == [STORED] * 2
+    assert (max(left), sum(left)) == (16, 70)
+    assert not home.groups.is_member(bob.pubkey)
+    for group in (groups[0], groups[-1]):
+        assert await members_shown(home, group) == {admin.pubkey}
+    assert len(await home.found(kinds=[9001])) == 70
+    assert await home.rebuilt() == home.groups
+
+
+async def test_an_old_request_of_a_member_of_many_groups_is_refused(home: Home) -> None:
+    """It would have to be looked up which of them its author joined since."""
+    await in_groups(home, 65, bob)
+    answer = (False, "invalid: created_at: a member of more than 64 groups needs a new request")
+    ((ok, text),) = await home.take(home.request(bob, at=home.now - 1000))
+    assert (ok, text[: len(answer[1])]) == answer
+    assert await home.take(home.request(bob, at=home.now - 800)) == [STORED]
 
 
 async def test_who_was_known_as_a_member_is_unknown_at_once(private_home: Home) -> None:
