@@ -54,6 +54,8 @@ WRITERS: Final = (
 LOGINS: Final = tuple([word for word in WRITERS if word not in (Who.ANYONE, Who.NOBODY)])
 LISTED: Final = frozenset({Who.OWNER, Who.AGENT})
 """Who-words whose keys are listed in the policy files, so that they also apply to stored rows."""
+OF_GROUP: Final = frozenset({Who.INSIDER, Who.ADMIN, Who.AGENT})
+"""Who-words that depend on the group of the event: AGENT by the role `agent_role`."""
 READERS: Final = tuple(Who)
 
 READ_TAGS: Final = RULE_TAGS | {"shared"}
@@ -89,9 +91,7 @@ class Condition:
     def holds(self, event: Event, facts: Facts) -> bool:
         if self.kinds is not None and event.kind not in self.kinds:
             return False
-        if self.h is not None and not _h_holds(
-            self.h, None if facts.h_is_foreign else event.tag("h")
-        ):
+        if self.h is not None and not _h_holds(self.h, facts.group):
             return False
         if self.who is not None and not self._author_holds(event, facts):
             return False
@@ -121,6 +121,12 @@ class Condition:
 
     def _replaces(self, event: Event, facts: Facts) -> bool:
         return facts.deletes_own if event.kind == kinds.DELETION else facts.replaces
+
+    @property
+    def asks_group(self) -> bool:
+        """Whether it depends on the group of the event's row."""
+        words = (self.who or frozenset()) | (self.login or frozenset())
+        return self.h is not None or not words.isdisjoint(OF_GROUP)
 
     def for_kind(self, kind: int) -> Condition | None:
         """The conditions left to check for this kind; None: the kind never matches."""

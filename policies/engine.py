@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from policies.conditions import EVERYTHING
+from policies.conditions import EVERYTHING, OF_GROUP
 from policies.plugins.protocol import asks_plugins
 from policies.rules.content import is_hit
 from policies.rules.forms import FORMS
@@ -21,6 +21,7 @@ from policies.rules.people import CODED_WRITER_RULES, needs_login, unproven
 from policies.rules.work import too_little_work
 from policies.settings import AuthWrites, Limits, Memory, SchemaMode
 from policies.write_rule import Place, RulesByKind, WriteRule
+from relay.access.quotas import Per
 from relay.access.read_rules import judged_by_text
 from relay.access.visibility import visibility_for
 from relay.errors import Invalid, Prefix, Reject
@@ -114,6 +115,16 @@ class _IndexedRule:
             rule.place.name,
         )
 
+    @property
+    def asks_group(self) -> bool:
+        """Whether it depends on the group of the event's row."""
+        limit = self.usage_limit
+        return (
+            any(condition.asks_group for condition in (self.match, *self.excepts))
+            or not OF_GROUP.isdisjoint(self.writers or ())
+            or (limit is not None and limit.is_per(Per.GROUP))
+        )
+
     def matches(self, event: Event, facts: Facts) -> bool:
         return self.always or (
             self.match.holds(event, facts)
@@ -128,6 +139,8 @@ class _OfKind(NamedTuple):
     forms: tuple[_IndexedRule, ...] = ()
     limited: tuple[_IndexedRule, ...] = ()
     quotas: tuple[Quota, ...] = ()
+    asks_group: bool = False
+    """Whether one of them depends on the group of the event's row."""
 
 
 _NO_RULES: Final = _OfKind()
@@ -301,7 +314,7 @@ class PolicySet:
         """
         if _was_accepted(event, facts.origin):
             return None
-        writers, forms, _, _ = self._by_kind.get(event.kind) or self._rules_of_kind(event.kind)
+        writers, forms, _, _, _ = self._by_kind.get(event.kind) or self._rules_of_kind(event.kind)
         if not facts.origin.is_trusted:
             for indexed in writers:
                 refusal = self._writer_refusal(indexed, event, facts)
@@ -329,6 +342,10 @@ class PolicySet:
         if patterns is not None and self.systems.is_memory(event) and is_hit(event, patterns):
             return _PATTERNS
         return None
+
+    def asks_group(self, kind: int) -> bool:
+        """Whether a rule for events of this kind depends on the group of their row."""
+        return (self._by_kind.get(kind) or self._rules_of_kind(kind)).asks_group
 
     def quotas_of(self, kind: int) -> tuple[Quota, ...]:
         """Quotas that may apply to events of this kind."""
@@ -379,7 +396,9 @@ class PolicySet:
                 if indexed.usage_limit.rate is not None or indexed.usage_limit.quota is not None:
                     limited.append(indexed)
         # At most 65,536 kinds exist, and most share _NO_RULES.
-        found = _OfKind(tuple(writers), tuple(forms), tuple(limited), tuple(quotas))
+        applied = (*writers, *forms, *limited)
+        asks_group = any(indexed.asks_group for indexed in applied)
+        found = _OfKind(tuple(writers), tuple(forms), tuple(limited), tuple(quotas), asks_group)
         if found == _NO_RULES:
             found = _NO_RULES
         self._by_kind[kind] = found
@@ -437,7 +456,7 @@ class PolicySet:
         yield Step(Place(rule, "", 0), Stage.SCREEN, True, screened)  # noqa: FBT003
         if _was_accepted(event, facts.origin):
             return
-        writers, forms, limited, _ = self._by_kind.get(event.kind) or self._rules_of_kind(
+        writers, forms, limited, _, _ = self._by_kind.get(event.kind) or self._rules_of_kind(
             event.kind
         )
         if not facts.origin.is_trusted:

@@ -101,6 +101,9 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     """A version is stored in the event's slot."""
     has_group: bool
     """The group that `h` names exists."""
+    group: str | None = None
+    """The group that its row will belong to: of an event without `h`, that of the event it names,
+    but of a kind 5 only its own `h`."""
     h_is_foreign: bool = False
     """`h` names no group of NIP-29: `[groups] foreign_h` has the kind."""
     records: tuple[RecordFacts, ...] | None = None

@@ -98,6 +98,9 @@ class Policy(Protocol):
     def wants_login(self, event: Event) -> bool:
         """Whether the event is refused on a connection without a login, whatever is stored."""
 
+    def asks_group(self, kind: int) -> bool:
+        """Whether a rule for events of this kind depends on the group of their row."""
+
     def quotas_of(self, kind: int) -> Sequence[Quota]:
         """Quotas that may apply to this kind; their usage must be looked up."""
 

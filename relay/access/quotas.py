@@ -327,6 +327,10 @@ class UsageLimit:
     reject: str | None = None
     """The admin's own text for the author."""
 
+    def is_per(self, per: Per) -> bool:
+        """Whether the rate or the quota counts so."""
+        return any(each is not None and each.per is per for each in (self.rate, self.quota))
+
     def too_fast(self, wait_s: int) -> Reject:
         text = self.reject or f"too many events; try again in {wait_s} s"
         return Reject(Prefix.RATE_LIMITED, text, self.rule)

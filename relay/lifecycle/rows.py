@@ -256,6 +256,10 @@ def no_names(_: Event) -> frozenset[RecordName]:
     return frozenset()
 
 
+def no_accounts(_: Found) -> Iterable[Account]:
+    return ()
+
+
 class PinnedRows(NamedTuple):
     """Ids and slots that a group pins, to be looked up without their events, and its 39005."""
 
@@ -405,6 +409,8 @@ class Lookups:
     `Found.leaving`."""
     whole_kinds: KindSet = NO_KINDS
     """Rows of these are read whole if their id has one of `id_prefixes`; of others an `outline`."""
+    usage_by: Callable[[Found], Iterable[Account]] = no_accounts
+    """The rows of `ids` and `slots` that are found → further accounts, into `Found.usage`."""
 
 
 def narrowed(lookups: Lookups, stored_keys: frozenset[str], groups: Iterable[str]) -> Lookups:

@@ -10,7 +10,7 @@ reveal whether the target is missing, deleted, in another group, hidden, or of a
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import structs
 
@@ -22,19 +22,32 @@ from relay.nostr.nip57 import zap_request
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from relay.lifecycle.rows import Stored
+    from relay.access.visibility import Visibility
+    from relay.lifecycle.rows import Found, Stored
     from relay.nostr.event import Event
     from relay.write.candidate import Candidate
-    from relay.write.world import World
 
 
-def derived_group(candidate: Candidate, world: World) -> str | None:
-    """The group of the first stored event that the candidate names and its author may read."""
+class _World(Protocol):
+    """The part of a `relay.write.world.World` that is needed here."""
+
+    @property
+    def found(self) -> Found: ...
+    def seen_by(self, viewer: Viewer, *, shows_banned: bool = False) -> Visibility: ...
+
+
+def derived_group(
+    candidate: Candidate, world: _World, is_told: Callable[[Stored], bool] = lambda _: True
+) -> str | None:
+    """The group of the first stored event that the candidate names and its author may read.
+
+    `is_told`: whether a row counts as stored.
+    """
     named, found = candidate.named, world.found
     if named is None:
         return None
     by_id, by_address = map(found.rows.get, named.ids), map(found.slots.get, named.slots)
-    rows = [row for row in (*by_id, *by_address) if row is not None]
+    rows = [row for row in (*by_id, *by_address) if row is not None and is_told(row)]
     if all(row.group is None for row in rows):
         return None
     request = _request_of(candidate.event)
@@ -44,7 +57,7 @@ def derived_group(candidate: Candidate, world: World) -> str | None:
     return None
 
 
-def followers(target: Stored, candidate: Candidate, world: World) -> Iterator[Stored]:
+def followers(target: Stored, candidate: Candidate, world: _World) -> Iterator[Stored]:
     """Stored rows outside of groups that name this row of a group: an import stored them before it.
     If they name several such rows, the one imported first decides. Yields each with its group."""
     found = world.found
@@ -64,7 +77,7 @@ def _request_of(event: Event) -> Callable[[], Event | None]:
 
 
 def _may_name(
-    candidate: Candidate, target: Stored, world: World, request_of: Callable[[], Event | None]
+    candidate: Candidate, target: Stored, world: _World, request_of: Callable[[], Event | None]
 ) -> bool:
     if candidate.sender.origin.is_trusted:
         return True  # one's own export: its author may have left the group since
@@ -82,7 +95,7 @@ def _may_name(
     )
 
 
-def _may_read(author: Viewer, row: Stored, world: World) -> bool:
+def _may_read(author: Viewer, row: Stored, world: _World) -> bool:
     """Whether the author may read the row by some filter, if every `target` may be read."""
     # A ban hides rows as long as it lasts; what is written about them stays in their group.
     seen = world.seen_by(author, shows_banned=True)

@@ -385,14 +385,17 @@ def _tokens(
     limits = world.policy.usage_limits(candidate.event, facts)
     if told is not None:
         known = world.policy.usage_limits(candidate.event, told)
-        limits = [limit for limit in limits if limit not in known]
+        moves = facts.group != told.group  # the account of a group is another then
+        limits = [
+            limit for limit in limits if limit not in known or (moves and limit.is_per(Per.GROUP))
+        ]
     if not limits:
         return ()
     if holder is not None and world.policy.keep.history.of(holder) is not None:
         holder = None  # it is kept as an old version
     counted = CountedEvent(
         candidate.event,
-        candidate.row_group,
+        facts.group,
         candidate.sender.connection,
         is_rated=facts.origin in world.rated_origins,
         is_stored=is_stored,

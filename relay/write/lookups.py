@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, assert_never
 
 from relay.access.actors import author_words
 from relay.access.management import ListName
+from relay.access.quotas import Per
 from relay.facts import Origin
 from relay.groups.actions import previous_in
 from relay.groups.group import pins_of
@@ -32,6 +33,7 @@ from relay.lifecycle.rows import (
     RetentionDependency,
     Slot,
     address_slot,
+    no_accounts,
     no_pins,
 )
 from relay.memory.registry import NO_REFERENCES
@@ -53,13 +55,13 @@ from relay.write.pins import (
 from relay.write.world import FOLLOW_CHAINS, misses_login
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence, Set
+    from collections.abc import Callable, Iterable, Sequence, Set
 
     from relay.access.actors import Actors
     from relay.access.quotas import Account, Quota
     from relay.groups.context import GroupSettings
     from relay.groups.group import Group, Groups, Pin
-    from relay.lifecycle.rows import ExpiredRow, Reference
+    from relay.lifecycle.rows import ExpiredRow, Found, Reference
     from relay.memory.registry import MemorySystems, RecordName
     from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
@@ -95,6 +97,7 @@ def lookups_for(
         if is_looked_up(candidate, policy):
             wanted.add_event(candidate)
             wanted.accounts.update(accounts_of(candidate, policy))
+    wanted.usage_by = accounts_by(candidates, policy)
     wanted.add_vanishing(candidates)
     for command in commands:
         match command:
@@ -133,6 +136,25 @@ def accounts_of(candidate: Candidate, policy: Policy) -> Iterable[Account]:
     return [account for quota in quotas for account in quota.accounts_of(event, group)]
 
 
+def accounts_by(
+    candidates: Sequence[Candidate], policy: Policy
+) -> Callable[[Found], Iterable[Account]]:
+    """As `Lookups.usage_by`: an event without `h` counts in a group of these events, or of a row
+    that is found."""
+    named = {each.event.kind for each in candidates if each.named and each.targets is None}
+    quotas = {each for kind in named for each in policy.quotas_of(kind) if each.per is Per.GROUP}
+    if not quotas:
+        return no_accounts
+
+    def accounts(found: Found) -> Iterable[Account]:
+        groups = {candidate.row_group for candidate in candidates}
+        groups.update([row.group for row in (*found.rows.values(), *found.slots.values())])
+        owed = [quota.account_of("", group) for quota in quotas for group in groups]
+        return filter(None, owed)
+
+    return accounts
+
+
 class _Builder:
     """Collects what a `Lookups` holds."""
 
@@ -152,6 +174,7 @@ class _Builder:
         self.ids: set[str] = set()
         self.slots: set[Slot] = set()
         self.accounts: set[Account] = set()
+        self.usage_by: Callable[[Found], Iterable[Account]] = no_accounts
         self.dependencies: set[RetentionDependency] = set()
         self._tombstones: set[str] = set()
         self._present: set[str | Slot] = set()
@@ -179,6 +202,7 @@ class _Builder:
             vanishing_keys=frozenset(self._vanishing),
             record_groups=frozenset(self._recorded),
             usage=frozenset(self.accounts),
+            usage_by=self.usage_by,
             dependencies=frozenset(self.dependencies),
             own_rows=frozenset(self._own_rows),
             own_slots=frozenset(self._own_slots),

@@ -24,6 +24,7 @@ from relay.lifecycle.deletion import deleted_rows
 from relay.lifecycle.rows import Slot
 from relay.nostr import kinds
 from relay.nostr.filters import Filter
+from relay.write.derived import derived_group
 from relay.write.pins import pinnable
 
 if TYPE_CHECKING:
@@ -158,26 +159,17 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
     that are not looked up yet also takes a line in `relay.write.lookups`.
     """
     event, sender, found = candidate.event, candidate.sender, world.found
-    actors, groups, group_id = world.actors, world.groups, candidate.group
+    actors, groups, named = world.actors, world.groups, candidate.group
     kind, slot, targets = event.kind, candidate.slot, candidate.targets
-    readers = _ANYONE
-    # A ban leaves connections open: what their banned keys were gives nothing any more.
-    authenticated = sender.authenticated - actors.banned
-    for key in authenticated:
-        readers |= world.who(key, group_id)
-    who = world.who(event.pubkey, group_id)
-    for attestation in sender.attested:
-        if attestation.is_about(kind) and vouches(attestation, actors, groups):
-            lent = lent_words(attestation, actors, groups.get(group_id))
-            readers |= lent
-            if attestation.agent == event.pubkey:
-                who |= lent
+    derived = derived_group(candidate, world) if _asks_derived_group(candidate, world) else None
+    who, authenticated_who = _words(candidate, world, derived or named)
     return Facts(
         now=world.now,
         origin=sender.origin,
-        authenticated=authenticated,
+        # A ban leaves connections open: what their banned keys were gives nothing any more.
+        authenticated=sender.authenticated - actors.banned,
         who=who,
-        authenticated_who=readers,
+        authenticated_who=authenticated_who,
         wraps_for_known=kind in kinds.WRAPS
         and any(is_known(pubkey, actors, groups) for pubkey in event.tag_values("p")),
         deletes_own=targets is not None
@@ -187,10 +179,39 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
         ),
         replaces=slot is not None
         and (slot in found.slots or misses_login(candidate, world.policy)),
-        has_group=groups.get(group_id) is not None,
+        has_group=groups.get(named) is not None,
+        group=derived or candidate.row_group,
         h_is_foreign=kind in world.policy.groups.foreign_h,
         records=_records(candidate, world),
     )
+
+
+def _asks_derived_group(candidate: Candidate, world: World) -> bool:
+    """Whether a rule depends on the group that another event decides. Not of a kind 5: the pieces
+    of a large one would be judged by what each deletes."""
+    return (
+        candidate.named is not None
+        and candidate.targets is None
+        and world.policy.asks_group(candidate.event.kind)
+    )
+
+
+def _words(
+    candidate: Candidate, world: World, group_id: str | None
+) -> tuple[frozenset[Who], frozenset[Who]]:
+    """The who-words of the author, and of all keys of the connection, towards this group."""
+    sender, pubkey, actors = candidate.sender, candidate.event.pubkey, world.actors
+    who, readers = world.who(pubkey, group_id), _ANYONE
+    for key in sender.authenticated - actors.banned:
+        readers |= world.who(key, group_id)
+    for attestation in sender.attested:
+        about = attestation.is_about(candidate.event.kind)
+        if about and vouches(attestation, actors, world.groups):
+            lent = lent_words(attestation, actors, world.groups.get(group_id))
+            readers |= lent
+            if attestation.agent == pubkey:
+                who |= lent
+    return who, readers
 
 
 def told_facts(candidate: Candidate, world: World, facts: Facts) -> Facts:
@@ -203,8 +224,15 @@ def told_facts(candidate: Candidate, world: World, facts: Facts) -> Facts:
     if knows_own_rows(candidate):
         return facts
     deletes_own, replaces, records = facts.deletes_own, facts.replaces, facts.records
-    if not (deletes_own or replaces or records) or misses_login(candidate, world.policy):
+    is_derived = facts.group != candidate.row_group
+    about_rows = deletes_own or replaces or records or is_derived
+    if not about_rows or misses_login(candidate, world.policy):
         return facts
+    if is_derived:
+        group = derived_group(candidate, world, lambda row: is_told_of(row, candidate, world))
+        if group != facts.group:
+            who, readers = _words(candidate, world, group)
+            facts = msgspec.structs.replace(facts, group=group, who=who, authenticated_who=readers)
     if deletes_own and candidate.targets is not None:
         rows = deleted_rows(event, candidate.targets, found)
         deletes_own = world.removed.are_told or any(

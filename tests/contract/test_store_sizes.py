@@ -10,7 +10,7 @@ import pytest
 from relay.access.quotas import Account, Size, Sized, SizedBy
 from relay.groups.group import Group
 from relay.lifecycle.deletion import delete_banned_author, event_target
-from relay.lifecycle.rows import Tombstone, WritePlan
+from relay.lifecycle.rows import Lookups, Tombstone, WritePlan
 from relay.nostr.kinds import KindSet
 from tests import cast
 from tests.contract.writing import Batch, change, look_up, set_groups, stored, unsigned, write
@@ -56,6 +56,24 @@ async def test_an_account_holds_the_rows_of_its_author_kinds_and_groups(store: S
     assert await held(store, Account(ALICE, None, h=True)) == size(CHAT)
     assert await held(store, Account(None, None, frozenset({"den"}))) == size(CHAT, OTHER)
     assert await held(store, Account(BOB, None, frozenset({"attic"}))) == Size()
+
+
+async def test_accounts_may_depend_on_the_rows_that_are_found(store: Store) -> None:
+    await write(store, NOTE, CHAT, OTHER)
+    wanted = Lookups(
+        frozenset({CHAT.id}),
+        frozenset(),
+        frozenset(),
+        usage_by=lambda found: [Account(None, h=frozenset({found.rows[CHAT.id].group or ""}))],
+    )
+    sizes = []
+
+    def decide(found: Found) -> WritePlan:
+        sizes.append(found.usage.size_of(Account(None, h=frozenset({"den"}))))
+        return WritePlan()
+
+    await store.append(wanted, decide)
+    assert sizes == [size(CHAT, OTHER)]
 
 
 async def test_gift_wraps_are_added_up_for_each_recipient(store: Store) -> None:

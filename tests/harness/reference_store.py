@@ -152,7 +152,7 @@ class ReferenceStore:
         found.group_records.extend(self._records(lookups))
         if lookups.leaving is not None:
             found.leaving = self._leaving(lookups.leaving)
-        for account in lookups.usage:
+        for account in lookups.usage.union(lookups.usage_by(found)):
             sizes = [
                 len(row.event.raw)
                 for row in self._counted()

@@ -26,7 +26,7 @@ from relay.nostr import kinds
 from relay.nostr.kinds import is_ephemeral
 from relay.write.candidate import Candidate, Sender, candidate_of
 from relay.write.judge import screen_and_judge
-from relay.write.lookups import accounts_of
+from relay.write.lookups import accounts_by, accounts_of
 from relay.write.world import World, facts_of
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def case_world(
         _add_replaced(candidate, found)
     if given.deletes_own:
         found.rows.update({row.event.id: row for row in _own_targets(candidate)})
-    for account in accounts_of(candidate, policy):
+    derived = accounts_by([candidate], policy)(found)
+    for account in (*accounts_of(candidate, policy), *derived):
         found.usage.open(account, given.stored)
     world = World(policy, groups, policy.actors, found, policy.actors.relay, now)
     for _ in range(given.sent):
@@ -116,10 +117,11 @@ def _own_targets(candidate: Candidate) -> Iterator[Stored]:
 def _count_rates(candidate: Candidate, world: World) -> None:
     """Count one more event for each rate that applies to the candidate."""
     event, sender = candidate.event, candidate.sender
-    for limit in world.policy.usage_limits(event, facts_of(candidate, world)):
+    facts = facts_of(candidate, world)
+    for limit in world.policy.usage_limits(event, facts):
         counted = CountedEvent(
             event,
-            candidate.group,
+            facts.group,
             sender.connection,
             is_rated=True,
             is_stored=not is_ephemeral(event.kind),

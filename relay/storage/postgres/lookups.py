@@ -84,7 +84,7 @@ class Finder:
             found.begun.update([request.hex() for (request,) in begun])
         if lookups.id_prefixes:
             await self._find_prefixes(lookups)
-        for account in lookups.usage:
+        for account in lookups.usage.union(lookups.usage_by(found)):
             query = usage_of(account)
             found.usage.open(account, Size(*await self._db.fetchrow(query.sql, *query.values)))
         for dependencies in lookups.dependencies:

@@ -120,7 +120,7 @@ class Finder:
             if self._db.execute(QUERIES["erasure"], (bytes.fromhex(request),)).fetchone():
                 found.begun.add(request)
         self._find_prefixes(lookups, found, left)
-        for account in lookups.usage:
+        for account in lookups.usage.union(lookups.usage_by(found)):
             query = usage_of(account)
             found.usage.open(account, Size(*self._db.execute(*query).fetchone()))
         for dependencies in lookups.dependencies:

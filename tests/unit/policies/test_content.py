@@ -35,7 +35,7 @@ def rule(folder: Path, content: str, more: str = "") -> PolicySet:
 
 
 def said(policy: PolicySet, event: Event) -> str:
-    found = policy.refusal(event, NOBODY)
+    found = policy.refusal(event, replace(NOBODY, group=event.tag("h")))
     return "" if found is None else f"{found.prefix}: {found.text}"
 
 

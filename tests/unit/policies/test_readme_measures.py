@@ -17,7 +17,7 @@ from relay.nostr.event import signed
 from relay.nostr.nip13 import difficulty
 from relay.write.candidate import Sender
 from relay.write.world import facts_of
-from tests.cast import owner, person
+from tests.cast import owner, person, robot
 from tests.harness.relay_in_process import Home, policy_of, store_of
 from tests.unit.policies import readme
 
@@ -69,6 +69,19 @@ def test_agents_that_answer_have_ten_a_minute(limits_of: Limits) -> None:
     assert {rule: limit.rate and limit.rate.refill for rule, limit in found.items()} == {
         "agents take their time": 10
     }
+
+
+async def test_an_agent_that_names_the_group_by_a_message_alone_has_to_answer_too() -> None:
+    recipe = RECIPES["Agents that may only talk when mentioned"].policy
+    async with store_of("sqlite") as store, Home(store, policy_of("group", recipe)) as here:
+        await here.do(owner, kinds.CREATE_GROUP, h="tea")
+        await here.do(owner, kinds.PUT_USER, ["p", robot.pubkey], h="tea")
+        message = await here.do(owner, 9, h="tea")
+        said = here.made(robot, kinds.COMMENT, ["E", message.id])
+        why = "restricted: agents only answer here: quote the message and name its author"
+        assert await here.take(said, logins=[robot.pubkey]) == [(False, why)]
+        await here.do(robot, kinds.COMMENT, ["e", message.id], ["p", owner.pubkey])
+        await here.do(robot, kinds.COMMENT, ["E", "0" * 64])
 
 
 def test_strangers_of_a_community_have_a_pace_and_a_quota(limits_of: Limits) -> None:

@@ -101,6 +101,47 @@ def test_it_is_that_of_the_first_stored_event_that_e_or_a_names(policy: PolicySe
     assert group_of(policy, alice, ["e"], ["e", "x"], ["a", "30023:x:a"]) is None
 
 
+async def test_rules_about_a_group_are_about_what_names_its_messages() -> None:
+    rules = """
+        [[rule]]
+        name  = "comments of tea"
+        match = { kinds = [1111], h = ["tea"] }
+        write = ["insider"]
+        [[rule]]
+        name  = "reposts are of groups"
+        match = { kinds = [6], h = false }
+        write = ["nobody"]
+    """
+    async with store_of("sqlite") as store, Home(store, policy_of("open", rules)) as here:
+        await here.do(owner, kinds.CREATE_GROUP, h="tea")
+        await here.do(owner, kinds.PUT_USER, ["p", alice.pubkey], h="tea")
+        message, note = await here.do(owner, 9, h="tea"), await here.do(owner, 1)
+        refused = (False, "restricted: not allowed by the rule 'comments of tea'")
+        assert await here.take(here.made(bob, kinds.COMMENT, e(message))) == [refused]
+        await here.do(alice, kinds.COMMENT, e(message))
+        await here.do(bob, kinds.COMMENT, e(note))
+        await here.do(bob, 6, e(message))
+        refused = (False, "restricted: not allowed by the rule 'reposts are of groups'")
+        assert await here.take(here.made(bob, 6, e(note))) == [refused]
+
+
+@pytest.mark.parametrize(
+    ("sender", "answer"),
+    [(bob, STORED), (alice, (False, "restricted: not allowed by the rule 'r'"))],
+)
+async def test_such_a_rule_tells_a_sender_nothing_of_groups_that_it_may_not_read(
+    sender: SecretKey, answer: tuple[bool, str]
+) -> None:
+    rule = '[[rule]]\nname = "r"\nmatch = { kinds = [1111], h = true }\nwrite = ["nobody"]'
+    async with store_of("sqlite") as store, Home(store, policy_of("group", rule)) as here:
+        await here.do(owner, kinds.CREATE_GROUP, h="tea")
+        await here.do(owner, kinds.PUT_USER, ["p", alice.pubkey], h="tea")
+        message = await here.do(alice, 9, h="tea")
+        comment = here.made(alice, kinds.COMMENT, e(message))
+        assert await here.take(comment, logins=[sender.pubkey]) == [answer]
+        assert comment not in await here.log()
+
+
 @pytest.mark.proves("N29-106")
 def test_only_listed_kinds_without_h_follow_what_they_name(policy: PolicySet) -> None:
     assert all(

@@ -332,6 +332,54 @@ async def test_a_full_quota_takes_no_token() -> None:
         await here.do(alice, 1)
 
 
+# groups that other events decide -----------------------------------------------------------------
+
+
+def comment_on(here: Home, who: SecretKey, event: Event) -> Event:
+    """Without an `h`."""
+    return here.made(who, kinds.COMMENT, ["E", event.id])
+
+
+async def test_what_names_a_message_of_a_full_group_is_refused_without_h_too() -> None:
+    async with home(full("group", "events = 2", "match = { h = true }")) as here:
+        await here.do(owner, kinds.CREATE_GROUP, h="tea")
+        message = await here.do(alice, 9, h="tea")
+        comments = [comment_on(here, bob, message) for _ in range(3)]
+        assert await here.take(*comments) == [STORED, stored(2), stored(2)]
+        assert await here.take(comments[1]) == [stored(2)]
+        await here.do(bob, 1)
+
+
+async def test_what_it_names_may_come_in_the_same_batch() -> None:
+    async with home(full("group", "events = 2")) as here:
+        await here.do(owner, kinds.CREATE_GROUP, h="tea")
+        message = here.made(alice, 9, h="tea")
+        first = comment_on(here, bob, message)
+        answers = [comment_on(here, bob, first) for _ in range(2)]
+        assert await here.take(message, first, *answers) == [STORED, STORED, stored(2), stored(2)]
+
+
+async def test_a_rate_of_a_group_counts_what_names_its_messages() -> None:
+    rule = '[[rule]]\nname = "r"\nmatch = { h = ["tea"] }\n'
+    rule += 'rate = { per = "group", burst = 2, per_minute = 1 }'
+    async with home(rule) as here:
+        await here.do(owner, kinds.CREATE_GROUP, h="tea")
+        message = await here.do(alice, 9, h="tea")
+        assert await here.take(comment_on(here, bob, message)) == [too_many(60)]
+        await here.do(bob, kinds.COMMENT, ["E", "0" * 64])
+
+
+async def test_who_sends_for_a_member_does_not_learn_by_a_full_group_what_is_stored() -> None:
+    async with home(full("group", "events = 1"), preset="group") as here:
+        await here.do(owner, kinds.CREATE_GROUP, h="tea")
+        await here.do(owner, kinds.PUT_USER, ["p", alice.pubkey], h="tea")
+        message = await here.do(alice, 9, h="tea")
+        comment = comment_on(here, alice, message)
+        assert await here.take(comment) == [STORED]
+        assert comment not in await here.log()
+        assert await here.take(comment, logins=[alice.pubkey]) == [stored(1)]
+
+
 # files of keys -----------------------------------------------------------------------------------
 
 
