@@ -6,9 +6,10 @@
 Invariants: a batch is written at once and answers are matched by id, so a plug-in may answer in any
 order; each answer restarts its deadline. Lines that are not JSON are skipped, as strfry does, up to
 a bound between two answers. Any other output, an answer to an event that was not asked about, or a
-missed deadline ends the process: its pending events get `error:`, and it is restarted with a
-growing
-delay.
+missed deadline ends the process, and it is restarted. The first event without an answer counts as
+the one that ended it, and gets `error:`; so do the other events of its sender, who has to wait with
+a growing delay. Events of others are asked about again. Only a process that never answered, or that
+ends while it is not asked, is restarted with a growing delay itself.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ import contextlib
 import logging
 import os
 import signal
+from collections import OrderedDict
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Final, cast
 
 import orjson
 
 from policies.plugins.protocol import PluginLog, log_plugin, no_answer, objection
+from relay.access.quotas import subnet_of
 from relay.facts import Origin
 from relay.memory.secrets import without_secrets
 
@@ -44,8 +47,16 @@ _MOST_CHATTER: Final = 200
 _MAX_WRITTEN: Final = 4 * 2**20
 """Bytes of events written at once."""
 _PAUSES_S: Final = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-"""Seconds before each restart; back to the first after a run of `_LONG_S`."""
+"""Seconds before each restart; back to the first after a run of `_LONG_S`. Also seconds for which
+nothing of a sender is asked after each event that ended the process; back to the first after
+`_LONG_S` without one."""
 _LONG_S: Final = 60.0
+_AGAIN_S: Final = 0.5
+"""Before the restart of a process that was ended by the first event of its run. Events wait for a
+pause that is not longer."""
+_MOST_ENDS: Final = 4
+"""Runs without an answer, one after the other, for which the events of a batch wait."""
+_MOST_SENDERS: Final = 10_000
 _STOP_S: Final = 2.0
 """Between SIGTERM and SIGKILL."""
 _MOMENT_S: Final = 0.1
@@ -111,9 +122,15 @@ class _Batch:
     def __init__(self, questions: Sequence[Question], plugin: str) -> None:
         self.results: list[Reject | None] = [no_answer(plugin)] * len(questions)
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_written = False
         self.owed: dict[str, list[int]] = {}
         for number, (event, _) in enumerate(questions):  # one event can come twice in a batch
             self.owed.setdefault(event.id, []).append(number)
+
+    @property
+    def unanswered(self) -> list[int]:
+        """Numbers of the questions without an answer, in order."""
+        return sorted([number for places in self.owed.values() for number in places])
 
     def note(self, event_id: str, answer: Reject | None) -> None:
         places = self.owed.get(event_id)
@@ -124,14 +141,48 @@ class _Batch:
             del self.owed[event_id]
 
 
+class _Senders:
+    """Addresses whose events ended the process. IPv6: each /64."""
+
+    def __init__(self) -> None:
+        self._ends: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        """Address → (number of ends, time of the last)."""
+
+    def note(self, sender: str, now: float) -> None:
+        number, last = self._ends.pop(sender, (0, now))
+        self._ends[sender] = 1 if now - last > _LONG_S else number + 1, now
+        if len(self._ends) > _MOST_SENDERS:
+            self._ends.popitem(last=False)
+
+    def must_wait(self, sender: str, now: float) -> bool:
+        number, last = self._ends.get(sender, (0, now))
+        return number > 0 and now - last < _PAUSES_S[min(number, len(_PAUSES_S)) - 1]
+
+
+def _sender_of(question: Question) -> str | None:
+    """None: nobody, it is from an import."""
+    arrival = question.arrival
+    return subnet_of(arrival.address) if arrival.origin is Origin.WIRE else None
+
+
 class _Child(asyncio.SubprocessProtocol):
     """One run of the process: from its start to its first fault."""
 
     def __init__(
-        self, plugin: str, deadline_s: float, standing: HealthReport, notes: PluginLog
+        self,
+        plugin: str,
+        deadline_s: float,
+        standing: HealthReport,
+        notes: PluginLog,
+        is_settled: asyncio.Event,
     ) -> None:
+        """`is_settled` is unset when it ends."""
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Why it ended."""
+        self.was_asked = False
+        """It ended while it owed answers."""
+        self.has_answered = False
+        self._is_settled = is_settled
         self._exited = asyncio.Event()
         self._gone = asyncio.Event()
         """Set when it has exited and its pipes are closed."""
@@ -143,7 +194,6 @@ class _Child(asyncio.SubprocessProtocol):
         self._began = self._loop.time()
         self._transport: asyncio.SubprocessTransport | None = None
         self._round: _Batch | None = None
-        self._has_answered = False
         self._until = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._answer = b""
@@ -155,30 +205,31 @@ class _Child(asyncio.SubprocessProtocol):
 
     # requests
 
-    async def answers(self, questions: Sequence[Question]) -> list[Reject | None]:
-        current = _Batch(questions, self._plugin)
-        if self.ended.done():
-            return current.results
-        self._round = current
+    async def asked(self, questions: Sequence[Question]) -> _Batch:
+        """The answers, as far as there are any."""
+        current = self._round = _Batch(questions, self._plugin)
         patience = self._deadline_s
-        if not self._has_answered:
+        if not self.has_answered:
             patience = max(patience, self._began + _START_S - self._loop.time())
         self._wait(patience)
         pipe = cast("asyncio.WriteTransport | None", self._pipe(0))
         if pipe is not None and not pipe.is_closing():  # else its exit is about to be reported
             pipe.write(b"".join([line_of(each) for each in questions]))
+            current.is_written = True
         try:
             await current.done
         finally:
             self._round = None
             if self._timer is not None:
                 self._timer.cancel()
-        return current.results
+        return current
 
     def end(self, why: str) -> None:
         """It ended; its pending events stay unanswered."""
         if not self.ended.done():
             self.ended.set_result(why)
+            self._is_settled.clear()
+            self.was_asked = self._round is not None and self._round.is_written
             output = cast("asyncio.ReadTransport | None", self._pipe(1))
             if output is not None and not output.is_closing():
                 output.pause_reading()  # it may keep printing until it is killed
@@ -266,10 +317,10 @@ class _Child(asyncio.SubprocessProtocol):
             self._chatter, has_answered = 0, True
         if not has_answered or self._round is None:
             return
-        if self._has_answered:
+        if self.has_answered:
             self._until = self._loop.time() + self._deadline_s  # read by its timer
         else:
-            self._has_answered = True
+            self.has_answered = True
             self._wait(self._deadline_s)
             self._standing.recovered(self._plugin)
         if not self._round.owed and not self._round.done.done():
@@ -333,19 +384,41 @@ class ProcessPlugin:
         self._life: _Child | None = None
         self._is_stopping = False
         self._is_settled = asyncio.Event()
-        """Set when it runs or its start failed; unset while it starts."""
+        """Set when it runs, or will not run soon."""
+        self._senders = _Senders()
         self._keeping = asyncio.create_task(self._keep(), name=f"plug-in {name}")
 
     async def answers(self, questions: Sequence[Question]) -> list[Reject | None]:
         found: list[Reject | None] = []
         for part in _parts(questions):
-            await self._is_settled.wait()
-            life = self._life
-            if life is None:
-                found += [no_answer(self._name)] * len(part)
-            else:
-                found += await life.answers(part)
+            found += await self._answers(part)
         return found
+
+    async def _answers(self, part: Sequence[Question]) -> list[Reject | None]:
+        """Asks again without the event that ended the process, and without its sender's."""
+        results: list[Reject | None] = [no_answer(self._name)] * len(part)
+        clock, senders, ends = asyncio.get_running_loop().time, self._senders, 0
+        of = [_sender_of(each) for each in part]
+        now = clock()
+        left = [n for n, sender in enumerate(of) if not (sender and senders.must_wait(sender, now))]
+        while left and ends < _MOST_ENDS:
+            await self._is_settled.wait()
+            if self._life is None:
+                break
+            batch = await self._life.asked([part[number] for number in left])
+            for number, answer in zip(left, batch.results, strict=True):
+                results[number] = answer
+            is_begun = len(batch.unanswered) < len(left)
+            left = [left[number] for number in batch.unanswered]
+            if not left or not batch.is_written:
+                continue
+            ends = 0 if is_begun else ends + 1
+            first, *left = left
+            sender = of[first]
+            if sender is not None:
+                senders.note(sender, clock())
+                left = [number for number in left if of[number] != sender]
+        return results
 
     async def stop(self) -> None:
         if not self._is_stopping:  # a second call would interrupt the first
@@ -356,14 +429,23 @@ class ProcessPlugin:
     async def _keep(self) -> None:
         """Start it, and restart it whenever it ends."""
         loop = asyncio.get_running_loop()
-        failures = 0
+        failures, has_worked = 0, False
         try:
             while True:
                 self._is_settled.clear()
                 began = loop.time()
-                why = await self._live()
-                failures = 1 if loop.time() - began > _LONG_S else failures + 1
-                pause = _PAUSES_S[min(failures, len(_PAUSES_S)) - 1]
+                life = _Child(
+                    self._name, self._deadline_s, self._standing, self._notes, self._is_settled
+                )
+                why = await self._live(life)
+                has_worked = has_worked or life.has_answered
+                if has_worked and life.was_asked:
+                    pause = 0.0 if life.has_answered else _AGAIN_S
+                else:
+                    failures = 1 if loop.time() - began > _LONG_S else failures + 1
+                    pause = _PAUSES_S[min(failures, len(_PAUSES_S)) - 1]
+                if pause > _AGAIN_S:
+                    self._is_settled.set()
                 when = f" in {pause:g} s" if pause else ""
                 log_plugin(logging.ERROR, f"{why}; restarting{when}", self._name)
                 self._standing.failed_with(self._name, why)
@@ -372,10 +454,9 @@ class ProcessPlugin:
         finally:
             self._is_settled.set()
 
-    async def _live(self) -> str:
+    async def _live(self, life: _Child) -> str:
         """Run it until it ends; gives the cause."""
         loop = asyncio.get_running_loop()
-        life = _Child(self._name, self._deadline_s, self._standing, self._notes)
         command = self._command
         try:
             await loop.subprocess_exec(
@@ -388,8 +469,9 @@ class ProcessPlugin:
         except OSError as wrong:
             self._is_settled.set()
             return f"cannot be started: {wrong.strerror or wrong}"
-        self._life = life
-        self._is_settled.set()
+        if not life.ended.done():
+            self._life = life
+            self._is_settled.set()
         lasts = loop.call_later(_START_S, self._standing.recovered, self._name)
         try:
             return await life.ended

@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 import os
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -24,7 +25,16 @@ from relay.facts import Arrival, Origin
 from relay.memory.secrets import SECRET_VARIABLES, without_secrets
 from tests.cast import alice, bob
 from tests.harness.patience import ANSWER_S
-from tests.unit.policies.plugins.stage import ARRIVAL, NOON, SILENT, note, process, said, until
+from tests.unit.policies.plugins.stage import (
+    ARRIVAL,
+    NOON,
+    SILENT,
+    note,
+    process,
+    said,
+    until,
+    words,
+)
 
 pytestmark = pytest.mark.process
 
@@ -224,6 +234,35 @@ async def test_one_hanging_process_does_not_hold_the_events_behind_for_ever() ->
         async with asyncio.timeout(ANSWER_S):
             assert await said(chain, "a", "b", "bad", "c") == ["", "", SILENT, SILENT]
             await until(lambda: chain.failures)
+
+
+MALLORY = replace(ARRIVAL, address=ip_address("10.6.6.6"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("behaviour", ["exit at bad", "hang at bad"])
+async def test_an_event_that_ends_the_process_is_the_only_one_refused(
+    behaviour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("policies.plugins.process._PAUSES_S", (0.0, 600.0))
+    monkeypatch.setattr("policies.plugins.process._START_S", 1.0)
+    async with Chain([process(behaviour, 500)]) as chain:
+        assert await said(chain, "a") == [""]
+        for number in range(4):
+            sender = replace(ARRIVAL, address=ip_address(f"10.6.6.{number}"))
+            events = [(note("bad"), sender), (note("b"), ARRIVAL), (note("c"), ARRIVAL)]
+            assert words(await chain.objections(events)) == [SILENT, "", ""]
+
+
+@pytest.mark.slow
+async def test_who_ends_the_process_waits_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("policies.plugins.process._PAUSES_S", (0.0, 600.0))
+    async with Chain([process("exit at bad")]) as chain:
+        assert await said(chain, "a", arrival=MALLORY) == [""]
+        for _ in range(4):
+            assert await said(chain, "bad", "b", arrival=MALLORY) == [SILENT, SILENT]
+            assert await said(chain, "c") == [""]
+        assert chain.failures == 2
 
 
 @pytest.mark.slow
