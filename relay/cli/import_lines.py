@@ -139,6 +139,8 @@ class Place:
     tally: Tally = field(default_factory=Tally)
     last: str | None = None
     """Id of the last event that the store has acknowledged to have."""
+    other_groups: set[str] = field(default_factory=set)
+    """Groups of the file whose ids are those of other groups here."""
 
 
 @dataclass(slots=True)
@@ -289,6 +291,7 @@ class _Note(msgspec.Struct, frozen=True):
     line: int
     tally: Tally
     last: str | None = None
+    other_groups: frozenset[str] = frozenset()
 
 
 class ImportProgress:
@@ -323,12 +326,13 @@ class ImportProgress:
             return Place()
         if note.origin != self._origin or not 0 <= note.offset <= self.size:
             return Place()
-        return Place(note.offset, note.line, note.tally, note.last)
+        return Place(note.offset, note.line, note.tally, note.last, set(note.other_groups))
 
     def write(self, place: Place) -> None:
         # Not synced: a lost or old progress file repeats some lines, as duplicates.
         part = self._path.with_suffix(".part")
-        note = _Note(self._origin, place.offset, place.line, place.tally, place.last)
+        others = frozenset(place.other_groups)
+        note = _Note(self._origin, place.offset, place.line, place.tally, place.last, others)
         try:
             part.write_bytes(msgspec.json.encode(note))
             part.replace(self._path)

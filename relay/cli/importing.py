@@ -36,13 +36,16 @@ from relay.cli.options import (
     printable,
 )
 from relay.cli.progress import RATE, Amount, progress_bar, tell
+from relay.client.sync import filters_for_groups, groups_in
 from relay.errors import Prefix, StoreFault, UserError, WriteOutcome, is_error, ok_reply
 from relay.facts import Origin
 from relay.nostr import kinds
+from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
+from relay.server.control import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from relay.cli.import_lines import Batch, Tally
     from relay.nostr.event import Event
@@ -56,6 +59,9 @@ _RATE_RETRIES: Final = 3
 """So many of these delays for a rate."""
 _LONG_S: Final = 1.0
 """From here on a delay is explained."""
+_OTHER_GROUP: Final = (
+    "restricted: the group of this id here is another one; only --trust imports its messages"
+)
 _NEVER_LATER: Final = frozenset({*kinds.GROUP_RECORDS, kinds.DELETION, kinds.VANISH})
 """Kinds that give or take rights, or delete: stored after a later one, it could undo that."""
 _IS_THERE: Final = ok_reply(WriteOutcome.DUPLICATE)
@@ -281,12 +287,18 @@ async def import_events(
     """
 
     async def submit(batch: Batch) -> None:
-        answers = await submit_with_retries(
-            folder, [event for _, event in batch.events], origin, pauses_s
-        )
         refused = dict(batch.refused)
+        if origin is not Origin.TRUSTED_IMPORT:
+            await note_other_groups(folder, [event for _, event in batch.events], place)
+        taken = []
+        for line, event in batch.events:
+            if event.kind not in kinds.GROUP_RECORDS and event.tag("h") in place.other_groups:
+                refused[line] = f"{_OTHER_GROUP} (id {event.id})"
+            else:
+                taken.append((line, event))
+        answers = await submit_with_retries(folder, [event for _, event in taken], origin, pauses_s)
         tally = place.tally
-        for (line, event), answer in zip(batch.events, answers, strict=True):
+        for (line, event), answer in zip(taken, answers, strict=True):
             outcome = outcome_of(event, answer)
             if outcome is Outcome.REFUSED:
                 refused[line] = f"{answer[1]} (id {event.id})"
@@ -319,6 +331,33 @@ async def import_events(
             ]
             await submit(batch)
         early = later
+
+
+async def note_other_groups(folder: Folder, events: Iterable[Event], place: Place) -> None:
+    """Note the groups that these 9007 made elsewhere while another of the same id is here: with
+    its flags and members, it would show their messages to others."""
+    made = {
+        h: event.id
+        for event in events
+        if event.kind == kinds.CREATE_GROUP and (h := event.tag("h")) is not None
+    }
+    here = await groups_here(folder, made) if made else {}
+    for h, event_id in made.items():
+        if h in here and event_id not in here[h]:
+            place.other_groups.add(h)
+        else:
+            place.other_groups.discard(h)
+
+
+async def groups_here(folder: Folder, ids: Collection[str]) -> Mapping[str, Collection[str]]:
+    """As `relay.client.sync.Side.groups`."""
+    events = [
+        event_from_raw(raw)
+        for filter_ in filters_for_groups(ids)
+        async for raws in folder.events(filter_, Rows.ALL)
+        for raw in raws
+    ]
+    return groups_in(events)
 
 
 async def submit_with_retries(

@@ -23,7 +23,7 @@ from relay.cli.exporting import filter_of
 from relay.cli.group_records import GroupRecords
 from relay.cli.humanize import counted
 from relay.cli.import_lines import Outcome, outcome_of
-from relay.cli.importing import submit_with_retries
+from relay.cli.importing import groups_here, submit_with_retries
 from relay.cli.options import DATA_VARIABLE, json_option, print_json, printable
 from relay.cli.progress import progress_bar, tell
 from relay.client import Client, ClientError, Timeouts, Unreachable
@@ -49,7 +49,7 @@ from relay.nostr.nip42 import relay_address
 from relay.server.control import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
     from rich.progress import Progress, TaskID
 
@@ -259,6 +259,9 @@ class FolderSide:
                     assert_never(never)
         return result
 
+    async def groups(self, ids: Collection[str]) -> Mapping[str, Collection[str]]:
+        return await groups_here(self._folder, ids)
+
     async def _pages(self, filter_: Filter) -> AsyncGenerator[Sequence[bytes], None]:
         pages = self._folder.events(filter_, self._rows)
         try:
@@ -383,6 +386,11 @@ def _not_transferred(tally: Tally) -> list[str]:
         lines.append(
             f"skipped: {tally.not_asked} × listed by the relay, but not matching this filter"
         )
+    lines += [
+        f"skipped: {count} × of group {group}: the group of this id where they would be stored is"
+        " another one"
+        for group, count in tally.other_groups.most_common()
+    ]
     if tally.moderation:
         lines.append(
             f"skipped: {tally.moderation} × group records (kinds 9000 to 9022);"
@@ -408,6 +416,7 @@ def _as_json(tally: Tally, url: str, seconds: float) -> dict[str, object]:
         "not_given": tally.not_given,
         "not_asked": tally.not_asked,
         "moderation": tally.moderation,
+        "other_groups": dict(tally.other_groups),
         "protected": tally.protected,
         "relay_signed": tally.relay_signed,
         "rounds": tally.rounds,

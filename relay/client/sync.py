@@ -8,6 +8,7 @@ the next batch is fetched while one is stored.
 from __future__ import annotations
 
 import asyncio
+import re
 from array import array
 from collections import Counter
 from contextlib import aclosing
@@ -30,11 +31,19 @@ from relay.client.paging import MAX_READ_BYTES
 from relay.client.sync_order import Order, in_order, only_names
 from relay.errors import Prefix
 from relay.nostr.filters import Filter
-from relay.nostr.kinds import GROUP_RECORDS, RELAY_SIGNED
+from relay.nostr.kinds import CREATE_GROUP, GROUP_METADATA, GROUP_RECORDS, RELAY_SIGNED
 from relay.nostr.nip77 import Bound, Items
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        Awaitable,
+        Callable,
+        Collection,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
 
     from relay.client.client import Client
     from relay.client.negentropy import Difference
@@ -53,6 +62,7 @@ _MAX_PARTS: Final = 20_000
 """Parts of one comparison: a relay may refuse every part but the smallest."""
 _RETRY_DELAYS_S: Final = (0.5, 2.0, 8.0)
 """Delays before retrying temporary refusals."""
+_MADE_WITHOUT_H: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NOTHING: Final = Items(array("Q"), b"")
 
 
@@ -101,6 +111,9 @@ class Side(Protocol):
 
     async def store(self, events: Sequence[Event]) -> StoreResult:
         """Store them in this order."""
+
+    async def groups(self, ids: Collection[str]) -> Mapping[str, Collection[str]]:
+        """Those of these groups that exist, as far as they can be read → ids of their 9007."""
 
 
 class RelaySide:
@@ -158,6 +171,9 @@ class RelaySide:
                 await self._store([*run], result, least=2)
         return result
 
+    async def groups(self, ids: Collection[str]) -> Mapping[str, Collection[str]]:
+        return groups_in(await self._writer.query(*filters_for_groups(ids)))
+
     async def _store(self, events: Sequence[Event], result: StoreResult, *, least: int) -> None:
         waiting = events
         for pause in (*_RETRY_DELAYS_S, None):
@@ -181,6 +197,35 @@ class RelaySide:
         if least <= len(events) == sum(_is_temporary(refusal) for refusal in report.refused):
             # Not because of these events: continuing would refuse the rest as well.
             raise report.refused[0]
+
+
+def filters_for_groups(ids: Collection[str]) -> Sequence[Filter]:
+    """For the events of which `groups_in` tells these groups."""
+    return (
+        Filter(kinds=frozenset({GROUP_METADATA}), tags=(("d", frozenset(ids)),)),
+        Filter(kinds=frozenset({CREATE_GROUP}), tags=(("h", frozenset(ids)),)),
+    )
+
+
+def groups_in(events: Iterable[Event]) -> Mapping[str, Collection[str]]:
+    """As `Side.groups`."""
+    found: dict[str, set[str]] = {}
+    for event in events:
+        is_made = event.kind == CREATE_GROUP
+        made = found.setdefault((event.tag("h") or "") if is_made else event.d, set())
+        if is_made:
+            made.add(event.id)
+    return found
+
+
+def _is_another(group: str, there: Collection[str] | None, here: Collection[str]) -> bool:
+    """Whether two groups of this id, with the ids of their 9007, are not the same one.
+
+    A 9007 without `h` is not found by the group; the id of that group is part of its own.
+    """
+    if not here and not there and _MADE_WITHOUT_H.fullmatch(group):
+        return False
+    return set(here).isdisjoint(there or ())
 
 
 def _needed(differences: Iterable[Difference]) -> frozenset[bytes]:
@@ -239,6 +284,8 @@ class Tally:
     """Their group records (kinds 9000 to 9022) that we do not take."""
     not_asked: int = 0
     """Their events that the filter does not match, and group records that they did not list."""
+    other_groups: Counter[str] = field(default_factory=Counter)
+    """Group → number of events, not stored: where they would be, its id is that of another one."""
     protected: int = 0
     """Our events that only their author may publish (N70-01)."""
 
@@ -272,6 +319,8 @@ class Sync:
         self._moderation = moderation
         self._records: frozenset[bytes] = frozenset()
         """The ids in `_need` that are group records."""
+        self._other_groups: dict[str, bool] = {}
+        """Group → whether it is another one where events are stored."""
         self._have: Sequence[bytes] = ()
         self._need: Sequence[bytes] = ()
 
@@ -360,6 +409,7 @@ class Sync:
                 tally.moderation += before - len(ours)
             else:
                 tally.not_asked += before - len(ours)
+            ours = await self._of_same_groups(ours, source, self._ours)
             if waits:
                 naming = [event for event in ours if only_names(event)]
                 later.extend((event.created_at, bytes.fromhex(event.id)) for event in naming)
@@ -394,13 +444,37 @@ class Sync:
             return True
         return self._moderation is Moderation.TAKEN and bytes.fromhex(event.id) in self._records
 
+    async def _of_same_groups(
+        self, events: Sequence[Event], source: Side, target: Side
+    ) -> list[Event]:
+        """Those that are no messages of a group whose id is that of another one at `target`: with
+        other flags and members, which would show them to others. Of records the rules decide."""
+        groups = {event.id: event.tag("h") for event in events if event.kind not in GROUP_RECORDS}
+        asked = {h for h in groups.values() if h is not None} - self._other_groups.keys()
+        if asked:
+            there = await target.groups(asked)
+            here = await source.groups(asked & there.keys()) if there else {}
+            for h in asked:
+                is_another = h in there and _is_another(h, here.get(h), there[h])
+                self._other_groups[h] = is_another
+        taken = []
+        for event in events:
+            group = groups.get(event.id)
+            if group is not None and self._other_groups[group]:
+                _count(self.tally.other_groups, group)
+            else:
+                taken.append(event)
+        return taken
+
     async def _send(self) -> None:
         target = RelaySide(self._theirs, self._theirs)
         tally = self.tally
+        self._other_groups.clear()
 
         async def store(events: Sequence[Event]) -> None:
             publishable = [event for event in events if not event.has_tag("-")]
             tally.protected += len(events) - len(publishable)
+            publishable = await self._of_same_groups(publishable, self._ours, target)
             result = await target.store(publishable)
             tally.sent += result.stored
             tally.known_there += result.duplicates

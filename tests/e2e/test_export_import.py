@@ -221,6 +221,24 @@ async def test_a_file_with_the_newest_events_first_makes_no_group(tmp_path: Path
         assert not await export(rookery)
 
 
+async def test_messages_do_not_get_into_another_group_of_the_same_id(tmp_path: Path) -> None:
+    """Anybody may have made it here, and shows it to everybody."""
+    alice, mallory = cast.alice, cast.person("mallory")
+    now, h = int(time.time()), ["h", "den"]
+    secret = [alice.sign(9, [h], f"secret {number}", now) for number in range(3)]
+    made = [alice.sign(9007, [h], "", now - 9), alice.sign(9002, [h, ["private"]], "", now - 8)]
+    rookery = await make(tmp_path / "one")
+    async with rookery:
+        await rookery.start()
+        async with connected(rookery.url) as wire:
+            assert await wire.publish(mallory.sign(9007, [h], "", now)) == (True, "")
+            file = write(tmp_path / "den.jsonl", [*made, *secret])
+            code, tally, err = await import_(rookery, file)
+            assert (code, tally["stored"], tally["refused"]) == (1, 0, 4)
+            assert err.count("the group of this id here is another one") == 3
+            assert await wire.query({"kinds": [9]}) == []
+
+
 # -- what is not stored ----------------------------------------------------------------------------
 
 

@@ -864,6 +864,16 @@ async def test_a_group_record_above_a_rate_is_refused_and_not_stored_after_later
     assert (place.tally.stored, [*folder.rows]) == (1, [NOTES[0].id])
 
 
+def test_where_an_import_was_it_knows_which_groups_are_others_here(tmp_path: Path) -> None:
+    file = tmp_path / "F"
+    file.write_bytes(b"{}")
+    with file.open("rb") as source:
+        progress = ImportProgress.of(tmp_path, source, file, Origin.IMPORT)
+    assert progress is not None
+    progress.write(Place(other_groups={"den"}))
+    assert progress.read().other_groups == {"den"}
+
+
 async def test_a_failing_store_stops_the_import(folder: FakeFolder) -> None:
     folder.fails = lambda _: "error: disk full"
     place = Place()

@@ -320,6 +320,46 @@ async def test_what_is_sent_of_one_second_begins_with_the_group(
     assert kinds == [9007] + [9002] * 20 + [9] * 20 + [1111] * 20
 
 
+def den_of(who: SecretKey, *, at: int = 0) -> list[Event]:
+    """A group that this key made, with what a relay signs about it."""
+    made = who.sign(9007, [["h", "den"]], "", NOW + at)
+    return [made, carol.sign(39000, [["d", "den"]], who.npub, NOW + at)]
+
+
+@pytest.mark.parametrize("moderation", Moderation)
+@pytest.mark.parametrize("direction", [Direction.DOWN, Direction.UP])
+async def test_messages_do_not_get_into_another_group_of_the_same_id(
+    ours: FakeRelay,
+    fake: FakeRelay,
+    timeouts: Timeouts,
+    direction: Direction,
+    moderation: Moderation,
+) -> None:
+    """Anybody may have made it, and shows it to everybody."""
+    source, target = (fake, ours) if direction is Direction.DOWN else (ours, fake)
+    secrets = [bob.sign(9, [["h", "den"]], f"secret {n}", NOW + n) for n in range(3)]
+    source.events += [*den_of(alice), *secrets, NOTES[0]]
+    target.events += den_of(carol, at=-50)
+    tally = await synced(ours, fake, timeouts, direction=direction, moderation=moderation)
+    assert NOTES[0].id in ids(target)
+    assert not ids(target) & all_ids(secrets)
+    assert tally.other_groups == {"den": 3}
+
+
+@pytest.mark.parametrize("direction", [Direction.DOWN, Direction.UP])
+async def test_messages_of_a_group_that_both_have_are_transferred(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, direction: Direction
+) -> None:
+    source, target = (fake, ours) if direction is Direction.DOWN else (ours, fake)
+    named_by_id = "6b3f1c5e-0f00-4a00-8000-000000000000"  # of a 9007 without `h`
+    messages = [bob.sign(9, [["h", h]], "hello", NOW) for h in ("den", named_by_id)]
+    for relay in (ours, fake):
+        relay.events += [*den_of(alice), carol.sign(39000, [["d", named_by_id]], "", NOW)]
+    source.events += messages
+    await synced(ours, fake, timeouts, direction=direction)
+    assert all_ids(messages) <= ids(target)
+
+
 async def test_protected_events_are_not_sent_and_not_fetched_twice(
     ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
 ) -> None:
