@@ -14,7 +14,7 @@ from relay.errors import Outdated, StoreFault
 from relay.groups.group import EndedGroup
 from relay.lifecycle.rows import Stored, WritePlan
 from relay.storage import PageQuery
-from relay.storage.postgres import listening
+from relay.storage.postgres import following, listening
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
 from tests.contract.writing import (
@@ -313,6 +313,21 @@ async def test_it_is_told_when_rights_may_have_changed(
         (told,) = other.others
         assert told.rights_at == (at if may_give_rights else 0)
         assert list(told.passed_on) == [before, after]
+
+
+async def test_who_was_away_reads_only_the_newest_of_what_was_passed_on(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typing = [Stored(0, unsigned(cast.bob, 20001, [], f"{number}")) for number in range(5)]
+    monkeypatch.setattr(following, "_MOST_PASSED", 2 * len(typing[0].event.raw))
+    async with processes(postgres, 2) as (one, other):
+        await change(one.store, lambda plan: plan.passed_on.extend(typing[:3]))
+        middle, newest = [
+            await change(one.store, lambda plan, row=row: plan.passed_on.append(row))  # type: ignore[misc]
+            for row in typing[3:]
+        ]
+        told = await other.hears()
+        assert told.passed_on == {middle: [typing[3]], newest: [typing[4]]}
 
 
 async def test_who_missed_too_much_must_read_again(postgres: PostgresServer) -> None:

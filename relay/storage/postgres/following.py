@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from relay.lifecycle.rows import WritePlan
 
+_MOST_PASSED: Final = 16 << 20
+"""Bytes of ephemeral events that are read at once, the newest: parsed they take twice as much."""
 _MOST_GONE: Final = 100
 """Deletions of a group; with more its records are read again."""
 _FOLDED_BACK: Final = frozenset({kinds.CREATE_INVITE, kinds.JOIN_REQUEST})
@@ -80,7 +82,9 @@ async def others_since(db: Any, after: int, upto: int) -> tuple[Others, list[str
     rows: list[Stored] = []
     newest: str | None = None
     rights_at = 0
-    for changes_after, seq, what, item, group in await db.fetch(QUERIES["changes_since"], after):
+    for changes_after, seq, what, item, group in await db.fetch(
+        QUERIES["changes_since"], after, _MOST_PASSED
+    ):
         if changes_after > after:
             raise Outdated("changes of other relays are no longer in the database")
         if what in _OF_RIGHTS:

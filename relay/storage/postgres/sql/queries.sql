@@ -50,12 +50,19 @@ SELECT pg_try_advisory_lock('changes'::regclass::oid::bigint);
 INSERT INTO changes (seq, what, item, grp)
 SELECT $1, * FROM unnest($2::text[], $3::bytea[], $4::bytea[]);
 
--- :changes_since  seq -> `changes_after`, and seq, what, item, group of each change, or nulls; in order of seq
--- A `record` is what the state of groups is built from; of batches only the newest is there.
+-- :changes_since  seq, bytes -> `changes_after`, and seq, what, item, group of each change, or nulls; in order of seq
+-- A `record` is what the state of groups is built from; of batches only the newest is there, of what
+-- is `passed` the newest of so many bytes.
 SELECT h.changes_after, c.seq, c.what, c.item, c.grp
 FROM head AS h LEFT JOIN (
     SELECT seq, what, item, grp FROM changes
-    WHERE seq > $1 AND (what <> 'batch' OR seq = (SELECT seq FROM head))
+    WHERE seq > $1 AND what <> 'passed' AND (what <> 'batch' OR seq = (SELECT seq FROM head))
+    UNION ALL
+    SELECT seq, what, item, grp FROM (
+        SELECT seq, what, item, grp,
+            sum(length(item)) OVER (ORDER BY seq DESC ROWS UNBOUNDED PRECEDING) AS newest
+        FROM changes WHERE seq > $1 AND what = 'passed'
+    ) AS passed WHERE newest <= $2
     UNION ALL
     SELECT seq, 'record', raw, grp FROM events WHERE seq > $1
     AND (kind BETWEEN 9000 AND 9022 OR kind BETWEEN 39000 AND 39005)
