@@ -10,7 +10,8 @@ import asyncio
 import os
 from array import array
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext
+from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, assert_never
@@ -20,6 +21,7 @@ import msgspec
 
 from relay.cli.connect import advice_on
 from relay.cli.exporting import filter_of
+from relay.cli.folder_lock import locked
 from relay.cli.group_records import GroupRecords
 from relay.cli.humanize import counted
 from relay.cli.import_lines import Outcome, outcome_of
@@ -40,7 +42,7 @@ from relay.client.sync import (
 )
 from relay.clock import unix_now
 from relay.config import load_config
-from relay.errors import StoreFault, UserError
+from relay.errors import FolderBusy, StoreFault, UserError
 from relay.facts import Origin
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter, FilterTerms
@@ -49,7 +51,7 @@ from relay.nostr.nip42 import relay_address
 from relay.server.control import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 
     from rich.progress import Progress, TaskID
 
@@ -158,12 +160,16 @@ def sync_command(
     moderation = Moderation.TAKEN if takes_moderation else Moderation.LEFT
     began = perf_counter()
 
+    is_locked = isinstance(ours, Path) and ours.is_dir() and not dry_run
+    lock = _only_sync(Path(ours), theirs) if is_locked else nullcontext()
+
     async def work() -> Tally:
         async with _side(ours, key, rows, origin) as side, _client(theirs, key) as client:
             return await _run_sync(side, client, filter_, direction, moderation, dry_run=dry_run)
 
     try:
-        tally = asyncio.run(work())
+        with lock:
+            tally = asyncio.run(work())
     except Unreachable as error:
         raise UserError(
             f"{error}; nothing was transferred: repeat the command when the relay is reachable"
@@ -177,6 +183,19 @@ def sync_command(
     click.echo(
         printable(_summary(tally, theirs, seconds, direction=None if dry_run else direction))
     )
+
+
+@contextmanager
+def _only_sync(folder: Path, url: str) -> Iterator[None]:
+    """Runs from cron must not pile up where the other relay is slow."""
+    name = f"sync-{sha256(url.encode()).hexdigest()[:16]}.lock"
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(folder, name))
+        except FolderBusy as busy:
+            who = f"process {busy.pid}" if busy.pid else "another process"
+            raise UserError(f"a sync of {folder} with {url} still runs: {who}") from None
+        yield
 
 
 def _filter(text: str | None, ours: Path | str) -> Filter:

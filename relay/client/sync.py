@@ -53,7 +53,12 @@ if TYPE_CHECKING:
 _FETCH_BATCH: Final = 250
 """Ids per REQ; relays accept a few hundred."""
 _FETCH_S: Final = 300.0
-"""For these, however few events the relay returns at a time."""
+"""For these, however few events the relay returns at a time; and for all that a run fetches, beyond
+`_PACE_S` for each batch and a second for each `_PACE_BYTES`."""
+_PACE_S: Final = 10.0
+_PACE_BYTES: Final = 100_000
+_COMPARISON_S: Final = 3600.0
+"""For all parts of all comparisons of a run."""
 _MAX_REASONS: Final = 32
 """Distinct refusal reasons; some relays put an id into each."""
 _MAX_DEPTH: Final = 64
@@ -126,6 +131,8 @@ class RelaySide:
         """`reader` may be authenticated as a key that may read less than the publishing one."""
         self._reader = reader
         self._writer = writer
+        self._patience_s = _FETCH_S
+        """How much longer fetching may take than the pace."""
 
     async def items(self, filter_: Filter) -> Items:
         timestamps, ids = array("Q"), bytearray()
@@ -138,20 +145,23 @@ class RelaySide:
     async def events(
         self, filter_: Filter, ids: Sequence[bytes]
     ) -> AsyncGenerator[Sequence[Event], None]:
+        clock = asyncio.get_running_loop().time
         for start in range(0, len(ids), _FETCH_BATCH):
             wanted = {id_.hex() for id_ in ids[start : start + _FETCH_BATCH]}
             found: list[Event] = []
-            number = len(wanted)
+            number, most_s, began = len(wanted), self._patience_s + _PACE_S, clock()
             try:
-                async with asyncio.timeout(_FETCH_S):
+                async with asyncio.timeout(most_s):
                     # Repeated while it returns events: a relay may return fewer at a time.
                     while wanted and (some := await self._query(wanted)):
                         wanted.difference_update(event.id for event in some)
                         found += some
             except TimeoutError:
                 raise Unanswered(
-                    f"got {len(found)} of {number} events within {_FETCH_S:g} s"
+                    f"got {len(found)} of {number} events within {most_s:.0f} s"
                 ) from None
+            allowed_s = _PACE_S + sum([len(event.raw) for event in found]) / _PACE_BYTES
+            self._patience_s -= max(0.0, clock() - began - allowed_s)
             if found:
                 yield in_order(found)
 
@@ -326,6 +336,15 @@ class Sync:
 
     async def compare(self) -> None:
         """Find the differing ids. Raises QueryClosed, Incomparable, Unanswered."""
+        try:
+            async with asyncio.timeout(_COMPARISON_S):
+                await self._compare()
+        except TimeoutError:
+            raise Unanswered(
+                f"the comparison took over {_COMPARISON_S:g} s; use a narrower filter"
+            ) from None
+
+    async def _compare(self) -> None:
         items = await self._ours.items(self._filter)
         self.tally.compared = len(items)
         self._note(self.tally)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -180,6 +181,33 @@ async def test_a_group_of_the_same_name_that_ended_elsewhere_ends_none_here(tmp_
         assert "1 × invalid: created_at: older than the group of this name here" in err
         async with connected(ours.url) as wire:
             assert await wire.publish(bob.sign(9, [h], "still here", now)) == (True, "")
+
+
+async def test_a_second_run_beside_the_first_says_so(tmp_path: Path) -> None:
+    """Runs from cron would pile up beside one that a slow relay holds up."""
+    ours = await made(tmp_path / "ours")
+    never = asyncio.Event()
+    came = asyncio.Event()
+
+    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.set()
+        await never.wait()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    first = await start_rookery("sync", url, "--data", str(ours.folder), stderr=DEVNULL)
+    try:
+        await came.wait()
+        code, _, err = await outputs("sync", url, "--data", str(ours.folder))
+        assert code == 1
+        assert f"a sync of {ours.folder} with {url} still runs: process {first.pid}" in err
+    finally:
+        first.kill()
+        await first.wait()
+        never.set()
+        server.close()
+        await server.wait_closed()
 
 
 async def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:

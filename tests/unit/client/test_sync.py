@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -384,10 +385,43 @@ async def test_a_relay_that_returns_one_event_a_minute_is_not_waited_for(
     ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(syncing, "_FETCH_S", 0.0)
+    monkeypatch.setattr(syncing, "_PACE_S", 0.0)
     fake.events += NOTES
     fake.most_rows = 1
     with pytest.raises(Unanswered, match="250 events"):
         await synced(ours, fake, timeouts, direction=Direction.DOWN)
+
+
+async def test_a_relay_that_is_slow_at_every_batch_ends_the_run(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "_FETCH_S", 0.5)
+    monkeypatch.setattr(syncing, "_PACE_S", 0.0)
+    monkeypatch.setattr(syncing, "_PACE_BYTES", 1 << 30)
+    monkeypatch.setattr(syncing, "_FETCH_BATCH", 1)
+
+    async def answer(visitor: Visitor, frame: list[Any]) -> None:
+        await asyncio.sleep(0.02)  # 600 times are 12 s
+        await fake.answer(visitor, frame)
+
+    fake.on["REQ"] = answer
+    fake.events += NOTES
+    with pytest.raises(Unanswered, match="of 1 events"):
+        await synced(ours, fake, timeouts, direction=Direction.DOWN)
+
+
+async def test_all_parts_of_a_comparison_have_one_deadline(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "_COMPARISON_S", 0.5)
+
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        await asyncio.sleep(0.02)
+        await visitor.say("NEG-ERR", frame[1], "blocked: too many records")
+
+    fake.on["NEG-OPEN"] = refuse
+    with pytest.raises(Unanswered, match="the comparison took over"):
+        await synced(ours, fake, timeouts)
 
 
 async def test_ids_that_the_relay_does_not_return_are_counted(
