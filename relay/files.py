@@ -8,7 +8,7 @@ import os
 import secrets
 import stat
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -78,9 +78,9 @@ def _bounded(file: BinaryIO, max_bytes: int) -> bytes:
 
 
 def regular_file(path: str, flags: int) -> int:
-    """An `opener` for reading what must be a file: opening a pipe would wait until somebody writes
-    to it. Raises OSError."""
-    fd = os.open(path, flags | os.O_NONBLOCK)
+    """An `opener` for what must be a file: opening a pipe would wait until somebody writes to it. A
+    new file is private. Raises OSError."""
+    fd = os.open(path, flags | os.O_NONBLOCK, 0o600)
     mode = os.fstat(fd).st_mode
     if stat.S_ISREG(mode):
         return fd
@@ -89,6 +89,34 @@ def regular_file(path: str, flags: int) -> int:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     kind = "pipe" if stat.S_ISFIFO(mode) else "device"
     raise OSError(errno.EINVAL, f"it is a {kind}, not a file", str(path))
+
+
+def own_file(path: Path, flags: int = 0) -> int:
+    """A descriptor for writing to a file, a new and private one if it is missing. Raises OSError
+    for what is no file, and for a file of another user, who could read what is written."""
+    fd = regular_file(str(path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | flags)
+    try:
+        _refuse_foreign(path, os.fstat(fd))
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def own_database(path: Path, flags: int = 0) -> int:
+    """As `own_file`, before SQLite opens it, which would make it readable for everyone, and which
+    writes to its logs whoever made them."""
+    for end in ("-journal", "-wal", "-shm"):
+        log = Path(f"{os.path.realpath(path)}{end}")
+        with suppress(FileNotFoundError):
+            _refuse_foreign(log, log.lstat())
+    return own_file(path, flags)
+
+
+def _refuse_foreign(path: Path, about: os.stat_result) -> None:
+    if about.st_uid not in (0, os.geteuid()):
+        text = f"belongs to another user ({about.st_uid})"
+        raise PermissionError(errno.EPERM, text, str(path))
 
 
 def opened_below(root: Path, name: str) -> int:
@@ -172,8 +200,14 @@ def atomic_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
     changes. Raises OSError.
 
     A symbolic link stays one: its target is replaced. What is no regular file (a pipe, /dev/null)
-    is written directly.
+    is written directly. Such a link or named pipe must not be another user's.
     """
+    with suppress(FileNotFoundError):
+        if stat.S_ISLNK((about := path.lstat()).st_mode):
+            _refuse_foreign(path, about)
+        target = Path(os.path.realpath(path))
+        if stat.S_ISFIFO((about := target.lstat()).st_mode):
+            _refuse_foreign(target, about)
     if is_written_in_place(path):
         with path.open("wb") as file:
             yield file

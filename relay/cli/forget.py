@@ -19,7 +19,7 @@ from relay.cli.options import (
 )
 from relay.client.settings import Actor
 from relay.errors import UserError
-from relay.files import given_content, replace_file
+from relay.files import atomic_file, given_content
 from relay.nostr import kinds
 from relay.nostr.event import address_of, is_hex64
 from relay.nostr.keys import npub
@@ -129,7 +129,8 @@ def forget_command(
 
     wanted, event, erasure = with_settings(Actor.OWNER, server, work)
     if output is not None and event is not None:
-        replace_file(output, event.raw + b"\n")
+        with atomic_file(output) as receipt:
+            receipt.write(event.raw + b"\n")
     if as_json:
         print_json({"request": wanted, "receipt": None if event is None else _json(event)})
         return

@@ -16,7 +16,7 @@ from relay.cli.progress import progress_bar
 from relay.client.recall import SYSTEMS
 from relay.client.settings import Actor
 from relay.errors import UserError
-from relay.files import make_private, replace_file
+from relay.files import atomic_file, make_private, own_file
 from relay.memory.interop.exported import file_name, markdown_of
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
@@ -60,7 +60,8 @@ def export(
     async def work(client: Client, settings: ClientSettings) -> int:
         events = await _records(client, wanted, mine=mine)
         if form == "jsonl":
-            replace_file(path, b"".join(event.raw + b"\n" for event in events))
+            with atomic_file(path) as file:
+                file.writelines(event.raw + b"\n" for event in events)
             return len(events)
         names = await profile_names(client.query, {event.pubkey for event in events})
         _write_folder(
@@ -96,9 +97,12 @@ async def _records(client: Client, systems: set[str], *, mine: bool) -> list[Eve
 
 
 def _write_folder(folder: Path, texts: Mapping[str, str]) -> None:
-    """`texts`: by file name. Writes to no file that a symbolic link names. Raises OSError."""
+    """`texts`: by file name. Writes to no file that a symbolic link names, or that another user has
+    made, or has open. Raises OSError."""
     make_private(folder)
-    flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     for name, text in texts.items():
-        with os.fdopen(os.open(folder / name, flags, 0o600), "wb") as file:
+        path = folder / name
+        os.close(own_file(path, os.O_NOFOLLOW))
+        path.unlink()
+        with os.fdopen(own_file(path, os.O_NOFOLLOW | os.O_EXCL), "wb") as file:
             file.write(text.encode())

@@ -17,6 +17,7 @@ import aiosqlite
 import orjson
 
 from relay.client.errors import ClientError
+from relay.files import own_database
 from relay.memory.aman.checks import FIELDS, VERSION, content_fault
 from relay.memory.aman.records import Clear, Preference, Subscriptions, Summary, ToolCall
 from relay.memory.fence import attributed, attribution, harmless, name_in
@@ -137,7 +138,7 @@ def replace_rows(
     Rows whose event is currently unreadable are kept. A new file is private. Raises TablesUnusable.
     """
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        os.close(own_database(path))
         with closing(sqlite3.connect(path, isolation_level=None)) as file, file:
             return _replaced(file, snapshots, relay, gone)
     except OSError as error:

@@ -9,7 +9,7 @@ from threading import Lock, Timer
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
-from relay.files import make_private
+from relay.files import make_private, own_database
 from relay.nostr.event import event_from_raw
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ class LocalFile:
         `may_lag`: the last transactions may be lost on power failure.
         """
         make_private(path.parent)
-        # Before SQLite, which would create it readable for everyone.
-        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = own_database(path, os.O_NOFOLLOW)
         try:
             if os.fstat(fd).st_mode & 0o077:
                 os.fchmod(fd, 0o600)

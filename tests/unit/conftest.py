@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from tests.harness.relay_in_process import Home, policy_of, store_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
     from relay.storage import Store
 
@@ -25,3 +27,16 @@ async def home(store: Store) -> AsyncIterator[Home]:
     """Preset `open`: anyone writes."""
     async with Home(store, policy_of("open")) as home:
         yield home
+
+
+@pytest.fixture
+def give_away(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """As if another user had made the file."""
+
+    def give(path: Path) -> None:
+        if os.geteuid() == 0:
+            os.chown(path, 4711, -1, follow_symlinks=False)
+        else:
+            monkeypatch.setattr(os, "geteuid", lambda: path.lstat().st_uid + 1)
+
+    return give

@@ -20,6 +20,7 @@ from relay.files import (
     given_content,
     is_open_for_writing,
     make_private,
+    own_database,
     replace_file,
     socket_address,
 )
@@ -78,6 +79,38 @@ def test_a_file_of_another_user_is_not_written_to(tmp_path: Path) -> None:
             assert (tmp_path / f"{name}.jsonl").lstat().st_mode & 0o7777 == 0o600
         assert spy.read() == ""
     assert victim.read_text() == "mine"
+
+
+@pytest.mark.parametrize("made", ["file", "pipe"])
+@pytest.mark.parametrize("end", ["", "-journal", "-wal", "-shm"])
+def test_a_database_that_another_user_made_or_may_read_the_log_of_is_not_written_to(
+    tmp_path: Path, give_away: Callable[[Path], None], made: str, end: str
+) -> None:
+    path = tmp_path / "a.db"
+    planted = tmp_path / f"a.db{end}"
+    os.mkfifo(planted) if made == "pipe" else planted.touch()
+    give_away(planted)
+    with pytest.raises(OSError, match=r"belongs to another user|is a pipe"):
+        os.close(own_database(path))
+
+
+def test_a_pipe_or_link_of_another_user_is_not_written_to(
+    tmp_path: Path, give_away: Callable[[Path], None]
+) -> None:
+    mine, pipe, link = tmp_path / "mine", tmp_path / "pipe", tmp_path / "link"
+    mine.write_text("mine")
+    link.symlink_to(mine)
+    os.mkfifo(pipe)
+    (tmp_path / "to pipe").symlink_to(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    for planted, outputs in ((pipe, (pipe, tmp_path / "to pipe")), (link, (link,))):
+        give_away(planted)
+        for output in outputs:
+            with pytest.raises(PermissionError, match="belongs to another user"):
+                atomically(output, b"private")
+    assert os.read(reader, 99) == b""
+    os.close(reader)
+    assert mine.read_text() == "mine"
 
 
 def test_a_file_of_a_name_that_is_alike_stays(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import sys
 from hashlib import sha256
 from itertools import zip_longest
@@ -31,7 +30,7 @@ from relay.cli.session.common import (
 from relay.client.transcripts import Incomplete, NoSession
 from relay.client.transcripts.files import session_file
 from relay.errors import UserError
-from relay.files import make_private
+from relay.files import atomic_file, make_private, own_file
 from relay.memory.transcripts.moved import comparable
 from relay.memory.transcripts.paths import Directory, PathTokens
 
@@ -88,7 +87,9 @@ def export_command(
     if output is None or output == Path("-"):
         _print(data)
     else:
-        _write(output, data)
+        make_private(output.parent)
+        with atomic_file(output) as file:
+            file.write(data)
     for fault in assembly.faults:
         click.echo(printable(fault), err=True)
     for unread in assembly.unread:
@@ -186,8 +187,7 @@ def resume_command(session: str, cwd: str | None, author: str | None, server: Se
         raise UserError(f"{path} exists with other content: move it away, or resume it as it is")
     if added:
         make_private(path.parent)
-        flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC
-        with os.fdopen(os.open(path, flags, 0o600), "wb") as opened:
+        with os.fdopen(own_file(path, os.O_APPEND), "wb") as opened:
             opened.write(b"".join(added))
         done = "wrote" if len(added) == len(lines) else f"added {counted(len(added), 'line')} to"
         click.echo(f"{done} {path}; in {here} run:", err=True)
@@ -265,16 +265,6 @@ def _print(data: bytes) -> None:
         click.echo("\n".join(map(printable, lines)), nl=False)
     else:
         click.echo(data, nl=False)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file readable by its owner only: a session may hold whatever a tool has read."""
-    make_private(path.parent)
-    file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    with os.fdopen(file, "wb") as opened:
-        if stat.S_ISREG(os.fstat(file).st_mode):
-            os.fchmod(file, 0o600)  # the file may have been there
-        opened.write(data)
 
 
 def _summary(assembly: Assembly, data: bytes) -> str:

@@ -19,7 +19,7 @@ from relay.client.errors import ClientError
 from relay.client.local_file import NOT_DAMAGE
 from relay.client.nmem.cipher import cipher_module, database_errors, is_encrypted
 from relay.errors import how_to_install
-from relay.files import make_private, take_lock
+from relay.files import make_private, own_database, take_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -278,8 +278,7 @@ def open_connection(path: Path, key: CacheKey | None, *, busy_s: float) -> tuple
     cipher = cipher_module()
     if encrypted is None:
         encrypted = key is not None and cipher is not None
-    # Before SQLite, which would create it readable for everyone.
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    os.close(own_database(path))
     options: dict[str, Any] = {
         "timeout": busy_s,
         "isolation_level": None,

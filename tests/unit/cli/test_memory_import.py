@@ -499,6 +499,26 @@ async def test_an_export_writes_through_no_symbolic_link(
     assert not (tmp_path / "elsewhere").exists()
 
 
+async def test_an_export_writes_to_no_file_that_another_user_has_made_or_opened(
+    relay: FakeRelay, imported: Rookery, tmp_path: Path, give_away: Callable[[Path], None]
+) -> None:
+    await imported(folder(tmp_path, a="A note."))
+    export = ["memory", "export", "--to", "markdown", "out"]
+    assert await asyncio.to_thread(run, export) == 0
+    (file,) = (tmp_path / "out").iterdir()
+    file.chmod(0o666)
+    file.write_text("before")
+    with file.open() as spy:
+        assert await asyncio.to_thread(run, export) == 0
+        assert spy.read() == "before"
+    assert "A note." in file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.write_text("before")
+    give_away(file)
+    assert await asyncio.to_thread(run, export) == 1
+    assert file.read_text() == "before"
+
+
 async def test_a_file_cannot_replace_a_record_that_it_was_not_exported_from(
     relay: FakeRelay, imported: Rookery, tmp_path: Path
 ) -> None:

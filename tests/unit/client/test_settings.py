@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from tests.cast import alice, bob, carol, dave, owner, robot
 from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from relay.nostr.keys import SecretKey
 
@@ -121,15 +120,12 @@ def test_a_relay_is_found_in_a_data_folder_with_a_long_path(tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("keys_of_serve")
 def test_key_and_relay_of_the_current_folder_are_its_user_s_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, give_away: Callable[[Path], None]
 ) -> None:
     """In a folder where others may write, somebody else can be the first to make `data`."""
     key_file = tmp_path / "data/keys/owner.nsec"
-    if (user := os.geteuid()) == 0:
-        for path in (tmp_path / "data", key_file):
-            os.chown(path, 4711, -1)
-    else:
-        monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    for path in (tmp_path / "data", key_file):
+        give_away(path)
     assert found(tmp_path, ROOKERY_KEY=alice.nsec).relay == "ws://127.0.0.1:7777"
     with socket.socket(socket.AF_UNIX) as control:
         control.bind(str(tmp_path / "data" / "control.sock"))
