@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from relay.client.nmem.database import CacheUnusable
 from relay.client.nmem.updates import (
     ONESELF,
+    UNKNOWN,
     Origin,
     about,
     drop_observations,
@@ -18,6 +19,7 @@ from relay.client.nmem.updates import (
     drop_sessions,
     ignore_events,
     note_purged,
+    own_project,
     purged_ids,
     put_observation,
     put_prompt,
@@ -191,7 +193,7 @@ def _implied_sessions(records: Iterable[tuple[Record, Event]]) -> dict[str, Sess
     for record, event in records:
         if isinstance(record, (Prompt, Observation)):
             known = found.get(record.session)
-            project = project_of(event) or (known.project if known is not None else "unknown")
+            project = project_of(event) or (known.project if known is not None else UNKNOWN)
             at = record.timestamp if known is None else min(known.started_at, record.timestamp)
             found[record.session] = Session(record.session, project, at)
     return found
@@ -214,6 +216,8 @@ def _put(db: Any, record: Record, event: Event, own: str, implied: Mapping[str, 
                     "INSERT INTO sessions (id, project, started_at) VALUES (?, ?, ?)",
                     (session.id, session.project, session.started_at),
                 )
+            if origin.author == ONESELF:
+                _set_own_project(db, record.session, project_of(event))
             if isinstance(record, Prompt):
                 number = put_prompt(db, record, event.d, origin)
             else:
@@ -221,6 +225,19 @@ def _put(db: Any, record: Record, event: Event, own: str, implied: Mapping[str, 
             if number is None and not _is_same_event(db, event, origin):
                 ignore_events(db, [(event.id, event.created_at)])
             return number is not None
+
+
+def _set_own_project(db: Any, session_id: str, project: str | None) -> None:
+    """Before an own record is put. `project`: as the record names it. An own version of the session
+    has the last word."""
+    if project is None and own_project(db, session_id) is None:
+        project = UNKNOWN
+    if project is not None:
+        db.execute(
+            "UPDATE sessions SET project = ?1 WHERE id = ?2 AND NOT EXISTS"
+            " (SELECT 1 FROM _rk_sessions WHERE session_id = ?2 AND author = ?3)",
+            (project, session_id, ONESELF),
+        )
 
 
 def _is_same_event(db: Any, event: Event, origin: Origin) -> bool:

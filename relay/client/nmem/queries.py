@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from relay.client.nmem.cipher import database_errors
-from relay.client.nmem.updates import ECHOES, about, session_of
+from relay.client.nmem.updates import ECHOES, UNKNOWN, about, session_of
 from relay.memory.fence import attribution
 from relay.memory.nmem import context, ranking
 from relay.memory.nmem.ranking import Row
@@ -106,9 +106,15 @@ class FoundPrompt:
     """As of `Found`."""
 
 
-_COLUMNS: Final = """
+_PROJECT: Final = f"""
+CASE WHEN ifnull(k.author, '') = '' OR coalesce(
+    (SELECT min(author) FROM _rk_sessions WHERE session_id = s.id), k.author) IN ('', k.author)
+THEN s.project ELSE '{UNKNOWN}' END
+"""
+"""Of a row: not one that a third key has given its session."""
+_COLUMNS: Final = f"""
 SELECT o.id, o.session_id, o.prompt_id, o.timestamp, o.obs_type, o.source_event, o.tool_name,
-       o.file_path, o.content, o.metadata, o.is_pinned, s.project, k.event_id, k.author, n.value
+       o.file_path, o.content, o.metadata, o.is_pinned, {_PROJECT}, k.event_id, k.author, n.value
 FROM observations o JOIN sessions s ON s.id = o.session_id
      LEFT JOIN _rk_observations k ON k.observation_id = o.id
      LEFT JOIN _rk_about n ON n.name = 'name:' || k.author
@@ -116,7 +122,7 @@ FROM observations o JOIN sessions s ON s.id = o.session_id
 PROMPT: Final = "prompt"
 _PROMPT_COLUMNS: Final = f"""
 SELECT -p.id, p.session_id, p.id, p.timestamp, '{PROMPT}', p.source, NULL, NULL, p.content, NULL, 0,
-       s.project, k.event_id, k.author, n.value
+       {_PROJECT}, k.event_id, k.author, n.value
 FROM prompts p JOIN sessions s ON s.id = p.session_id
      LEFT JOIN _rk_prompts k ON k.prompt_id = p.id
      LEFT JOIN _rk_about n ON n.name = 'name:' || k.author

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
+UNKNOWN: Final = "unknown"
+"""Project of a session of which nothing else is known."""
 ECHOES: Final = "echoes"
 """In `_rk_about`: number of prompts from which recalled text was left out."""
 ONESELF: Final = ""
@@ -333,8 +335,24 @@ def session_of(row: Sequence[Any]) -> Session:
     )
 
 
+def own_project(db: Any, session_id: str) -> str | None:
+    """The project of a session that has one's own records, which others do not rename: it is told
+    as part of them. None: it has none."""
+    row = db.execute(
+        "SELECT project FROM sessions WHERE id = :session AND ("
+        "EXISTS (SELECT 1 FROM _rk_sessions WHERE session_id = :session AND author = :own)"
+        " OR EXISTS (SELECT 1 FROM observations JOIN _rk_observations ON observation_id = id"
+        " WHERE session_id = :session AND author = :own)"
+        " OR EXISTS (SELECT 1 FROM prompts JOIN _rk_prompts ON prompt_id = id"
+        " WHERE session_id = :session AND author = :own))",
+        {"session": session_id, "own": ONESELF},
+    ).fetchone()
+    return None if row is None else str(row[0])
+
+
 def put_session(db: Any, session: Session, origin: Origin) -> None:
-    """One's own version takes precedence over those of others, theirs in key order."""
+    """One's own version takes precedence over those of others, theirs in key order. Theirs do not
+    change an own project."""
     known = db.execute(
         "SELECT min(author) FROM _rk_sessions WHERE session_id = ?", (session.id,)
     ).fetchone()[0]
@@ -344,6 +362,7 @@ def put_session(db: Any, session: Session, origin: Origin) -> None:
     )
     if known is not None and known < origin.author:
         return
+    project = None if origin.author == ONESELF else own_project(db, session.id)
     summary = session.summary
     db.execute(
         "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
@@ -351,7 +370,7 @@ def put_session(db: Any, session: Session, origin: Origin) -> None:
         " ended_at = excluded.ended_at, signature = excluded.signature, summary = excluded.summary",
         (
             session.id,
-            session.project,
+            session.project if project is None else project,
             session.started_at,
             session.ended_at,
             None if session.signature is None else compact(session.signature),
@@ -500,7 +519,8 @@ def drop_offsets(db: Any, ids: Iterable[str]) -> None:
 
 def drop_session_of(db: Any, session_id: str, author: str) -> None:
     """Drop an author's version of a session. If it is the one that is shown, only the row is left,
-    without a text: the versions of others are dropped too, so that they are fetched again."""
+    without a text, but for an own project: the versions of others are dropped too, so that they
+    are fetched again."""
     shown = db.execute(
         "SELECT min(author) FROM _rk_sessions WHERE session_id = ?", (session_id,)
     ).fetchone()[0]
@@ -510,9 +530,9 @@ def drop_session_of(db: Any, session_id: str, author: str) -> None:
     _must_erase(db)
     db.execute("DELETE FROM _rk_sessions WHERE session_id = ?", (session_id,))
     db.execute(
-        "UPDATE sessions SET project = 'unknown', ended_at = NULL, signature = NULL,"
-        " summary = NULL WHERE id = ?",
-        (session_id,),
+        "UPDATE sessions SET project = ?, ended_at = NULL, signature = NULL, summary = NULL"
+        " WHERE id = ?",
+        (own_project(db, session_id) or UNKNOWN, session_id),
     )
 
 

@@ -10,6 +10,7 @@ import sqlite3
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -769,6 +770,48 @@ def test_a_session_in_use_loses_the_text_of_its_dropped_version(
     ((_, project, *_, summary),) = rows(here, "sessions")
     assert project == "tea"
     assert summary_of(summary)["intent"] == "tea"
+
+
+@pytest.mark.parametrize("has_record", [True, False])
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_nobody_else_names_the_project_of_an_own_record(
+    here: Database, order: tuple[int, ...], *, has_record: bool
+) -> None:
+    """Neither by a version of its session, nor by a record in it."""
+    bind(here, robot.pubkey)
+    marker = observation_draft(Observation("s", NOW + 1, "marker", "Stop", "kettle"), "tea")
+    poison = observation_draft(Observation("s", NOW, "marker", "Stop", "hers"), "poison")
+    events = [
+        robot.sign(*marker),
+        rover.sign(*session_draft(Session("s", "poison", NOW, NOW + 9))),
+        rover.sign(*poison),
+    ]
+    if has_record:
+        own = robot.sign(*session_draft(Session("s", "tea", NOW)))
+        put_all(here, [own], robot.pubkey, NOBODY)
+    for number in order:
+        put_all(here, [events[number]], robot.pubkey, NOBODY)
+    if has_record:
+        assert drop_deleted(here, [(own.id, robot.pubkey)]) == 1
+        put_all(here, events[1:], robot.pubkey, NOBODY)  # fetched again
+    with here.reading() as db:
+        (found,) = search(db, "kettle", ANYWHERE, Order.RELEVANCE, NOW, 9, 0)
+    assert (found.project, found.author) == ("tea", "")
+
+
+@pytest.mark.parametrize("signer", [robot, alice])
+@pytest.mark.parametrize("is_prompt", [True, False])
+def test_a_record_is_not_shown_with_the_project_that_a_third_key_named(
+    here: Database, signer: SecretKey, *, is_prompt: bool
+) -> None:
+    said = prompt_draft(Prompt("s", NOW + 1, Source.USER, "kettle"))
+    seen = observation_draft(Observation("s", NOW + 1, "marker", "Stop", "kettle"), "tea")
+    named = rover.sign(*session_draft(Session("s", "poison", NOW, NOW + 9)))
+    put_all(here, [named, signer.sign(*(said if is_prompt else seen))], robot.pubkey, NOBODY)
+    with here.reading() as db:
+        (found,) = search(db, "kettle", ANYWHERE, Order.RELEVANCE, NOW, 9, 0)
+    is_named = signer is robot and not is_prompt
+    assert found.project == ("tea" if is_named else "unknown")
 
 
 def test_a_session_leaves_with_its_last_row_whatever_the_order(here: Database) -> None:
