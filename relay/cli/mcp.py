@@ -91,6 +91,7 @@ async def _serve(port: int | None, settings: ClientSettings, nmem_settings: Nmem
                 secrets=nmem_settings.secret_filter(),
                 group=nmem_settings.group,
                 agents=nmem_settings.agents,
+                home_relay=settings.file.relay,
             )
         )
         if warning := take_warning(nmem.database):

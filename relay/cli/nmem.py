@@ -444,6 +444,8 @@ def _with_settings(
             secrets=settings.secret_filter(),
             group=settings.group,
             agents=settings.agents,
+            # Not where a person has typed another one.
+            home_relay=found.file.relay if server.relay is None else None,
         )
         async with memory:
             warn(memory.database)

@@ -75,22 +75,27 @@ def bind(database: Database, pubkey: str) -> None:
 
 
 def bind_relay(database: Database, url: str, relay_of_file: str | None) -> None:
-    """Bind the cache to the relay of its records, which may move. `relay_of_file`: that of
-    client.toml, if it names one.
-
-    Raises CacheUnusable if the cache belongs to that one and `url` is another: an environment that
-    some folder or shell has of its own.
-    """
+    """Bind the cache to the relay of its records, which may move. Raises as `check_relay`."""
+    check_relay(database, url, relay_of_file)
     with database.transaction() as db:
         bound = about(db, "relay")
-        if bound is not None and relay_address(bound) == relay_address(url):
-            return
-        if bound and relay_of_file and relay_address(bound) == relay_address(relay_of_file):
-            raise CacheUnusable(
-                f"{database.path} belongs to {bound}, the relay of client.toml, not to {url}"
-                " (ROOKERY_RELAY): nothing is recorded into it"
-            )
-        set_about(db, {"relay": url})
+        if bound is None or relay_address(bound) != relay_address(url):
+            set_about(db, {"relay": url})
+
+
+def check_relay(database: Database, url: str, relay_of_file: str | None) -> None:
+    """Raises CacheUnusable if the cache belongs to the relay of client.toml, or to none yet, and
+    `url` is another: an environment that some folder or shell has of its own. `relay_of_file`: None
+    if client.toml names none."""
+    if relay_of_file is None or relay_address(url) == relay_address(relay_of_file):
+        return
+    with database.reading() as db:
+        bound = about(db, "relay") or relay_of_file
+    if relay_address(bound) == relay_address(relay_of_file):
+        raise CacheUnusable(
+            f"{database.path} belongs to {bound}, the relay of client.toml, not to {url}"
+            " (ROOKERY_RELAY, or --relay): nothing is recorded into it or sent"
+        )
 
 
 def _pin_adopted(db: Any) -> None:

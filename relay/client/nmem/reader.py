@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from relay.client.base import BaseClient
 from relay.client.errors import ClientError, quoted_id
 from relay.client.nmem import queries
-from relay.client.nmem.apply import bind
+from relay.client.nmem.apply import bind, check_relay
 from relay.client.nmem.cipher import CacheKey
 from relay.client.nmem.database import Database
 from relay.client.nmem.queries import Order, Scope
@@ -50,17 +50,21 @@ class NmemReader(BaseClient):
         signer: SecretKey,
         db_path: Path | str,
         key: CacheKey | str | None = None,
+        home_relay: str | None = None,
     ) -> None:
-        """`relay`: see BaseClient. `key`: encrypts the cache."""
+        """`relay`: see BaseClient. `key`: encrypts the cache. `home_relay`: URL of the relay whose
+        cache it is; it is not opened for another one. None: for any."""
         super().__init__(relay, signer, start_offline=True)
         self._path = Path(db_path)
         self._key = key_of(key)
+        self._home_relay = home_relay
         self._adopt: Adopt | None = None
 
     async def _open(self, opening: AsyncExitStack) -> None:
         self.database = await asyncio.to_thread(Database, self._path, self._key, adopt=self._adopt)
         opening.callback(self.database.close)
         await asyncio.to_thread(bind, self.database, self.pubkey)
+        await asyncio.to_thread(check_relay, self.database, self.url, self._home_relay)
         await super()._open(opening)
 
     async def search(

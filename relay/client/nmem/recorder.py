@@ -67,11 +67,13 @@ class NmemRecorder(NmemReader):
         secrets: SecretFilter | None = None,
         group: str | None = None,
         agents: Iterable[str] = (),
+        home_relay: str | None = None,
     ) -> None:
         """`relay`: a URL, or an open client that outlives this object. `key`: encrypts the cache.
         `group`: its members may read the records, and theirs are fetched; None: only author and
-        owner. `agents`: others whose records are fetched (npub or 64 hex). Raises Invalid."""
-        super().__init__(relay, signer, db_path, key)
+        owner. `agents`: others whose records are fetched (npub or 64 hex). `home_relay`: see
+        NmemReader. Raises Invalid."""
+        super().__init__(relay, signer, db_path, key, home_relay)
         self._sources = Sources(group, frozenset(map(public_key, agents)))
         self._secrets = SecretFilter() if secrets is None else secrets
         self.sieve = Sieve(self._secrets)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.cli import run
+from relay.client.nmem.apply import bind_relay
 from relay.client.nmem.cipher import cache_key
 from relay.client.nmem.settings import find_nmem_settings
 from relay.client.nmem.updates import begin_session
@@ -251,6 +252,37 @@ async def test_a_purge_deletes_at_the_relay_at_once(
         assert (code, out, err) == (0, "deleted 4 observations, 1 prompts, 2 sessions\n", "")
         assert {event.kind for event in relay.events} == {5}
         assert {id_ for event in relay.events for id_ in event.tag_values("e")} == there
+
+
+@pytest.mark.parametrize("is_typed", [True, False])
+async def test_what_waits_for_the_relay_of_client_toml_goes_to_another_only_if_a_person_says_so(
+    here: Database, nmem: Nmem, home: Path, monkeypatch: pytest.MonkeyPatch, *, is_typed: bool
+) -> None:
+    bind_relay(here, NOWHERE, NOWHERE)
+    (home / FILE).parent.mkdir(parents=True)
+    (home / FILE).write_text(f'relay = "{NOWHERE}"\n')
+    async with FakeRelay() as relay:
+        relay.challenges_at_once = True
+        monkeypatch.setenv("ROOKERY_RELAY", relay.url)
+        typed = ("--relay", relay.url) if is_typed else ()
+        code, _, err = await asyncio.to_thread(nmem, "sync", *typed)
+        assert code == (0 if is_typed else 1)
+        assert bool(relay.events) is is_typed
+        assert is_typed or not relay.visits, "nor does it learn of the key"
+    assert is_typed or f"belongs to {NOWHERE}, the relay of client.toml" in err
+
+
+async def test_an_mcp_server_sends_nothing_to_another_relay_than_that_of_client_toml(
+    here: Database, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither what waits, nor what a hook recorded before the cache had a relay."""
+    (home / FILE).parent.mkdir(parents=True)
+    (home / FILE).write_text(f'relay = "{NOWHERE}"\n')
+    async with FakeRelay() as relay:
+        monkeypatch.setenv("ROOKERY_RELAY", relay.url)
+        assert await asyncio.to_thread(run, ["mcp", "--http", "0"]) == 1
+        assert not relay.visits
+    assert f"belongs to {NOWHERE}, the relay of client.toml" in capsys.readouterr().err
 
 
 def test_a_pending_deletion_is_reported(
