@@ -135,11 +135,13 @@ def _copy_local(db: Any, old: Any) -> None:
     ).fetchall():
         _ensure_session(db, old, row[0])
         put_prompt(db, Prompt(row[0], row[1], Source(row[2]), row[3]), d, Origin(ONESELF, None, at))
-    for *row, metadata, prompt, d, at in old.execute(
+    # One that waits has an event id if it is pinned.
+    for *row, metadata, prompt, d, id_, at in old.execute(
         "SELECT o.session_id, o.timestamp, o.obs_type, o.source_event, o.content, o.tool_name,"
-        " o.file_path, o.metadata, p.d, k.d, k.created_at"
+        " o.file_path, o.metadata, p.d, k.d, k.event_id, k.created_at"
         " FROM observations o JOIN _rk_observations k ON k.observation_id = o.id"
-        " LEFT JOIN _rk_prompts p ON p.prompt_id = o.prompt_id WHERE k.event_id IS NULL"
+        " LEFT JOIN _rk_prompts p ON p.prompt_id = o.prompt_id WHERE k.author = ''"
+        " AND (k.event_id IS NULL OR k.d IN (SELECT d FROM _rk_outbox))"
     ).fetchall():
         _ensure_session(db, old, row[0])
         observation = Observation(
@@ -153,7 +155,7 @@ def _copy_local(db: Any, old: Any) -> None:
             None if metadata is None else orjson.loads(metadata),
             None if prompt is None else hash_in(prompt),
         )
-        put_observation(db, observation, d, Origin(ONESELF, None, at))
+        put_observation(db, observation, d, Origin(ONESELF, id_, at))
     db.executemany(
         "INSERT OR REPLACE INTO _rk_pins VALUES (?, ?, ?, ?, ?)",
         old.execute("SELECT * FROM _rk_pins WHERE event_id IS NULL").fetchall(),

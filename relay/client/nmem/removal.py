@@ -64,7 +64,9 @@ def sweep(database: Database, now: int, days: Mapping[str, int] = DAYS) -> Remov
                     " JOIN sessions s ON s.id = o.session_id"
                     " JOIN _rk_observations k ON k.observation_id = o.id"
                     " WHERE o.obs_type = ? AND o.timestamp < ? AND s.summary IS NOT NULL"
-                    " AND NOT o.is_pinned AND k.event_id IS NOT NULL LIMIT ?",
+                    # One that was pinned before it was sent has an event id.
+                    " AND NOT o.is_pinned AND k.event_id IS NOT NULL"
+                    " AND k.d NOT IN (SELECT d FROM _rk_outbox) LIMIT ?",
                     (obs_type, before, _BATCH),
                 ).fetchall()
                 drop_observations(db, [row[0] for row in rows])

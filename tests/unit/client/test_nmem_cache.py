@@ -24,7 +24,7 @@ from relay.client.nmem.queries import Found, Order, Scope, search, timeline
 from relay.client.nmem.rebuild import rebuild
 from relay.client.nmem.removal import Purge, Purged, Removed, purge, sweep
 from relay.client.nmem.sync import record_answers, waiting_after
-from relay.client.nmem.updates import record_pin, summarise
+from relay.client.nmem.updates import event_id_of, record_pin, summarise
 from relay.errors import UserError
 from relay.memory.nmem.records import (
     Observation,
@@ -596,6 +596,25 @@ def test_unsent_records_survive_a_rebuild(here: Database) -> None:
     assert len(sent(here)) == 5
 
 
+def pinned(here: Database, number: int, *, is_pinned: bool = True) -> None:
+    """With its record still to be sent."""
+    with here.transaction() as db:
+        target = event_id_of(db, number, robot)
+        record_pin(db, number, target, NOW + 9, None, is_pinned=is_pinned)
+
+
+@pytest.mark.proves("M-11")
+def test_an_unsent_record_that_is_pinned_survives_a_rebuild(here: Database) -> None:
+    bind(here, robot.pubkey)
+    a_session(here)
+    pinned(here, 2)
+    rebuild(here, None, [], robot.pubkey, NOBODY)
+    content = "SELECT content, is_pinned FROM observations ORDER BY content"
+    assert query(here, content) == [("/w/s/0.py", 0), ("/w/s/1.py", 1), ("/w/s/2.py", 0)]
+    assert purged(here, Purge(search="1.py"), NOW + 99).observations == 1
+    assert not any("/w/s/1.py" in event.content for event in sent(here))
+
+
 def test_another_program_continues_with_the_rebuilt_file(here: Database) -> None:
     other = Database(here.path)
     a_session(here)
@@ -875,6 +894,8 @@ def test_unsent_rows_are_not_swept(here: Database) -> None:
     a_session(here)
     with here.transaction() as db:
         summarise(db, "s", Summary("tea"), None)
+    for is_pinned in (True, False):  # which gives it an event id
+        pinned(here, 1, is_pinned=is_pinned)
     assert sweep(here, NOW + 9_999 * DAY) == Removed()
 
 
