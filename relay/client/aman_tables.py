@@ -17,6 +17,7 @@ import aiosqlite
 import orjson
 
 from relay.client.errors import ClientError
+from relay.client.foreign_database import code_in, opened, room_in, weight
 from relay.files import own_database
 from relay.memory.aman.checks import FIELDS, VERSION, content_fault
 from relay.memory.aman.records import Clear, Preference, Subscriptions, Summary, ToolCall
@@ -195,11 +196,22 @@ async def number_of_rows(path: Path) -> int:
 
 @asynccontextmanager
 async def _opened(path: Path) -> AsyncIterator[tuple[aiosqlite.Connection, list[str]]]:
-    """The open file, and those of `TABLES` that it has."""
+    """The open file, which may come from somebody else, and those of `TABLES` that it has."""
+
+    def connection() -> sqlite3.Connection:
+        db = opened(path)
+        try:
+            for fault in filter(None, (code_in(db, table) for table in TABLES)):
+                raise TablesUnusable(f"{path}: {fault}")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
     if not await asyncio.to_thread(path.is_file):
         raise TablesUnusable(f"there is no file {path}")
     try:
-        async with aiosqlite.connect(path, isolation_level=None) as file:
+        async with aiosqlite.Connection(connection, iter_chunk_size=_BATCH) as file:
             schema = await file.execute_fetchall("SELECT name FROM sqlite_master")
             names = {name for (name,) in schema}
             yield file, [table for table in TABLES if table in names]
@@ -295,7 +307,11 @@ async def _records(
     if missing := [name for name in columns if name not in existing and name not in optional]:
         raise TablesUnusable(f"{path}: table {table} has no column {missing[0]}")
     wanted = ", ".join(name if name in existing else f"NULL AS {name}" for name in columns)
+    room = await asyncio.to_thread(room_in, path)
     async for rowid, *values in _rows(file, table, wanted):
+        room -= weight(values)
+        if room < 0:
+            raise TablesUnusable(f"{path}: the rows of {table} hold more than the file")
         payload: dict[str, object] = dict(zip(columns, values, strict=True))
         for name in _TIMES:
             if name in payload:

@@ -184,6 +184,7 @@ class Database:
 
     def _open(self) -> None:
         with self._translated_errors():
+            os.close(own_database(self.path))
             self._connection, self.is_encrypted = open_connection(
                 self.path, self._key, busy_s=self._busy_s
             )
@@ -270,7 +271,7 @@ def beside(path: Path, end: str) -> Path:
 
 
 def open_connection(path: Path, key: CacheKey | None, *, busy_s: float) -> tuple[Any, bool]:
-    """A connection to the file, and whether it is encrypted. New files are, if possible.
+    """A connection to the file, and whether it is encrypted. An empty one is, if possible.
 
     Raises CacheUnusable.
     """
@@ -278,7 +279,6 @@ def open_connection(path: Path, key: CacheKey | None, *, busy_s: float) -> tuple
     cipher = cipher_module()
     if encrypted is None:
         encrypted = key is not None and cipher is not None
-    os.close(own_database(path))
     options: dict[str, Any] = {
         "timeout": busy_s,
         "isolation_level": None,

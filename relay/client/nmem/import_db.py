@@ -6,12 +6,12 @@ counted and skipped. Importing again adds nothing.
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from relay.client.foreign_database import bound, code_in, room_in, weight
 from relay.client.nmem.apply import PINS_WAIT
 from relay.client.nmem.database import MUST_ERASE, CacheUnusable, open_connection
 from relay.client.nmem.rebuild import rebuild_index
@@ -59,11 +59,6 @@ if TYPE_CHECKING:
 _BATCH: Final = 500
 _MAX_PART: Final = 16 << 20
 """Bytes of rows held at a time; a single row may be larger."""
-_MAX_CELL: Final = 8 << 20
-_NO_TABLE: Final = (
-    "SELECT 1 FROM sqlite_master WHERE name = ? COLLATE NOCASE"
-    " AND (type <> 'table' OR sql NOT LIKE 'CREATE TABLE%')"
-)
 _COLUMNS: Final[Mapping[str, str]] = {
     "sessions": "SELECT id, project, started_at, ended_at, signature, summary FROM sessions"
     " ORDER BY started_at, id",
@@ -143,18 +138,17 @@ def _read_all(
 
 
 def _rows_of(source: Any, table: str, path: Path) -> Iterator[Sequence[Any]]:
-    """The file may come from somebody else: a view or a generated column in it could run
-    for ever. Raises CacheUnusable."""
+    """The file may come from somebody else. Raises CacheUnusable."""
     try:
-        if isinstance(source, sqlite3.Connection):
-            source.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL)
-            source.execute("PRAGMA trusted_schema = OFF")
-        if source.execute(_NO_TABLE, (table,)).fetchone():
-            raise ValueError(f"{table} is no table")
-        # Not `pragma_table_xinfo`: a virtual table of the file may have this name.
-        if any(row[-1] for row in source.execute(f"PRAGMA table_xinfo({table})")):
-            raise ValueError(f"{table} has generated columns")
-        yield from source.execute(_COLUMNS[table])
+        bound(source)
+        if fault := code_in(source, table):
+            raise ValueError(fault)
+        room = room_in(path)
+        for row in source.execute(_COLUMNS[table]):
+            room -= weight(row)
+            if room < 0:
+                raise ValueError(f"the rows of {table} hold more than the file")
+            yield row
     except Exception as error:
         raise CacheUnusable(
             f"{path} cannot be read as a database of nmem: {error}; set NMEM_KEY if it is encrypted"
@@ -166,7 +160,7 @@ def _parts(rows: Iterator[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
     size = 0
     for row in rows:
         part.append(row)
-        size += sum([len(cell) for cell in row if isinstance(cell, (str, bytes))])
+        size += weight(row)
         if len(part) == _BATCH or size > _MAX_PART:
             yield part
             part, size = [], 0

@@ -780,6 +780,47 @@ async def test_an_invalid_sqlite_file_is_reported(fake: FakeRelay, tmp_path: Pat
             await memory.import_tables(empty)
 
 
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (
+            "CREATE VIEW preferences AS WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1"
+            " FROM c) SELECT n AS rowid, 'u' AS history_key, 'p' AS preference, 1 AS updated_at"
+            " FROM c WHERE n < 0",
+            "preferences is no table",
+        ),
+        (
+            "CREATE TABLE preferences (history_key TEXT, updated_at INTEGER,"
+            " preference AS (hex(zeroblob(400000000))))",
+            "preferences has generated columns",
+        ),
+        ("CREATE VIRTUAL TABLE tool_history USING fts5(content)", "tool_history is no table"),
+        (
+            "CREATE TABLE preferences (history_key TEXT, updated_at INTEGER);"
+            "INSERT INTO preferences VALUES ('u', 1), ('v', 1), ('w', 1);"
+            "ALTER TABLE preferences ADD COLUMN preference TEXT DEFAULT '" + "p" * 9_000_000 + "'",
+            "too big",
+        ),
+        (
+            "CREATE TABLE preferences (history_key TEXT, updated_at INTEGER);"
+            "INSERT INTO preferences VALUES ('u', 1), ('v', 1), ('w', 1), ('x', 1), ('y', 1);"
+            "ALTER TABLE preferences ADD COLUMN preference TEXT DEFAULT '" + "p" * 6_000_000 + "'",
+            "rows of preferences hold more than the file",
+        ),
+    ],
+    ids=["view", "generated column", "virtual table", "long value", "long default"],
+)
+async def test_a_database_of_somebody_else_is_imported_within_limits(
+    fake: FakeRelay, tmp_path: Path, made: str, why: str
+) -> None:
+    path = tmp_path / "theirs.db"
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript(made)
+    async with aman(fake) as memory:
+        with pytest.raises(TablesUnusable, match=why):
+            await memory.import_tables(path)
+
+
 def original(path: Path) -> None:
     """A database as the original has it, with some rows that are no records."""
     file = sqlite3.connect(path)

@@ -1053,6 +1053,25 @@ def test_generated_columns_in_the_database_of_somebody_else_are_not_read(
             list(import_db._rows_of(theirs, table, path))
 
 
+async def test_the_rows_of_a_database_hold_no_more_than_its_file(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    """The default of a column that was added later is in no row."""
+    path = tmp_path / "theirs.db"
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.executescript(GROWN)
+        theirs.execute("ALTER TABLE prompts DROP COLUMN content")
+        rows = [(number, f"s{number}") for number in range(100, 140)]
+        theirs.executemany(
+            "INSERT INTO prompts (id, session_id, timestamp, source) VALUES (?, ?, 1, 'user')", rows
+        )
+        theirs.execute(f"ALTER TABLE prompts ADD COLUMN content DEFAULT '{'x' * 1_000_000}'")
+        theirs.commit()
+    async with nmem(fake, tmp_path) as memory:
+        with pytest.raises(CacheUnusable, match="rows of prompts hold more than the file"):
+            await memory.import_file(path)
+
+
 async def test_few_large_rows_of_a_database_are_held_at_a_time(
     fake: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

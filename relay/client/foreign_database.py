@@ -1,0 +1,69 @@
+"""SQLite databases that may come from somebody else: read within bounds, and without running what
+is in them."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_MAX_CELL: Final = 8 << 20
+_MAX_STEPS: Final = 1_000
+"""Steps of a million SQLite instructions, for all reads together."""
+_MIN_ROOM: Final = 16 << 20
+_NO_TABLE: Final = (
+    "SELECT 1 FROM sqlite_master WHERE name = ? COLLATE NOCASE"
+    " AND (type <> 'table' OR sql NOT LIKE 'CREATE TABLE%')"
+)
+
+
+def opened(path: Path) -> sqlite3.Connection:
+    """Read only. Raises sqlite3.Error, as reads do of longer values or after a billion
+    instructions."""
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return steps > _MAX_STEPS
+
+    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    bound(db)
+    db.execute("PRAGMA query_only = ON")
+    db.set_progress_handler(step, 1_000_000)
+    return db
+
+
+def bound(db: Any) -> None:
+    """Bound the values that are read. SQLCipher's module has no limits."""
+    if isinstance(db, sqlite3.Connection):
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL)
+        db.execute("PRAGMA trusted_schema = OFF")
+
+
+def code_in(db: Any, table: str) -> str | None:
+    """Why reading this table would run code of the file; None: it would not. A view may have rows
+    without end. Generated columns are not stored: 12 kB may define gigabytes in one row, and no
+    progress handler ends a function that computes one."""
+    if db.execute(_NO_TABLE, (table,)).fetchone():
+        return f"{table} is no table"
+    # Not `pragma_table_xinfo`: a virtual table of the file may have this name.
+    if any(row[-1] for row in db.execute(f"PRAGMA table_xinfo({table})")):
+        return f"{table} has generated columns"
+    return None
+
+
+def room_in(path: Path) -> int:
+    """At most so many bytes of text are in the rows of a table that was written row by row. The
+    default of a column that was added later is in no row: a small file could give any number."""
+    log = path.with_name(f"{path.name}-wal")
+    files = (path, log) if log.exists() else (path,)
+    return _MIN_ROOM + sum(each.stat().st_size for each in files)
+
+
+def weight(row: Sequence[Any]) -> int:
+    """Bytes of the texts of a row."""
+    return sum([len(cell) for cell in row if isinstance(cell, (str, bytes))])
