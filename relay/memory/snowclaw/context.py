@@ -9,7 +9,7 @@ characters it is written.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -30,7 +30,7 @@ from relay.memory.fence import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from relay.memory.snowclaw.groups import GroupMemory
     from relay.memory.snowclaw.history import HistoryMessage
@@ -212,25 +212,17 @@ class ContextAssembler:
         selection.fix(Section.SENDER, self._head(sender), for_fence)
         is_over = selection.left < 0
 
-        newest_first = [
-            self._message(message) for message in history if message.event_id != current.event_id
-        ][::-1]
+        newest_first = [each for each in history if each.event_id != current.event_id][::-1]
         of_group = [] if memory is None else _group_lines(memory, memory_by)
-        notes = _notes(sender)[::-1]
-        rows = [
-            (Section.HISTORY, Part.HISTORY, newest_first),
+        if self.trim_order is TrimOrder.NOTES_FIRST:
+            selection.include_messages(newest_first, self._message)
+        for section, part, texts in (
             (Section.GROUP, Part.GROUP, of_group),
-            (Section.SENDER, Part.NOTES, notes),
-        ]
-        match self.trim_order:
-            case TrimOrder.NOTES_FIRST:
-                pass
-            case TrimOrder.HISTORY_FIRST:
-                rows = [*rows[1:], rows[0]]
-            case _:
-                assert_never(self.trim_order)
-        for section, part, texts in rows:
+            (Section.SENDER, Part.NOTES, _notes(sender)[::-1]),
+        ):
             selection.include(section, part, texts, summaries.get(part, ""))
+        if self.trim_order is TrimOrder.HISTORY_FIRST:
+            selection.include_messages(newest_first, self._message)
 
         sections = _sections(selection.pieces)
         return Context(
@@ -298,12 +290,15 @@ def _header(group_id: str, message: HistoryMessage, sender: str) -> str:
     )
 
 
-def tokens(text: str) -> int:
-    """The cost of a piece: code points and line ends, four per token (S-39)."""
-    return (len(text) + 5) // 4
+def tokens(text: str, more: int = 0) -> int:
+    """The cost of a piece: code points and line ends, four per token (S-39). `more`: code points of
+    it that are not in the text."""
+    return (len(text) + more + 5) // 4
 
 
 _SUMMARY: Final = "Summary: "
+_BEGINNING: Final = 200
+"""Code points of a message that are in its piece, whatever the budget."""
 
 
 def _heading(section: Section, part: Part) -> str:
@@ -321,6 +316,26 @@ class _Selection:
         cost = tokens(f"# {section}\n{text}") + more
         self.left -= cost
         self.pieces.append(Piece(section, None, text, cost, Why.FIXED))
+
+    def include_messages(
+        self, messages: Sequence[HistoryMessage], told: Callable[[HistoryMessage], str]
+    ) -> None:
+        """Include messages in order, up to the first that does not fit. Of one that is too long for
+        the budget, or comes after it, the piece has the beginning: to quote it all takes long."""
+        why = Why.FITS
+        for index, message in enumerate(messages):
+            # Quoting makes a text longer, if not half of it is characters that are not seen.
+            most = max(_BEGINNING, 8 * self.left if why is Why.FITS else 0)
+            more = max(0, len(message.content) - most)
+            text = told(replace(message, content=message.content[:most]) if more else message)
+            cost = tokens(f"# {Section.HISTORY}\n{text}" if index == 0 else text, more)
+            if why is not Why.FITS:
+                why = Why.AFTER
+            elif more or cost > self.left:
+                why = Why.TOO_LARGE
+            else:
+                self.left -= cost
+            self.pieces.append(Piece(Section.HISTORY, Part.HISTORY, text, cost, why))
 
     def include(
         self, section: Section, part: Part, texts: Sequence[str], summary: str = ""

@@ -179,6 +179,24 @@ def test_a_row_stops_at_the_first_piece_that_does_not_fit() -> None:
     assert context.dropped == {Part.HISTORY: 2, Part.GROUP: 0, Part.NOTES: 0}
 
 
+@pytest.mark.parametrize("order", list(TrimOrder))
+def test_messages_too_long_for_the_budget_are_not_quoted_to_their_end(order: TrimOrder) -> None:
+    """Each is looked through for what could end the fence."""
+    history = [message(number, "- by " * 80_000 + "npub1 é") for number in range(20)]
+    context = assembled(4_000, history=history, memory=None, trim_order=order)
+    pieces = [piece for piece in context.pieces if piece.part is Part.HISTORY]
+    assert [piece.why for piece in pieces] == [Why.TOO_LARGE, *[Why.AFTER] * 19]
+    assert sum(len(piece.text) for piece in pieces) < 60_000
+    assert min(piece.tokens for piece in pieces) > 100_000
+
+
+def test_a_message_with_much_that_is_not_seen_is_kept() -> None:
+    text = "é\u00ad" * 300
+    context = assembled(500, history=[message(1, text)], memory=None)
+    assert context.dropped[Part.HISTORY] == 0
+    assert "é" * 300 in for_a_model(history=[message(1, text)], budget=500).text
+
+
 @pytest.mark.proves("S-39")
 def test_what_fits_exactly_is_kept() -> None:
     everything = assembled()
