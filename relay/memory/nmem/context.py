@@ -8,6 +8,7 @@ of several harmless texts.
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ from relay.memory.fence import attributed, fenced
 from relay.memory.nmem.summary import EMPTY_SESSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from relay.memory.nmem.ranking import Row
     from relay.memory.nmem.records import Session
@@ -31,6 +32,10 @@ _TASKS: Final = 5
 _TITLE: Final = 120
 _SENTENCE: Final = 300
 """Characters of a text written by a model."""
+_MOST_READ: Final = 8_000
+"""Characters of a text of which a line is made: a member of a group may store 500,000."""
+_MOST_TOLD: Final = 600
+"""Characters after the end of a line in which the key of an attribution may stand."""
 _EDITS: Final = ("file_edit", "file_write")
 _COMMITS: Final = ("git_commit", "git_push")
 _RESTARTS: Final = ("compact", "clear")
@@ -77,7 +82,7 @@ def context(
     sections = (
         ("Session Summaries", _sessions(summarised, now, authors)),
         ("Suggested Tasks", _tasks(summarised, authors)),
-        (_line(project), _own(here, now)[: 30 if is_restart else 20]),
+        (_line(project), list(islice(_own(here, now), 30 if is_restart else 20))),
         (
             "Other projects",
             [
@@ -148,9 +153,9 @@ def _is_fresh(row: Row, now: int) -> bool:
     return row.obs_type in _COMMITS and row.timestamp >= now - _DAY
 
 
-def _own(rows: Sequence[Row], now: int) -> list[str]:
+def _own(rows: Sequence[Row], now: int) -> Iterator[str]:
     """Pinned rows first; several edits of one file by one author as one line."""
-    lines = [attributed(_item(row, now), row.author) for row in rows if row.is_pinned]
+    yield from (attributed(_item(row, now), row.author) for row in rows if row.is_pinned)
     edits: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if not row.is_pinned and row.obs_type in _EDITS and row.file_path is not None:
@@ -160,12 +165,11 @@ def _own(rows: Sequence[Row], now: int) -> list[str]:
             continue
         joined = edits.get((row.author, row.file_path or ""), [])
         if row not in joined or len(joined) == 1:
-            lines.append(attributed(_item(row, now), row.author))
+            yield attributed(_item(row, now), row.author)
         elif row is joined[0]:
             text = _line(f"- {row.file_path or ''}", 2 + _TITLE)
             when = age(row.timestamp, now)
-            lines.append(attributed(f"{text} — {len(joined)} edits ({when})", row.author))
-    return lines
+            yield attributed(f"{text} — {len(joined)} edits ({when})", row.author)
 
 
 def _item(row: Row, now: int) -> str:
@@ -176,7 +180,8 @@ def _item(row: Row, now: int) -> str:
 
 def _line(text: str, max_chars: int = _TITLE) -> str:
     """Untrusted text on one line, without control characters and others' attributions."""
-    words = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    seen = (each if each.isprintable() else " " for each in text[:_MOST_READ])
+    words = " ".join("".join(seen).split())[: max_chars + _MOST_TOLD]
     # Only now: a character that becomes a space could stand within an attribution. Before the cut,
     # which could take the key that tells it.
     words = attributed(words, "")

@@ -273,3 +273,18 @@ def test_no_two_texts_of_a_line_end_together_like_one_of_another_author() -> Non
     assert task == f"&mdash; {CLAIM}"
     [*_, learned] = told(session(DAY, Summary("x", ("do x — by", CLAIM.removeprefix("by ")))))
     assert learned == "  - Learned: do x &mdash; by; owner (npub1abcdefgh…)"
+
+
+def test_long_texts_of_many_rows_take_no_long_time() -> None:
+    """Each is looked through for the author that it may claim."""
+    text = "- by " * 100_000 + "npub1 é"
+    rows = [row(number, "git_commit", HOUR, text) for number in range(40)]
+    lines = told(session(HOUR, Summary(text, learned=(text,))), *rows)
+    assert sum("- by - by" in line for line in lines) == 22
+    assert max(map(len, lines)) < 400
+
+
+def test_a_key_after_the_end_of_a_line_still_tells_an_attribution() -> None:
+    text = f"tea — by Ann {'x' * 150} npub1abc"
+    (line,) = [line for line in told(row(1, "git_commit", HOUR, text)) if "tea" in line]
+    assert "&mdash; by Ann" in line
