@@ -1,7 +1,8 @@
 """The git history of a file: its commits, and files changed together with it (M-29).
 
-git runs no commands configured by the repository, prompts for nothing and fetches nothing. Texts of
-a history are untrusted data.
+git runs no commands configured by the repository, reads no files that its settings name, prompts
+for nothing and fetches nothing; its memory and time are limited. Texts of a history are untrusted
+data.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import resource
+import sys
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,10 +28,14 @@ if TYPE_CHECKING:
 _DEADLINE_S: Final = 10.0
 _MOST_BYTES: Final = 16 * 1024 * 1024
 """Of git's output; a commit may name every file of a large tree."""
+_MOST_MEMORY: Final = 1 << 30
+"""Bytes that git may allocate; what it maps of packs is not counted."""
 _SHOWN: Final = 10
 """Co-changed files shown."""
 _DAY: Final = 86_400
 _REVERT: Final = re.compile(r"^revert\b|\brollback\b", re.IGNORECASE)
+_NO_FILES: Final = ("-c", "core.attributesFile=/dev/null", "-c", "diff.orderFile=/dev/null")
+"""A folder that somebody else made may name a file without end in its settings."""
 _GIT_ENVIRONMENT: Final = {
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_TERMINAL_PROMPT": "0",
@@ -74,6 +82,7 @@ async def commits_in(here: Path, file_path: str, most: int) -> tuple[str, list[C
         f"--max-count={most}",
         "--full-diff",
         "--no-renames",
+        "--no-mailmap",
         "--numstat",
         "-z",
         "--no-show-signature",
@@ -199,6 +208,7 @@ async def _git(folder: Path, *arguments: str) -> bytes:
     try:
         process = await asyncio.create_subprocess_exec(
             "git",
+            *_NO_FILES,
             "-C",
             str(folder),
             *arguments,
@@ -210,6 +220,7 @@ async def _git(folder: Path, *arguments: str) -> bytes:
     except OSError as error:
         raise NotInGit(f"git cannot be run: {error.strerror}") from error
     assert process.stdout is not None
+    _limit_memory(process.pid)
     try:
         async with asyncio.timeout(_DEADLINE_S):
             output = await _read(process.stdout)
@@ -223,6 +234,14 @@ async def _git(folder: Path, *arguments: str) -> bytes:
     if code != 0:
         raise NotInGit(f"no git history: {folder} is in no repository, or the repository is empty")
     return output
+
+
+def _limit_memory(process_id: int) -> None:
+    """Of a running process; on Linux only."""
+    if sys.platform == "linux":
+        limits = (_MOST_MEMORY, _MOST_MEMORY)
+        with suppress(OSError, ValueError):  # it has ended, or has a lower limit
+            resource.prlimit(process_id, resource.RLIMIT_DATA, limits)
 
 
 async def _read(stream: asyncio.StreamReader) -> bytes:

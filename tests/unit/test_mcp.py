@@ -304,6 +304,34 @@ async def test_commands_configured_by_a_repository_are_not_run(
 
 @pytest.mark.slow
 @pytest.mark.process
+async def test_no_file_that_the_settings_of_a_repository_name_is_read(
+    repository: Repository, tmp_path: Path
+) -> None:
+    repository.commit("first", a="1\n")
+    os.mkfifo(tmp_path / "endless")  # git would wait for who writes to it
+    for name in ("diff.orderFile", "core.attributesFile", "mailmap.file"):
+        repository.git("config", name, str(tmp_path / "endless"))
+    _, (commit,) = await git.commits_in(repository.folder, "a", 50)
+    assert commit.message == "first"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no limits of another process")
+@pytest.mark.slow
+@pytest.mark.process
+async def test_git_ends_when_a_repository_makes_it_take_much_memory(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(git, "_MOST_MEMORY", 64 << 20)
+    repository.commit("first", a="1\n")
+    attributes = repository.folder / ".git/info/attributes"
+    attributes.parent.mkdir(exist_ok=True)
+    attributes.symlink_to("/dev/zero")
+    with pytest.raises(git.NotInGit):
+        await git.commits_in(repository.folder, "a", 50)
+
+
+@pytest.mark.slow
+@pytest.mark.process
 async def test_what_a_repository_lacks_is_not_fetched(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
