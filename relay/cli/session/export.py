@@ -76,7 +76,7 @@ def export_command(
 
     async def work(transcripts: Transcripts) -> tuple[Assembly, str | None]:
         id_, assembly = await _whole(transcripts, session, author, allow_gaps=allow_gaps)
-        return assembly, cwd or await transcripts.directory_of(id_)
+        return assembly, cwd or await transcripts.directory_of(id_, assembly.author)
 
     assembly, where = on_relay(server, work)
     if where is None and (assembly.relative or any(line.has_tokens for line in assembly.lines)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec import structs
@@ -77,15 +78,20 @@ class TranscriptsReader(MemoryClient):
         """Everything stored of a session's file. `author`: 64 hex; None: one's own lines, else
         those of the only author. Raises NoSession, SeveralAuthors."""
         notes: dict[str, object] = {"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]}
+        lines = {**notes, "kinds": [kinds.SOURCE_DATA]}
         for read in (self.read, self._in_envelopes):
-            archive, last = await asyncio.gather(
-                read({"kinds": [kinds.SOURCE_DATA], "#d": [session]}),
-                read({**notes, "limit": _LAST_NOTES}),
-            )
-            events = archive + last if archive else await read(notes)
-            if events:
-                chosen = self._of_author(session, events, author)
-                return await asyncio.to_thread(assembled, chosen)
+            # What others wrote under this id must not decide what is asked for of one's own.
+            for whose in [self.pubkey, None] if author is None else [author]:
+                of: dict[str, object] = {} if whose is None else {"authors": [whose]}
+                archive, last = await asyncio.gather(
+                    read({**lines, **of}), read({**notes, **of, "limit": _LAST_NOTES})
+                )
+                events = archive + last if archive else await read({**notes, **of})
+                if not events or (author is None and whose and not _writers(events)):
+                    continue
+                chosen = self._of_author(session, events, whose)
+                found = await asyncio.to_thread(assembled, chosen)
+                return replace(found, author=chosen[0].pubkey)
         raise NoSession(session)
 
     async def export(
@@ -102,9 +108,8 @@ class TranscriptsReader(MemoryClient):
         Raises Incomplete, NoSession, SeveralAuthors; UserError if a working folder is needed and
         unknown.
         """
-        assembly, original = await asyncio.gather(
-            self.assembly(session, author), self.directory_of(session)
-        )
+        assembly = await self.assembly(session, author)
+        original = await self.directory_of(session, assembly.author)
         if not assembly.lines:
             raise NoSession(session, "archive of session")
         if assembly.faults and not allow_gaps:
@@ -113,9 +118,10 @@ class TranscriptsReader(MemoryClient):
         lines = assembly.file(None if where is None else Directory(where), git_branch)
         return await asyncio.to_thread(b"".join, lines)
 
-    async def directory_of(self, session: str) -> str | None:
-        """The session's working folder, if known."""
-        wanted = {"kinds": [kinds.SESSION_STATE], "#d": [session]}
+    async def directory_of(self, session: str, author: str) -> str | None:
+        """The session's working folder, if this author (64 hex) has named it: it stands in the
+        lines."""
+        wanted = {"kinds": [kinds.SESSION_STATE], "#d": [session], "authors": [author]}
         states = map(state_of, await self._in_either(wanted))
         known = (state.cwd for state in states if isinstance(state, SessionState) and state.cwd)
         return next(known, None)
@@ -148,7 +154,11 @@ class TranscriptsReader(MemoryClient):
         wanted: dict[str, object] = {"kinds": [kinds.SOURCE_DATA], "#d": [session]}
         if len(notes) <= _MAX_IDS:
             wanted["#e"] = [note.id for note in notes]
-        where, archive = await asyncio.gather(self.directory_of(session), self._in_either(wanted))
+        authors = {note.pubkey for note in notes}
+        author = self.pubkey if self.pubkey in authors or not authors else notes[0].pubkey
+        where, archive = await asyncio.gather(
+            self.directory_of(session, author), self._in_either(wanted)
+        )
         return await asyncio.to_thread(lines_of_notes, notes, archive, where or ".")
 
     async def sessions(self, *, include_deleted: bool = False) -> list[Listed]:
@@ -247,11 +257,7 @@ class TranscriptsReader(MemoryClient):
 
     def _of_author(self, session: str, events: list[Event], author: str | None) -> list[Event]:
         """The events of one author."""
-        writers = {
-            event.pubkey
-            for event in events
-            if event.kind == kinds.SOURCE_DATA or event.has_tag("source-data")
-        }
+        writers = _writers(events)
         if author is None and self.pubkey in writers:
             author = self.pubkey
         if author is None and len(writers) > 1:
@@ -259,3 +265,12 @@ class TranscriptsReader(MemoryClient):
         if author is None:
             author = next(iter(writers), events[0].pubkey)
         return [event for event in events if event.pubkey == author]
+
+
+def _writers(events: Iterable[Event]) -> set[str]:
+    """Authors of lines, which are more than notes."""
+    return {
+        event.pubkey
+        for event in events
+        if event.kind == kinds.SOURCE_DATA or event.has_tag("source-data")
+    }

@@ -53,6 +53,8 @@ class Assembly:
     unread: tuple[UnreadableRecord, ...]
     notice: str | None = None
     """What is uncertain about the order of the lines."""
+    author: str = ""
+    """Who signed the lines, 64 hex; empty if not known."""
 
     @property
     def stripped(self) -> Counter[str]:

@@ -13,8 +13,8 @@ from relay.client.errors import QueryClosed
 from relay.client.transcripts import Incomplete, NoSession, SeveralAuthors
 from relay.client.transcripts.files import files_in, root_of, session_file, session_ids
 from relay.errors import Invalid, UserError
-from relay.memory.transcripts.plan import Plan
-from relay.memory.transcripts.records import Status
+from relay.memory.transcripts.plan import Layout, Plan
+from relay.memory.transcripts.records import SessionState, Status, state_draft
 from relay.memory.transcripts.stripping import Part, Stripping
 from relay.nostr import pns
 from tests.cast import alice, robot, rover
@@ -305,6 +305,28 @@ async def test_of_two_keys_ones_own_lines_count_and_a_third_has_to_choose(
     async with transcripts(fake, rover) as memory:
         with pytest.raises(SeveralAuthors, match=robot.pubkey):
             await memory.export(SESSION, HOME)
+
+
+async def test_the_working_folder_that_another_key_names_is_in_no_line_of_ones_own(
+    fake: FakeRelay, file: Path
+) -> None:
+    async with transcripts(fake) as memory:
+        await memory.import_file(file)
+        fake.events.append(alice.sign(*state_draft(SessionState(SESSION, cwd="/evil"), NOW + 9)))
+        assert await memory.export(SESSION) == DATA
+
+
+async def test_a_line_of_another_key_cuts_no_session_that_has_notes_only(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    path = tmp_path / f"{SESSION}.jsonl"
+    put(path, b"".join(line(message=f"line {number}") for number in range(200)))
+    async with transcripts(fake) as memory:
+        await memory.import_file(path, layout=Layout.CLASSIC)
+        whole = await memory.export(SESSION)
+        fake.events += [by_alice(event) for event in told(line(message="hers"))]
+        assert await memory.export(SESSION) == whole
+    assert whole.count(b"\n") == 200
 
 
 def by_alice(event: Event) -> Event:
