@@ -148,6 +148,11 @@ function scrollToEnd() {
   for (const list of document.querySelectorAll(".chat")) list.scrollTop = list.scrollHeight;
 }
 
+// On a narrow screen the menu is wider than the page.
+const menu = document.querySelector("header nav");
+const current = menu.querySelector("[aria-current]");
+if (current && current.offsetLeft + current.offsetWidth > menu.clientWidth) menu.scrollLeft = current.offsetLeft - 40;
+
 localTimes(document);
 scrollToEnd();
 if (document.querySelector("[data-live]")) setInterval(() => refresh().catch(() => {}), 3000);
