@@ -25,6 +25,9 @@ if [ -e $data/rookery.toml ]; then
     [ $# = 0 ] || fail "$data exists, so this upgrades: no options"
 elif [ $# = 0 ]; then
     fail "needs --owner with your public key, and --url; see the first lines of $0"
+else
+    # Without it nobody could log in through the proxy, and `init` does not know of the proxy.
+    case " $*" in *" --url"*) ;; *) fail "needs --url too, the address that clients use" ;; esac
 fi
 
 step "packages of Debian"

@@ -43,7 +43,13 @@ def address_findings(seen: Examined) -> Iterator[Finding]:
                     f"name single addresses, like [server] {name} = ['127.0.0.1/32']",
                 )
     if relay.url is None:
-        if not is_local:
+        if server.trusted_proxies:
+            yield error(
+                f"{file}: [server] trusted_proxies is set and [relay] url is missing: clients that"
+                " come through the proxy cannot log in",
+                "set [relay] url to the URL that clients use, like 'wss://relay.example.org'",
+            )
+        elif not is_local:
             yield warning(
                 f"{file}: [server] host is {server.host} and [relay] url is missing: clients that"
                 " come by a host name cannot log in",

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -15,6 +15,9 @@ from relay.observe import Metrics
 from relay.server.connection import _HEARTBEAT_S
 from relay.server.http import FORWARDED
 from tests.harness.patience import PROGRAM_S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 
@@ -104,6 +107,32 @@ def test_the_installer_is_a_shell_script_that_installs_nothing_by_accident() -> 
     assert script.splitlines()[0] == "#!/bin/sh"
     assert "\nset -eu\n" in script
     assert "://" not in script.replace("wss://relay.example.org", "")  # no index of packages
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("options", "missing"), [((), "--owner"), (("--owner", "npub1ada"), "--url too")]
+)
+def test_the_installer_says_what_a_first_call_lacks(
+    options: Sequence[str], missing: str, tmp_path: Path
+) -> None:
+    """With no program in reach that it could install with."""
+    (tmp_path / "id").write_text("#!/bin/sh\necho 0\n")
+    (tmp_path / "dirname").write_text('#!/bin/sh\necho "${1%/*}"\n')
+    for name in ("id", "dirname"):
+        (tmp_path / name).chmod(0o755)
+    script = text_of("install.sh").replace("/var/lib/rookery", str(tmp_path / "data"))
+    (tmp_path / "install.sh").write_text(script, "utf-8")
+    done = subprocess.run(
+        ["/bin/sh", str(tmp_path / "install.sh"), *options],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PROGRAM_S,
+    )
+    assert done.returncode == 1
+    assert missing in done.stderr
 
 
 def test_the_installer_makes_what_the_units_name() -> None:

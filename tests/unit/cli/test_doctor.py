@@ -121,7 +121,12 @@ def proxy_is_not_trusted(folder: Path) -> None:
     set_in(folder, "relay", 'url = "wss://relay.test"')
 
 
+def proxy_for_no_url(folder: Path) -> None:
+    set_in(folder, "server", 'trusted_proxies = ["127.0.0.1/32"]')
+
+
 def everybody_is_a_proxy(folder: Path) -> None:
+    set_in(folder, "relay", 'url = "wss://relay.test"')
     set_in(folder, "server", 'trusted_proxies = ["0.0.0.0/0"]')
 
 
@@ -259,6 +264,7 @@ def hook_of_a_program_that_went(folder: Path) -> None:
 
 FAULTS: tuple[tuple[Callable[[Path], None], str, str, str], ...] = (
     (proxy_is_not_trusted, "warning", "trusts no proxy", "trusted_proxies"),
+    (proxy_for_no_url, "error", "through the proxy cannot log in", "[relay] url"),
     (everybody_is_a_proxy, "error", "trusted_proxies has 0.0.0.0/0", "127.0.0.1/32"),
     (url_without_tls, "error", "but the relay speaks TLS", "wss://"),
     (listens_locally_only, "error", "host 127.0.0.1 accepts this machine only", "host"),
