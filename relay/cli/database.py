@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import stat
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from relay.cli.findings import error
 from relay.config import load_config
-from relay.errors import ConfigFaults, UserError
+from relay.errors import ConfigFaults, UserError, how_to_install
 from relay.files import MAX_KEY_FILE, content_of
 
 if TYPE_CHECKING:
@@ -21,6 +22,14 @@ _log = logging.getLogger("rookery")
 _OF_A_STORE: Final = ("search.db", "day.jsonl")
 """Files that are made when a store was opened, and by nothing else: `init` and `restore` make none
 of them, and a start that failed before has none."""
+
+
+def check_driver() -> None:
+    """Raises UserError if the package for PostgreSQL is not installed."""
+    if find_spec("asyncpg") is None:
+        raise UserError(
+            f"PostgreSQL needs a package that is not installed: {how_to_install('postgres')}"
+        )
 
 
 def database_of(folder: Path) -> str | None:

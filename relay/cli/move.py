@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from relay.cli.database import database_of
+from relay.cli.database import check_driver, database_of
 from relay.cli.folder_lock import locked
 from relay.cli.humanize import counted, size_of
 from relay.cli.options import json_option, no_data_folder, print_json
@@ -115,6 +115,7 @@ def _asked(source: str, target: str, password_file: Path | None) -> _Asked:
     folder = _checked(Path(target if _is_url(source) else source))
     if not (_is_url(source) or _is_url(target) or Path(target).resolve() == folder.resolve()):
         raise UserError("--to another folder: `rookery backup` and `restore` do that", code=2)
+    check_driver()
     config = load_config(folder / "rookery.toml")
     if _is_url(source) and config.storage.url != source:
         raise UserError(f"{folder}/rookery.toml: [storage] url is not {source}")

@@ -12,7 +12,6 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from shutil import disk_usage
 from tempfile import TemporaryDirectory
@@ -22,13 +21,13 @@ import policies
 from policies.plugins import Chain
 from policies.reload import fingerprint
 from relay.cli.backup import LAST_BACKUP, back_up_before_upgrade, drop_safety_copies
-from relay.cli.database import password_in, refuse_store_fault, second_store
+from relay.cli.database import check_driver, password_in, refuse_store_fault, second_store
 from relay.cli.move_switch import unended
 from relay.cli.policy_files import plugin_faults, write_folder
 from relay.cli.pushed_policies import NONE_YET, PushedPolicies
 from relay.clock import unix_now
 from relay.config import PolicySource
-from relay.errors import ConfigFaults, Outdated, StoreFault, UserError, how_to_install
+from relay.errors import ConfigFaults, Outdated, StoreFault, UserError
 from relay.files import MAX_KEY_FILE, content_of, is_open_for_writing
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.filters import FilterTerms
@@ -324,7 +323,7 @@ async def _groups(
 async def _opened_database(
     folder: Path, config: Config, terms: FilterTerms, relay_key: SecretKey
 ) -> PostgresStore:
-    _check_driver()
+    check_driver()
     _refuse_second_store(folder)
     from relay.storage.postgres.store import PostgresStore
 
@@ -355,14 +354,6 @@ async def _opened_file(
     metrics.watch("search_vectors", "Texts that can be compared by meaning.", lambda: store.vectors)
     _watch_files(metrics, folder, store)
     return store
-
-
-def _check_driver() -> None:
-    """Raises UserError."""
-    if find_spec("asyncpg") is None:
-        raise UserError(
-            f"[storage] url needs a package that is not installed: {how_to_install('postgres')}"
-        )
 
 
 def _refuse_second_store(folder: Path) -> None:
@@ -398,7 +389,7 @@ def check_start(folder: Path, config: Config, *, ends_move: bool) -> None:
     relay_key = _relay_key(folder)
     store = folder / "rookery.db"
     if config.storage.url is not None:
-        _check_driver()
+        check_driver()
         if not ends_move:
             _refuse_second_store(folder)
         password = password_in(config.storage.password_file)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from relay.cli.database import password_in
+from relay.cli.database import check_driver, password_in
 from relay.cli.options import printable
 from relay.config import load_config
-from relay.errors import UserError, how_to_install
+from relay.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -30,8 +29,7 @@ async def versions_of(folder: Path) -> AsyncIterator[PolicyVersions]:
             f"the events of {folder} are in a file (SQLite), and its policies in {folder}/policies:"
             " versions are kept in PostgreSQL, for several relays"
         )
-    if find_spec("asyncpg") is None:
-        raise UserError(f"this needs a package that is not installed: {how_to_install('postgres')}")
+    check_driver()
     from relay.storage.postgres.policies import opened_policies
 
     async with opened_policies(storage.url, password_in(storage.password_file)) as versions:

@@ -25,11 +25,26 @@ if TYPE_CHECKING:
 URL = "postgresql://rookery@/rookery"
 
 
+def test_a_move_without_the_package_for_postgresql_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a traceback."""
+    data = tmp_path / "data"
+    fresh_folder(data)
+    monkeypatch.setattr("relay.cli.database.find_spec", lambda _: None)
+    printed, code = rookery("move", "--from", data, "--to", URL)
+    assert code == 1
+    assert "PostgreSQL needs a package that is not installed: " in printed
+    assert "pip install" in printed
+
+
 @pytest.mark.parametrize("content", [b"", b"\0" * 99, b"{}", b'{"to": null, "a": ' + b"[" * 9999])
 def test_a_damaged_request_to_switch_is_named(tmp_path: Path, content: bytes) -> None:
     """It was a traceback of `serve`, of which `serve --check` and `doctor` knew nothing."""
     data = tmp_path / "data"
     fresh_folder(data)
+    settings = data / "rookery.toml"  # doctor looks at the port, which another relay may have
+    settings.write_text(settings.read_text().replace("# port = 7777", "port = 0"))
     (data / "move.json").write_bytes(content)
     for command in (("serve", "--port", 0), ("serve", "--check", "--port", 0), ("doctor",)):
         printed, code = rookery(*command, "--data", data)
