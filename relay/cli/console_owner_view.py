@@ -80,6 +80,14 @@ class OwnersView:
     def data_folder(self) -> str:
         return os.path.abspath(self._services.folder)
 
+    @property
+    def is_in_database(self) -> bool:
+        return self._services.config.storage.url is not None
+
+    @property
+    def may_edit_policies(self) -> bool:
+        return self._services.pushed is None
+
     async def status(self) -> Status:
         return await self._folder.status()
 
@@ -169,7 +177,7 @@ class OwnersView:
 
     async def _checked(self, name: str, text: str, owner: str) -> tuple[Path, Edit]:
         folder = self._services.policy_folder
-        if self._services.pushed is not None:
+        if not self.may_edit_policies:
             raise Invalid(
                 "name: the relay reads its policies from the database: use `rookery policy push`"
             )

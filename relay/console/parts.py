@@ -100,6 +100,14 @@ class OwnerView(Protocol):
     def data_folder(self) -> str:
         """Its whole path, for `--data`."""
 
+    @property
+    def is_in_database(self) -> bool:
+        """Whether the events are in PostgreSQL, which has its own tools to back up and verify."""
+
+    @property
+    def may_edit_policies(self) -> bool:
+        """Whether the policies in force are files of the folder."""
+
     async def status(self) -> Status: ...
 
     def day(self) -> Sequence[Sample]:

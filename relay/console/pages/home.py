@@ -69,6 +69,7 @@ async def _for_owner(owner_view: OwnerView, now: int) -> Mapping[str, object]:
             {"rule": rule, "events": number} for rule, number in [*status.refusals.items()][:8]
         ],
         "disk": disk,
+        "is_in_database": owner_view.is_in_database,
         "findings": findings,
         "problems": dict(status.problems),
         "plugins": dict(status.plugins),

@@ -89,6 +89,7 @@ async def _health(ask: Ask) -> Found:
         "day": drawn(view.day(), ask.now),
         "up_s": int(status.up_s),
         "version": status.version,
+        "is_in_database": view.is_in_database,
     }
     return Found(data)
 
@@ -109,6 +110,7 @@ async def _verify(ask: Ask) -> Found:
         "events": report.get("events", 0),
         "counts": report.get("counts", {}),
         "search_checked": report.get("search_checked", False),
+        "is_in_database": ask.for_owner.is_in_database,
     }
     return Found(data, table=Rows(_FINDINGS, rows))
 

@@ -24,7 +24,9 @@ async def _policies(ask: Ask) -> Found:
     found = await ask.for_owner.policies()
     status = await ask.for_owner.status()
     # A file that is not in force: an older version is.
-    return Found({**found, "fault": status.problems.get("policies", "")})
+    may_edit = ask.for_owner.may_edit_policies
+    fault = status.problems.get("policies", "")
+    return Found({**found, "fault": fault, "may_edit": may_edit})
 
 
 async def _policy_file(ask: Ask) -> Found:
@@ -34,7 +36,8 @@ async def _policy_file(ask: Ask) -> Found:
         raise NotFoundError("No policy file of this name is in force.")
     lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
     is_own = not name.startswith(("packaged/", "/"))
-    return Found({"name": name, "lines": lines, "is_own": is_own})
+    may_edit = is_own and ask.for_owner.may_edit_policies
+    return Found({"name": name, "lines": lines, "may_edit": may_edit})
 
 
 async def _explain(ask: Ask) -> Found:

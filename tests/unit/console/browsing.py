@@ -45,6 +45,8 @@ class FakeOwnerView:
     faults: list[str] = field(default_factory=list)
     """Of an edit of a policy file."""
     data_folder: str = "/srv/a team"
+    is_in_database: bool = False
+    may_edit_policies: bool = True
     saved: list[tuple[str, str, str, str]] = field(default_factory=list)
     text: str = "a text"
     """Of names, rules and files."""

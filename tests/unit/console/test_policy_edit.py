@@ -89,3 +89,15 @@ async def test_findings_are_shown_before_it_can_be_saved() -> None:
             assert ('class="save"' in page) is (not faults)
         file = await browser.text("/console/policy-file?name=" + here.owner_view.text)
         check_harmless(file)
+
+
+async def test_policies_of_the_database_are_not_offered_for_editing() -> None:
+    async with site() as here:
+        browser = await here.browser_of(owner)
+        for may_edit in (True, False):
+            here.owner_view.may_edit_policies = may_edit
+            listed = await browser.text("/console/policies")
+            file = await browser.text("/console/policy-file?name=a+text")
+            assert ("/console/policy-check" in listed) is may_edit
+            assert ("/console/policy-check" in file) is may_edit
+            assert ("rookery policy push" in listed) is not may_edit

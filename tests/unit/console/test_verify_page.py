@@ -24,6 +24,22 @@ async def test_an_owner_starts_one_at_a_time() -> None:
         assert (await owners.post("/console/verify", of_owner)).status == 429
 
 
+async def test_of_a_relay_on_postgresql_nothing_is_offered_that_is_for_files() -> None:
+    async with site() as here:
+        browser = await here.browser_of(owner)
+        for is_in_database in (False, True):
+            here.owner_view.is_in_database = is_in_database
+            health, verify, home = [
+                await browser.text(path) for path in ("/console/health", "/console/verify", "/")
+            ]
+            assert ("rookery backup" in health) is not is_in_database
+            assert ("pg_dump" in health) is is_in_database
+            assert ("/console/verify" in health) is not is_in_database
+            assert ("Verify now" in verify) is not is_in_database
+            assert ("pg_amcheck" in verify) is is_in_database
+            assert ("Last backup" in home) is not is_in_database
+
+
 async def test_findings_are_shown_and_never_repaired() -> None:
     async with site() as here:
         text = "<script>zqx</script>"
