@@ -299,7 +299,8 @@ def list_groups(server: Server, *, as_json: bool) -> None:
                 printable(view.texts.get("name", "")),
                 flags_in_words(view),
                 "–" if view.members is None else str(len(view.members)),
-                str(len(view.with_role)),
+                # Every group has an admin: an empty list is one that this key may not read.
+                str(len(view.with_role)) if view.with_role else "–",
             )
             for view in views
         ],

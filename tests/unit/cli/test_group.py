@@ -355,6 +355,18 @@ async def test_groups_are_listed(
     assert "private, restricted, closed" in out
 
 
+async def test_lists_that_this_key_may_not_read_are_not_counted_as_empty(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await rookery("create", "tea")
+    hidden = (kinds.GROUP_ADMINS, kinds.GROUP_MEMBERS)
+    relay.events[:] = [event for event in relay.events if event.kind not in hidden]
+    capsys.readouterr()
+    assert await rookery("list") == 0
+    row = capsys.readouterr().out.splitlines()[-1]
+    assert row.split()[-2:] == ["–", "–"]
+
+
 async def test_group_events_signed_by_others_are_ignored(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
