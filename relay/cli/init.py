@@ -129,9 +129,8 @@ class FreshFolder:
     "owners",
     type=PublicKey(),
     multiple=True,
-    required=True,
     metavar="KEY",
-    help="Public key of an owner, npub or 64 hex; repeatable.",
+    help="Public key of an owner, npub or 64 hex; repeatable; at least one.",
 )
 @click.option(
     "--agent",
@@ -164,6 +163,12 @@ def init(
     as_json: bool,
 ) -> None:
     """Create a data folder: settings, policies and the relay's key."""
+    if not owners:
+        raise UserError(
+            "--owner is missing: give the npub of the owner; `rookery keygen -o FILE` makes a key"
+            " pair and prints it",
+            code=2,
+        )
     made = init_folder(folder, owners, agents, preset, name, url, port)
     if as_json:
         print_json({"folder": str(folder), "wrote": list(map(str, made))})

@@ -115,8 +115,14 @@ def _own_page(found: PolicySet, home: Path) -> Iterator[str]:
         "Exceptions from removal": _held(found),
     }
     yield f"{home}: rules of its own files; those of packaged files apply beside them"
-    for title, lines in sections.items():
-        yield from _section(title, _rules(line for line in lines if not _is_packaged(line[2])))
+    rules = [
+        line
+        for title, lines in sections.items()
+        for line in _section(title, _rules(line for line in lines if not _is_packaged(line[2])))
+    ]
+    yield from rules or [
+        "They add no rules. Settings, and the packaged rules that are left: `rookery policy show`"
+    ]
 
 
 def _is_packaged(where: str) -> bool:

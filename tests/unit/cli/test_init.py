@@ -112,6 +112,14 @@ def test_the_relay_key_is_new_and_private(tmp_path: Path) -> None:
     assert mode(tmp_path / "a") == 0o700
 
 
+def test_a_folder_without_an_owner_is_not_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["init", str(tmp_path / "a")]) == 2
+    assert "`rookery keygen -o FILE` makes a key pair" in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()
+
+
 @pytest.mark.parametrize("preset", ["group", "open"])
 def test_the_preset_is_the_packaged_text(tmp_path: Path, preset: str) -> None:
     assert run(["init", str(tmp_path), "--owner", owner.npub, "--preset", preset]) == 0

@@ -187,6 +187,15 @@ def test_show_is_a_page_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert f"{line}\n" in page
 
 
+def test_show_of_ones_own_rules_says_when_there_are_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As with the preset open, which disables a packaged rule."""
+    written(tmp_path, a='[[rule]]\nname = "known people write"\nenabled = false\n')
+    assert run(["policy", "show", str(tmp_path), "--mine"]) == 0
+    assert "They add no rules" in capsys.readouterr().out
+
+
 def test_show_of_ones_own_rules_names_no_packaged_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
