@@ -164,10 +164,10 @@ def init(
 ) -> None:
     """Create a data folder: settings, policies and the relay's key."""
     if not owners:
-        raise UserError(
-            "--owner is missing: give the npub of the owner; `rookery keygen -o FILE` makes a key"
-            " pair and prints it",
-            code=2,
+        raise click.MissingParameter(
+            "Give an npub: `rookery keygen -o FILE` makes a key pair and prints it.",
+            param_hint="'--owner'",
+            param_type="option",
         )
     made = init_folder(folder, owners, agents, preset, name, url, port)
     if as_json:
