@@ -100,6 +100,11 @@ class TooManyRecords(Refused):
 class TooMuchToRead(RookeryError):
     """The rows that a batch must know are larger than `Lookups.most` or `most_own`."""
 
+    def __init__(self, rows: Sequence[bytes] = ()) -> None:
+        """`rows`: events of those that were read until then, if the store tells them."""
+        super().__init__()
+        self.rows = rows
+
 
 class TooWide(Refused):
     """A search would examine too many rows."""

@@ -21,8 +21,9 @@ import click
 import policies
 from relay.cli.database import second_store, store_fault
 from relay.cli.doctor_database import database_findings
+from relay.cli.doctor_facts import Examined, Machine, mode_of
 from relay.cli.doctor_network import address_findings, certificate_findings, port_findings
-from relay.cli.findings import Examined, Finding, Machine, Severity, error, mode_of, warning
+from relay.cli.findings import Finding, Severity, error, warning
 from relay.cli.folder_lock import locked
 from relay.cli.hook import hook_faults
 from relay.cli.humanize import counted, size_of

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
-from relay.cli.findings import Finding, error, mode_of, warning
+from relay.cli.doctor_facts import mode_of
+from relay.cli.findings import Finding, error, warning
 from relay.cli.humanize import counted
 from relay.config import LOOPBACK
 from relay.files import content_of
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from cryptography.x509 import Certificate
 
-    from relay.cli.findings import Examined
+    from relay.cli.doctor_facts import Examined
 
 _EXPIRES_DAYS: Final = 14
 _SYSTEMCTL_S: Final = 5.0

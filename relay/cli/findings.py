@@ -1,46 +1,9 @@
-"""What the checks of `rookery doctor` are given, and what they find."""
+"""What `rookery doctor` finds."""
 
 from __future__ import annotations
 
-import stat
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from relay.cli.status import Disk
-    from relay.config import Config
-    from relay.observe import Status
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """Facts about the machine for the checks."""
-
-    now: int
-    disk: Disk | None
-    """None: the store cannot be read."""
-    max_files: int
-    """RLIMIT_NOFILE; of the relay's process if it runs."""
-    sqlite_version: tuple[int, ...]
-    compile_options: frozenset[str]
-    keeps_secure_delete: bool
-    file_system: str
-    home: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """The input of the checks."""
-
-    folder: Path
-    config: Config
-    running: Status | None
-    machine: Machine
-    is_held: bool
-    """Another process has the lock of the folder."""
 
 
 class Severity(StrEnum):
@@ -64,11 +27,3 @@ def error(text: str, cure: str) -> Finding:
 
 def warning(text: str, cure: str) -> Finding:
     return Finding(Severity.WARNING, text, cure)
-
-
-def mode_of(path: Path) -> int:
-    """The permission bits of a file; 0: there is none."""
-    try:
-        return stat.S_IMODE(path.stat().st_mode)
-    except OSError:
-        return 0

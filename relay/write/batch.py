@@ -25,8 +25,9 @@ from relay.lifecycle.deletion import (
     note_tombstone,
     tombstone_of_slot,
 )
-from relay.lifecycle.rows import Stored, WritePlan, references_of
+from relay.lifecycle.rows import Stored, WritePlan, references_of, slot_of
 from relay.lifecycle.versions import add_row, move
+from relay.nostr.event import event_from_raw
 from relay.write.candidate import Candidate, candidate_of
 from relay.write.changes import Changes
 from relay.write.commands import (
@@ -56,7 +57,8 @@ if TYPE_CHECKING:
     from relay.access.quotas import InviteGuesses, MinuteCounter, TokenBuckets
     from relay.errors import Result
     from relay.groups.group import Group
-    from relay.lifecycle.rows import Found, Lookups, Slot, Tombstone
+    from relay.lifecycle.rows import Found, Keep, Lookups, Slot, Tombstone
+    from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.state import RelayState
     from relay.write.candidate import Sender
@@ -194,16 +196,21 @@ class Batch:
             relay=self._relay_key.pubkey,
         )
 
-    def large_readers(self) -> Iterator[WriteEvent]:
-        """The events that read more than a quarter of what several may read. Empty if all together
-        read less than half of that."""
-        if not self._sizes:
+    def large_readers(self, rows: Sequence[bytes] | None = None) -> Iterator[WriteEvent]:
+        """The events that read more than a sixteenth of `rows`, of which there are too many; None:
+        more than a quarter of what several may read, if all read more than half of that."""
+        sizes, most = self._sizes, _MOST_READ // 4
+        if rows is not None:
+            sizes = _sizes_of(map(event_from_raw, rows), self._policy.keep.keep_of)
+            most = sum(map(len, rows)) // 16
+        if not sizes:
             return
         events = (item for item in self._items if isinstance(item, WriteEvent))
         for item, candidate in zip(events, self._candidates, strict=True):
             wanted = self._lookups_for([candidate], ())
-            keys: frozenset[str | Slot] = wanted.ids | wanted.slots
-            if sum([self._sizes.get(key, 0) for key in keys]) > _MOST_READ // 4:
+            ids = wanted.ids.union([own.id for own in wanted.own_rows])
+            keys: frozenset[str | Slot] = ids | wanted.slots | wanted.own_slots
+            if sum([sizes.get(key, 0) for key in keys]) > most:
                 yield item
 
     def decide(self, found: Found) -> WritePlan:
@@ -399,6 +406,19 @@ class Batch:
                 move(follower, found, self.plan)
                 self._has_moved = True
                 stack.append(follower)
+
+
+def _sizes_of(
+    events: Iterable[Event], keep_of: Callable[[Event], Keep]
+) -> Mapping[str | Slot, int]:
+    """By id and slot: bytes."""
+    sizes: dict[str | Slot, int] = {}
+    for event in events:
+        sizes[event.id] = len(event.raw)
+        slot = slot_of(event, keep_of(event))
+        if slot is not None:
+            sizes[slot] = len(event.raw)
+    return sizes
 
 
 def _is_accepted(judged: Judgement, candidate: Candidate) -> bool:

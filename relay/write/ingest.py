@@ -435,6 +435,10 @@ class Ingest:
             if answered is not None:
                 self._put_back(part, answered)
                 break
+            left, large = self._limits.apart(part)
+            if large:
+                part, alone = left, {**alone, **large}
+                continue
             clients = [*dict.fromkeys(map(client_or_type, part))]
             if len(clients) == 1:
                 self._limits.set(clients[0], Limit(max(len(tried) // 2, 1)))
@@ -624,6 +628,10 @@ class Ingest:
             if ends_large_group and took > _SLOW_END_S:
                 self._end_from = asyncio.get_running_loop().time() + 9 * took
             self._lists.add(batch.unlisted)
+        except TooMuchToRead as fault:
+            if len(items) > 1:
+                self._limits.note(batch.large_readers(fault.rows))
+            raise
         finally:
             self._batch = None
             self._state.end_commit()

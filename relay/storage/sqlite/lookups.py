@@ -43,13 +43,14 @@ class _BytesLeft:
         """`tag_bytes`: what each tag of a row counts more."""
         self._number = number
         self._tag_bytes = tag_bytes
+        self._read: list[bytes] = []
 
     def take(self, number: int) -> None:
         """Raises TooMuchToRead."""
         if self._number is not None:
             self._number -= number
             if self._number < 0:
-                raise TooMuchToRead
+                raise TooMuchToRead(self._read)
 
     def taken(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """The rows, as tuples of columns; the second column is the event's bytes. Raises
@@ -59,6 +60,7 @@ class _BytesLeft:
         taken = []
         for row in rows:
             raw: bytes = row[1]
+            self._read.append(raw)
             self.take(len(raw) + self._tag_bytes * raw.count(b"["))
             taken.append(row)
         return taken

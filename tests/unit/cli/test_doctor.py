@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from relay.cli.findings import Machine
+    from relay.cli.doctor_facts import Machine
 
 DAY = timedelta(days=1)
 GB = 10**9

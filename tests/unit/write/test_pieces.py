@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import Found, Lookups, WritePlan
     from relay.nostr.event import Event
     from relay.storage import Store
+    from relay.write.batch import Batch
+    from relay.write.commands import LaneItem
     from tests.harness.relay_in_process import Letter
 
 OPEN = policy_of("open")
@@ -62,6 +64,41 @@ async def test_others_are_served_between_the_pieces(home: Home) -> None:
     log = [event.id for event in await home.log()]
     assert log == [*(note.id for note in notes), deletion.id, later.id]
     assert [len(letter.answers) for letter in letters] == [1] * 5
+
+
+async def test_others_are_served_between_deletions_from_many_addresses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each just under the limit: 60 were committed one after the other, and nothing in between."""
+    monkeypatch.setattr(BOUND, SMALL)
+    async with store_of("sqlite") as store, Home(store, OPEN) as home:
+        rows = [home.made(alice, 1, content=f"{number}" + "x" * 1200) for number in range(60)]
+        assert await home.take(*rows) == [STORED] * 60
+        tries: list[int] = []
+        committed: list[int] = []
+        stored = home.ingest._stored
+
+        async def noted(items: Sequence[LaneItem]) -> Batch:
+            tries.append(len(items))
+            batch = await stored(items)
+            committed.append(len(items))
+            return batch
+
+        monkeypatch.setattr(home.ingest, "_stored", noted)
+        letters = []
+        for place, row in enumerate(rows):
+            letter = home.post(home.made(alice, 5, ["e", row.id]), connection=place + 2)
+            letter.counted_as = f"192.0.2.{place}"
+            letters.append(letter)
+        waited = []
+        for number in range(20):
+            before = len(committed)
+            note = home.post(home.made(carol, 1, content=f"{number}"), connection=1)
+            assert await note.answer == STORED
+            waited.append(len(committed) - before)
+        assert max(waited) <= 3
+        assert [await letter.answer for letter in letters] == [STORED] * 60
+        assert len(tries) < 150, "half of all are tried again and again"
 
 
 async def test_what_a_deletion_in_pieces_deleted_stays_deleted(home: Home) -> None:
