@@ -7,7 +7,7 @@ line polls.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from policies.load import load
 from relay.errors import ConfigFaults, Fault
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from policies.engine import PolicySet
 
+_NO_KEYS: Final = ", with a comment (`#`) if it is to list no key"
 Fingerprint = tuple[tuple[str, int, int, int], ...]
 """(path, time of change, size, inode) of each file: a different value means the files changed."""
 
@@ -36,20 +37,24 @@ def fingerprint(folder: str | Path, watched: Iterable[str] = ()) -> Fingerprint:
     return tuple(found)
 
 
-def policy_files(files: Fingerprint) -> Fingerprint:
-    """Without the files that they name."""
-    return tuple([file for file in files if file[0].endswith(".toml")])
+def read_files(files: Fingerprint, key_files: Iterable[str]) -> Fingerprint:
+    """The policy files and these files of keys; without the files of plug-ins, which a program may
+    always have open."""
+    keys = {str(Path(path)) for path in key_files}
+    return tuple([file for file in files if file[0].endswith(".toml") or file[0] in keys])
 
 
 def emptied(in_force: Fingerprint, files: Fingerprint) -> list[Fault]:
-    """The policy files without content that had some: a copy onto a full disk leaves such ones, and
-    without its rules a file makes public what they protect."""
-    with_content = {path for path, _, size, _ in policy_files(in_force) if size}
+    """The files, as of `read_files`, without content that had some: a copy onto a full disk leaves
+    such ones, without its rules a file makes public what they protect, and an empty list lifts
+    bans."""
+    with_content = {path for path, _, size, _ in in_force if size}
     return [
         Fault(
             path,
             0,
-            "is empty, and had content before: write it again, or remove it if its rules are to go",
+            "is empty, and had content before: write it again"
+            + (", or remove it if its rules are to go" if path.endswith(".toml") else _NO_KEYS),
         )
         for path, _, size, _ in files
         if not size and path in with_content

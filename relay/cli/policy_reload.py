@@ -1,9 +1,9 @@
 """Reload of the policies: within 2 s of a change of the files or a push, or at once on SIGHUP.
 
 Invariants: a set of files takes effect whole or not at all. While a file has a fault, the previous
-set stays in force, and the log, `/readyz` and a metric say so. Policy files that change between two
-polls, or while they are read, or that a program has open for writing, are being written: they are
-left alone until they rest.
+set stays in force, and the log, `/readyz` and a metric say so. Files that change between two polls,
+or while they are read, or that a program has open for writing, are being written: they are left
+alone until they rest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from policies.changes import rule_changes
-from policies.reload import emptied, fingerprint, policy_files, reloaded
+from policies.reload import emptied, fingerprint, read_files, reloaded
 from relay.access.management import BannedAuthorRows
 from relay.cli.policy_files import plugin_faults
 from relay.errors import ConfigFaults, Fault, StoreFault
@@ -54,7 +54,7 @@ class PolicyReload:
         """What was read last; None: what is there must be read."""
         self._in_force = services.policy_files
         self._seen: Fingerprint = ()
-        """The policy files at the last look."""
+        """The policy files and files of keys at the last look."""
         self._seen_at = 0.0
         """When they were first seen so."""
         self._waits_for = ""
@@ -74,10 +74,13 @@ class PolicyReload:
 
     async def _run(self) -> None:
         self._files = self._look()
+        keys = [file for file in self._read_of(self._files) if not file[0].endswith(".toml")]
         # After the other: a change between the two is seen here, a later one by the next poll.
         self._seen, self._seen_at = fingerprint(self._folder), asyncio.get_running_loop().time()
         if self._seen != self._in_force:
             self._files = None
+        self._seen = (*self._seen, *keys)
+        self._in_force = (*(self._in_force or ()), *keys)
         _log_notes(self._policy.notes)
         self._delete_rows_of_banned(frozenset())
         self._list_members()
@@ -108,9 +111,9 @@ class PolicyReload:
             return
         files = await asyncio.to_thread(self._look)
         now = asyncio.get_running_loop().time()
-        rests = policy_files(files) == self._seen
+        rests = self._read_of(files) == self._seen
         if not rests:
-            self._seen, self._seen_at = policy_files(files), now
+            self._seen, self._seen_at = self._read_of(files), now
         # A fault can be mended without a change of the fingerprint (a missing file, a permission):
         # while there is one, every poll reads the files again.
         is_changed = files != self._files or is_asked
@@ -119,13 +122,13 @@ class PolicyReload:
         if not is_asked and await self._is_being_written(now - self._seen_at):
             return
         policy = await asyncio.to_thread(self._read, files)
-        if policy_files(await asyncio.to_thread(self._look)) != self._seen:
+        if self._read_of(await asyncio.to_thread(self._look)) != self._seen:
             self._files = None
             return
         self._files = files
         if not isinstance(policy, ConfigFaults):
             changes = await asyncio.to_thread(_changes_of, self._policy, policy)
-            self._in_force = files
+            self._in_force = self._read_of(files)
             self._enforce(policy, changes)
         elif is_changed or str(policy) != self._faults:
             self._report(policy)
@@ -148,11 +151,14 @@ class PolicyReload:
     def _look(self) -> Fingerprint:
         return fingerprint(self._folder, self._policy.watched)
 
+    def _read_of(self, files: Fingerprint) -> Fingerprint:
+        return read_files(files, self._policy.key_files)
+
     def _read(self, files: Fingerprint) -> PolicySet | ConfigFaults:
         found = reloaded(self._policy, self._folder)
         if isinstance(found, ConfigFaults):
             return found
-        faults = emptied(self._in_force, files)
+        faults = emptied(self._in_force or (), self._read_of(files))
         if self._pushed is not None:
             faults += plugin_faults(found)
         return ConfigFaults(faults) if faults else found
@@ -183,6 +189,9 @@ class PolicyReload:
         services.metrics.reloaded(ok=True)
         told = rule_changes(before, policy) or "no rule changed"
         _log.info("policies reloaded%s: %s", version, told)
+        fewer = len(before.actors.banned) - len(policy.actors.banned)
+        if fewer > 0:
+            _log.warning("policies: the files ban %d keys fewer than before", fewer)
         for change in changes:
             _log.warning("policies: %s", change)
         known = {(note.file, note.text) for note in before.notes}

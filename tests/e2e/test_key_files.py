@@ -59,7 +59,7 @@ async def test_keys_come_and_go_with_their_files(rookery: Rookery) -> None:
         bans.write_text(cast.alice.npub)
         await hears(wire, cast.alice, BANNED)
         assert await wire.query_ids([said.id]) == set()
-        bans.write_text("")
+        bans.write_text("# nobody any more\n")
         await hears(wire, cast.alice, (True, ""))
         # `stored = "delete"`: it went with the ban, and does not come back with its end.
         assert await wire.query_ids([said.id]) == set()

@@ -17,7 +17,7 @@ from relay.cli.pushed_policies import PushedPolicies
 from relay.errors import ConfigFaults, Fault, StoreFault
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.storage.policy_versions import PolicyVersion
-from tests.cast import alice
+from tests.cast import alice, bob, carol
 from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
@@ -228,6 +228,46 @@ async def test_a_file_that_lost_its_content_keeps_the_set_before(
         relay.requested.set()
         limits = (await relay.enforced.get()).limits
     assert (limits.max_event_tags, limits.max_content_length) == (5000, 800)
+
+
+def banning(folder: Path) -> Path:
+    """A file that bans bob, named by a policy file."""
+    banned = folder / "banned.txt"
+    banned.write_text(f"{bob.npub}\n")
+    (folder / "20-own.toml").write_text('[bans]\nfiles = ["banned.txt"]\n')
+    return banned
+
+
+async def test_a_list_of_banned_keys_that_lost_its_content_lifts_no_ban(
+    tmp_path: Path, looks: asyncio.Queue[Fingerprint]
+) -> None:
+    banned = banning(tmp_path)
+    relay = Polling(tmp_path)
+    async with relay.reload, asyncio.timeout(ANSWER_S):
+        await looks.get()
+        banned.write_bytes(b"")
+        assert f"{banned}: is empty, and had content before" in await relay.noted.get()
+        assert relay.enforced.empty()
+        banned.write_text("# nobody\n")
+        assert (await relay.enforced.get()).actors.banned == frozenset()
+
+
+@LINUX
+async def test_a_list_of_banned_keys_that_a_program_writes_is_not_taken(
+    tmp_path: Path, looks: asyncio.Queue[Fingerprint]
+) -> None:
+    banned = banning(tmp_path)
+    relay = Polling(tmp_path)
+    async with relay.reload, asyncio.timeout(ANSWER_S):
+        await looks.get()
+        with banned.open("w") as file:
+            file.write(f"{carol.npub}\n")
+            file.flush()
+            await many(looks)
+            assert relay.enforced.empty()
+            file.write(f"{bob.npub}\n")
+        found = (await relay.enforced.get()).actors.banned
+    assert found == {bob.pubkey, carol.pubkey}
 
 
 # policies of the database ------------------------------------------------------------------------
