@@ -431,11 +431,15 @@ _NOT_IN_A_NAME: Final = re.compile(r"[\[\]=\x00-\x1f\x7f\x85\u2028\u2029]+")
 _GROUP_ID: Final = re.compile(r"[A-Za-z0-9_.:'-]{1,128}")
 _SPACE: Final = rf"(?:(?![{_BREAK}])\s)*"
 _LABELS: Final = ("owner", "sender", "notes", "preferences")
-_MARKUP_HINTS: Final = ("nostr", "]:", *_LABELS, *(section.lower() for section in Section))
+_MARKUP_HINTS: Final = ("nostr", "]:", *_LABELS, *(each.split()[0].lower() for each in Section))
+_HEADINGS: Final = "|".join(
+    rf"(?:[\s_-](?<![{_BREAK}]))+".join(each.lower().split()) for each in Section
+)
+"""Any blanks or dashes between the words, which Markdown shows alike."""
 _MARKUP: Final = re.compile(
     # No part crosses a line end: else a message of many lines takes minutes.
     rf"(?:^|(?<=[{_BREAK}]))(?={_SPACE}"
-    rf"(?:\[{_SPACE}nostr{_SPACE}:|\[[^\]{_BREAK}]*\]:|#+{_SPACE}(?:{'|'.join(Section).lower()})"
+    rf"(?:\[{_SPACE}nostr{_SPACE}:|\[[^\]{_BREAK}]*\]:|#+{_SPACE}(?:{_HEADINGS})"
     rf"|(?:-{_SPACE})?(?:{'|'.join(_LABELS)}){_SPACE}:))"
 )
 """On the folded form: the start of a line that looks like a heading, a message header or a sender
