@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 SCAN_LIMIT: Final = 5_000
 """Events read per system on a relay without search."""
+_COMPARED: Final = 4_000
+"""Characters of a text whose words are compared: a member of a group may store 400,000."""
 _LONG: Final = 8
 """Distinct words that a text must have to count as a near copy of an earlier one by its author."""
 _ALIKE: Final = 0.8
@@ -301,17 +303,22 @@ def _hits(events: Iterable[Event], letters: Collection[str]) -> list[Hit]:
 
 def _each_once(hits: Iterable[Hit], limit: int) -> list[Hit]:
     """The first `limit`; a hit that repeats an earlier one is counted in its `copies`. One of
-    another author repeats the same text only: with other marks it may correct it."""
+    another author repeats the same text only: with other marks it may correct it. So does a text
+    that is longer than what is compared, but for one with as many characters by its author."""
     told: list[Hit] = []
     places: dict[str | tuple[str, ...], int] = {}
     """Of texts; of authors with the words and symbols of a text."""
     long: list[tuple[int, frozenset[str]]] = []
     """Places of texts of some length, with their words."""
     for hit in hits:
-        author, core = hit.event.pubkey, core_of(hit.text)
+        is_whole = len(hit.text) <= _COMPARED
+        author, core = hit.event.pubkey, core_of(hit.text[:_COMPARED])
+        if not is_whole:
+            core = (str(len(hit.text)), *core)
         text, found = " ".join(hit.text.split()), frozenset(core)
+        has_near = is_whole and len(found) >= _LONG
         place = places.get(text, places.get((author, *core)))
-        if place is None and len(found) >= _LONG:
+        if place is None and has_near:
             least = _ALIKE * len(found)
             for number, earlier in long:
                 is_near = least <= len(earlier) and told[number].event.pubkey == author
@@ -323,7 +330,7 @@ def _each_once(hits: Iterable[Hit], limit: int) -> list[Hit]:
             told[place] = told[place]._replace(copies=told[place].copies + 1)
         elif len(told) < limit:
             places[text] = places[(author, *core)] = len(told)
-            if len(found) >= _LONG:
+            if has_near:
                 long.append((len(told), found))
             told.append(hit)
     return told

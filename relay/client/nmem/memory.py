@@ -37,6 +37,8 @@ _RELAY_S: Final = 10.0
 """How long to wait for the relay."""
 _RECALL_S: Final = 3.0
 """As `_RELAY_S`, for calls that a model waits for."""
+_NOTED: Final = 8_000
+"""Characters of a recalled text by which an echo of it is known: others may store 400,000."""
 
 
 class Nmem(NmemRecorder):
@@ -105,7 +107,7 @@ class Nmem(NmemRecorder):
         away."""
         await self._wait_for_relay(_RECALL_S, "ask again when the relay runs")
         found = await self._client.recall(question, systems=systems, limit=limit)
-        self.note_recalled(hit.text for hit in found.hits)
+        self.note_recalled(hit.text[:_NOTED] for hit in found.hits)
         return found
 
     async def sweep(self, now: int | None = None) -> Removed:

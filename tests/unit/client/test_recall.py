@@ -164,6 +164,18 @@ async def test_a_correction_does_not_count_as_a_copy(relay: FakeRelay) -> None:
     assert sorted(told) == sorted([(texts[0], 1), (texts[1], 1), *others])
 
 
+async def test_long_texts_that_begin_alike_are_both_told(relay: FakeRelay) -> None:
+    """Only the beginning of a long text is compared by its words."""
+    asked_of(relay)
+    texts = [" ".join(f"step{n}" for n in range(2_000)) + end for end in (" first", " at last", "")]
+    relay.events = [note(text, at=AT - n) for n, text in enumerate([*texts, texts[0]])]
+    async with Client(relay.url, robot) as client:
+        hits = (await client.recall("step1")).hits
+    assert sorted((len(hit.text.strip()), hit.copies) for hit in hits) == sorted(
+        [(len(texts[0]), 1), (len(texts[1]), 0), (len(texts[2]), 0)]
+    )
+
+
 def test_a_model_is_told_who_else_wrote_it() -> None:
     own, other = Hit("D", note("tea"), "tea\n"), Hit("X", note("x" * 5000, rover), "x" * 5000)
     assert "author" not in recalled(own, robot.pubkey)
