@@ -129,8 +129,9 @@ class TranscriptsReader(MemoryClient):
     async def messages(
         self, session: str, since_order: tuple[int, int, str] | None = None
     ) -> list[Note]:
-        """The notes in order. `since_order`: only notes after it, see `order_of`."""
-        events = await self._in_either({"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]})
+        """The notes in order: one's own, if there are any. `since_order`: only notes after it, see
+        `order_of`."""
+        events = await self._notes_of(session)
         return [
             note_of(event)
             for event in ordered(events).events
@@ -138,8 +139,9 @@ class TranscriptsReader(MemoryClient):
         ]
 
     async def conversation(self, session: str, detail: Detail = Detail.TYPES) -> Conversation:
-        """The notes, in the order of their replies (D-25), and lines beside them."""
-        events = await self._in_either({"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]})
+        """The notes, one's own if there are any, in the order of their replies (D-25), and lines
+        beside them."""
+        events = await self._notes_of(session)
         chain = ordered(events)
         wanted = [
             event
@@ -149,13 +151,20 @@ class TranscriptsReader(MemoryClient):
         lines = await self._lines_of(session, wanted) if wanted else {}
         return Conversation(list(map(note_of, chain.events)), chain.notice, lines)
 
+    async def _notes_of(self, session: str) -> list[Event]:
+        """What others wrote under the id of an own session is no part of it."""
+        events = await self._in_either({"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]})
+        return [event for event in events if event.pubkey == self.pubkey] or events
+
     async def _lines_of(self, session: str, notes: Sequence[Event]) -> dict[str, Fields]:
         """The lines that begin with these notes."""
-        wanted: dict[str, object] = {"kinds": [kinds.SOURCE_DATA], "#d": [session]}
-        if len(notes) <= _MAX_IDS:
-            wanted["#e"] = [note.id for note in notes]
         authors = {note.pubkey for note in notes}
         author = self.pubkey if self.pubkey in authors or not authors else notes[0].pubkey
+        wanted: dict[str, object] = {"kinds": [kinds.SOURCE_DATA], "#d": [session]}
+        if authors:
+            wanted["authors"] = sorted(authors)
+        if len(notes) <= _MAX_IDS:
+            wanted["#e"] = [note.id for note in notes]
         where, archive = await asyncio.gather(
             self.directory_of(session, author), self._in_either(wanted)
         )

@@ -316,6 +316,19 @@ async def test_the_working_folder_that_another_key_names_is_in_no_line_of_ones_o
         assert await memory.export(SESSION) == DATA
 
 
+async def test_what_another_key_says_under_the_id_of_an_own_session_is_not_shown_in_it(
+    fake: FakeRelay, file: Path
+) -> None:
+    async with transcripts(fake) as memory:
+        await memory.import_file(file)
+        before = await memory.messages(SESSION)
+        fake.events += [by_alice(event) for event in told(line(message="hers"))]
+        assert await memory.messages(SESSION) == before
+        assert (await memory.conversation(SESSION)).notes == before
+    async with transcripts(fake, alice) as memory:
+        assert [note.content for note in await memory.messages(SESSION)] == ["hers"]
+
+
 async def test_a_line_of_another_key_cuts_no_session_that_has_notes_only(
     fake: FakeRelay, tmp_path: Path
 ) -> None:
