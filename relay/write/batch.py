@@ -68,9 +68,10 @@ if TYPE_CHECKING:
 _MOST_READ: Final = 2 << 20
 """Bytes of stored rows, and TAG_BYTES for each tag, that a batch of several items may read. Parsed
 they can take twenty times as much, and each event may name 16 of up to 500 kB."""
-_MOST_REPLACED: Final = 20_000
-"""Tags of the versions that a batch of several items may replace: each is a row of the index, 5 us.
-Without those of the relay's own lists, which are replaced once for all changes of a batch."""
+_MOST_REPLACED: Final = 8000
+"""Tags of the versions that a batch of several items may replace: each is a row of the index, 5 us,
+or ten times as much if its pages are far apart. Without those of the relay's own lists, which are
+replaced once for all changes of a batch."""
 _AFTER_REFUSED: Final = Reject(
     Prefix.ERROR, "an event before it was not taken, try again later", "order"
 )
@@ -286,10 +287,15 @@ class Batch:
         return [row for row in left if row is not None]
 
     def _check_tags(self, versions: Iterable[Stored]) -> None:
-        relay = self._relay_key.pubkey
-        tags = sum([len(row.event.tags) for row in versions if row.event.pubkey != relay])
-        if tags > _MOST_REPLACED:
-            raise TooMuchToRead
+        relay, tags = self._relay_key.pubkey, 0
+        counted: list[bytes] = []
+        for event in [row.event for row in versions]:
+            if event.pubkey == relay:
+                continue
+            tags += len(event.tags)
+            counted.append(event.raw)
+            if tags > _MOST_REPLACED:
+                raise TooMuchToRead(counted)
 
     # -- an event -----------------------------------------------------------------------------
 
