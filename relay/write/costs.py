@@ -33,7 +33,8 @@ _MAX_SHARED: Final = 64
 """Cost of an event itself up to which it is committed together with others, which wait for it. Its
 delivery and the lists of a group do not count: they cost less for many events at once."""
 _ALONE: Final = MAX_BATCH // 2 + 1
-"""Cost of what `Lane` commits alone."""
+"""Cost of what `Lane` commits alone: also of a request to vanish and of the end of a group, which
+delete up to 64 KiB of rows at once."""
 CHANGES_GROUP: Final = frozenset({*kinds.MODERATION, kinds.JOIN_REQUEST, kinds.LEAVE_REQUEST})
 _WEIGHT_PER_COST: Final = 4096
 """Bytes as `weight_of` has them."""
@@ -119,14 +120,15 @@ def _cost_of_event(
     if event.kind == kinds.DELETION:
         cost += len(event.tags) // _TARGETS_PER_COST
     if event.kind == kinds.VANISH:
-        cost += _LEFT_COST * len(groups.groups_of(event.pubkey))
+        cost += _ALONE + _LEFT_COST * len(groups.groups_of(event.pubkey))
     if changes_group:
         told = min(len(event.tags), MAX_MEMBER_NOTICES)
         cost += _CHANGE_COST + told + (len(event.tags) - told) // _CHANGED_PER_COST
         # Each is written, and the version before it overwritten.
         cost += 2 * _size_described(event, group, groups) // _WEIGHT_PER_COST
         if event.kind == kinds.DELETE_GROUP and group is not None and group.is_admin(event.pubkey):
-            cost += len(group.members) // _CHANGED_PER_COST + _CHANGE_COST * len(group.children)
+            cost += _ALONE + len(group.members) // _CHANGED_PER_COST
+            cost += _CHANGE_COST * len(group.children)
     if cost > _MAX_SHARED:
         cost = max(cost, _ALONE)
     if filters:

@@ -108,14 +108,14 @@ class Finder:
         return size
 
     async def _check_sizes(self, lookups: Lookups, most: int) -> None:
-        """Raises TooMuchToRead for keys and groups that must leave in pieces."""
+        """Raises TooMuchToRead for keys and groups that must leave one by one, or in pieces."""
         size = 0
         if lookups.vanishing_keys:
             keys = lookups.vanishing_keys
             asked = [bytes.fromhex(key) for key in keys], [key.encode() for key in keys]
             size = await self._db.fetchval(QUERIES["size_of_keys"], *asked)
         for group in lookups.ending_groups:
-            size = max(size, await self._db.fetchval(QUERIES["size_of_group"], group.encode()))
+            size += await self._db.fetchval(QUERIES["size_of_group"], group.encode())
         if size > most:
             raise TooMuchToRead
 

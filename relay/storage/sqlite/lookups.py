@@ -137,12 +137,12 @@ class Finder:
         return found
 
     def _check_sizes(self, lookups: Lookups, most: int) -> None:
-        """Raises TooMuchToRead for keys and groups that must leave in pieces."""
+        """Raises TooMuchToRead for keys and groups that must leave one by one, or in pieces."""
         asked: list[tuple[str, tuple[Value, ...]]] = [
             *(("size_of_key", (bytes.fromhex(key), key)) for key in lookups.vanishing_keys),
             *(("size_of_group", (group,)) for group in lookups.ending_groups),
         ]
-        if any(self._db.execute(QUERIES[name], of).fetchone()[0] > most for name, of in asked):
+        if sum([self._db.execute(QUERIES[name], of).fetchone()[0] for name, of in asked]) > most:
             raise TooMuchToRead
 
     def _is_stored(self, pubkey: str) -> bool:

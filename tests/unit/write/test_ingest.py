@@ -228,7 +228,8 @@ async def test_a_failing_store_changes_nothing_and_all_get_an_error(relay: Relay
     """A full disk refuses writes with `error:`. The copies are dropped."""
     groups, rows, tries = relay.state.groups, await relay.log(), relay.store.appends
     relay.store.is_full = True
-    sent = [put(bob), chat(bob, "hello"), out(alice), on(owner, 9008), article(NOON)]
+    named = on(owner, 9002, ["name", "Tea"])
+    sent = [put(bob), chat(bob, "hello"), out(alice), named, article(NOON)]
     assert await relay.take(*sent) == [NOT_HERE] * 5
     assert relay.store.appends == tries + 1
     assert relay.state.groups is groups
@@ -891,6 +892,7 @@ async def test_no_list_is_signed_of_a_group_that_ended_in_the_batch(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relay.write.changes._LARGE_GROUP", 1)
+    monkeypatch.setattr("relay.write.costs._ALONE", 1)
     assert await relay.take(put(bob), on(owner, 9008), article(NOON)) == [STORED] * 3
     assert lists_said(relay) == []
     assert not [event for event in await relay.log() if event.kind == 39002 and event.d == "tea"]

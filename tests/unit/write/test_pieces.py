@@ -13,7 +13,8 @@ from relay.access.quotas import SizedBy
 from relay.errors import StoreFault
 from relay.facts import Origin
 from relay.nostr import kinds
-from tests.cast import admin, alice, bob, carol, owner
+from relay.write.commands import WriteEvent
+from tests.cast import admin, alice, bob, carol, owner, person
 from tests.effort import examples
 from tests.harness.reference_store import ReferenceStore
 from tests.harness.relay_in_process import DELETED, DUPLICATE, STORED, Home, policy_of, store_of
@@ -99,6 +100,28 @@ async def test_others_are_served_between_deletions_from_many_addresses(
         assert max(waited) <= 3
         assert [await letter.answer for letter in letters] == [STORED] * 60
         assert len(tries) < 150, "half of all are tried again and again"
+
+
+async def test_keys_vanish_and_groups_end_one_at_a_time(home: Home) -> None:
+    """51 requests of keys with one row of many tags each were one transaction of 4 s."""
+    keys = [person(f"k{number}") for number in range(10)]
+    rows = [home.made(key, 1, content="x" * 1200) for key in keys]
+    founded = [home.made(key, 9007, h=f"g{place}") for place, key in enumerate(keys)]
+    said = [home.made(key, 9, h=f"g{place}", content="x") for place, key in enumerate(keys)]
+    assert await home.take(*rows, *founded, *said) == [STORED] * 30
+    committed: list[list[int]] = []
+    stored = home.ingest._stored
+
+    async def noted(items: Sequence[LaneItem]) -> Batch:
+        batch = await stored(items)
+        committed.append([item.event.kind for item in items if isinstance(item, WriteEvent)])
+        return batch
+
+    home.ingest._stored = noted  # type: ignore[method-assign]
+    ends = [home.made(key, 9008, h=f"g{place}") for place, key in enumerate(keys)]
+    letters = [home.post(event, connection=1) for event in (*ends, *map(home.request, keys))]
+    assert [await letter.answer for letter in letters] == [STORED] * 20
+    assert max(map(len, committed)) == 1
 
 
 async def test_what_a_deletion_in_pieces_deleted_stays_deleted(home: Home) -> None:
