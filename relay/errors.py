@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, assert_never
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
 
 _SECRET: Final = re.compile(
@@ -100,10 +100,10 @@ class TooManyRecords(Refused):
 class TooMuchToRead(RookeryError):
     """The rows that a batch must know are larger than `Lookups.most` or `most_own`."""
 
-    def __init__(self, rows: Sequence[bytes] = ()) -> None:
-        """`rows`: events of those that were read until then, if the store tells them."""
+    def __init__(self, shares: Mapping[Hashable, float] | None = None) -> None:
+        """`shares`: id or slot of a row → its part of the limit; None: the store does not tell."""
         super().__init__()
-        self.rows = rows
+        self.shares = shares or {}
 
 
 class TooWide(Refused):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import msgspec
 
@@ -25,9 +25,8 @@ from relay.lifecycle.deletion import (
     note_tombstone,
     tombstone_of_slot,
 )
-from relay.lifecycle.rows import Stored, WritePlan, references_of, slot_of
+from relay.lifecycle.rows import Stored, WritePlan, references_of
 from relay.lifecycle.versions import add_row, move
-from relay.nostr.event import event_from_raw
 from relay.write.candidate import Candidate, candidate_of
 from relay.write.changes import Changes
 from relay.write.commands import (
@@ -57,8 +56,7 @@ if TYPE_CHECKING:
     from relay.access.quotas import InviteGuesses, MinuteCounter, TokenBuckets
     from relay.errors import Result
     from relay.groups.group import Group
-    from relay.lifecycle.rows import Found, Keep, Lookups, Slot, Tombstone
-    from relay.nostr.event import Event
+    from relay.lifecycle.rows import Found, Lookups, Slot, Tombstone
     from relay.nostr.keys import SecretKey
     from relay.state import RelayState
     from relay.write.candidate import Sender
@@ -197,22 +195,21 @@ class Batch:
             relay=self._relay_key.pubkey,
         )
 
-    def large_readers(self, rows: Sequence[bytes] | None = None) -> Iterator[WriteEvent]:
-        """The events that read more than a sixteenth of `rows`, of which there are too many; None:
-        more than a quarter of what several may read, if all read more than half of that."""
-        sizes, most = self._sizes, _MOST_READ // 4
-        if rows is not None:
-            sizes = _sizes_of(map(event_from_raw, rows), self._policy.keep.keep_of)
-            most = sum(map(len, rows)) // 16
-        if not sizes:
-            return
+    def shares(self, of: Mapping[Any, float]) -> Iterator[tuple[WriteEvent, float]]:
+        """What each event reads. `of`: id or slot of a row → its part, as of TooMuchToRead."""
         events = (item for item in self._items if isinstance(item, WriteEvent))
         for item, candidate in zip(events, self._candidates, strict=True):
             wanted = self._lookups_for([candidate], ())
             ids = wanted.ids.union([own.id for own in wanted.own_rows])
             keys: frozenset[str | Slot] = ids | wanted.slots | wanted.own_slots
-            if sum([sizes.get(key, 0) for key in keys]) > most:
-                yield item
+            yield item, sum([of.get(key, 0.0) for key in keys])
+
+    def large_readers(self) -> Iterator[WriteEvent]:
+        """The events that read more than a quarter of what several may read. Empty if all together
+        read less than half of that."""
+        if self._sizes:
+            parts = {key: size / _MOST_READ for key, size in self._sizes.items()}
+            yield from (item for item, share in self.shares(parts) if share > 1 / 4)
 
     def decide(self, found: Found) -> WritePlan:
         """Judge every item and set its result. The callback of the store's transaction.
@@ -224,7 +221,7 @@ class Batch:
         if sum(sizes.values()) > _MOST_READ // 2:
             self._sizes = sizes
         if len(self._items) > 1:
-            self._check_tags(found.slots.values())
+            self._check_tags(found.slots)
         for stone in self._vanishing:
             note_tombstone(stone, found)
         unsigned: dict[str, Group] = {}
@@ -286,16 +283,13 @@ class Batch:
         left = [row if not row.seq else added.get(row.event.id) for row in self.rows]
         return [row for row in left if row is not None]
 
-    def _check_tags(self, versions: Iterable[Stored]) -> None:
-        relay, tags = self._relay_key.pubkey, 0
-        counted: list[bytes] = []
-        for event in [row.event for row in versions]:
-            if event.pubkey == relay:
-                continue
-            tags += len(event.tags)
-            counted.append(event.raw)
-            if tags > _MOST_REPLACED:
-                raise TooMuchToRead(counted)
+    def _check_tags(self, versions: Mapping[Slot, Stored]) -> None:
+        relay = self._relay_key.pubkey
+        tags = {
+            slot: len(row.event.tags) for slot, row in versions.items() if row.event.pubkey != relay
+        }
+        if sum(tags.values()) > _MOST_REPLACED:
+            raise TooMuchToRead({slot: number / _MOST_REPLACED for slot, number in tags.items()})
 
     # -- an event -----------------------------------------------------------------------------
 
@@ -412,19 +406,6 @@ class Batch:
                 move(follower, found, self.plan)
                 self._has_moved = True
                 stack.append(follower)
-
-
-def _sizes_of(
-    events: Iterable[Event], keep_of: Callable[[Event], Keep]
-) -> Mapping[str | Slot, int]:
-    """By id and slot: bytes."""
-    sizes: dict[str | Slot, int] = {}
-    for event in events:
-        sizes[event.id] = len(event.raw)
-        slot = slot_of(event, keep_of(event))
-        if slot is not None:
-            sizes[slot] = len(event.raw)
-    return sizes
 
 
 def _is_accepted(judged: Judgement, candidate: Candidate) -> bool:

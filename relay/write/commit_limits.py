@@ -4,6 +4,7 @@ transaction; a deletion that reads too much alone goes in pieces."""
 from __future__ import annotations
 
 from collections import Counter
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from relay.nostr import kinds
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _MAY_GIVE_RIGHTS: Final = CHANGES_GROUP | {kinds.RELAY_JOIN}
 _MAX_LIMITS: Final = 1024
 """Turns that are known to read much; those that committed last are kept."""
+_LARGE: Final = 1 / 16
+"""The part of what may be read of a client that reads much."""
 _CALM: Final = 8
 """After so many commits a limited turn may commit twice as many changes at once."""
 
@@ -64,6 +67,29 @@ class ClientLimits:
         """The one of them that was served longest ago."""
         longest_ago = (client for client in self._limits if client in clients)
         return next(longest_ago, next(iter(clients)))
+
+    def split(
+        self, part: Sequence[LaneItem], shares: Mapping[object, float], budget: float
+    ) -> tuple[Sequence[LaneItem], Sequence[LaneItem]]:
+        """Of several clients that read too much together: what is tried next, and what waits.
+
+        `shares`: client → its part of what may be read. Those that read little come first, as many
+        as `budget` has room for; those that read much are served apart from now on. Without shares
+        it is half of the clients.
+        """
+        clients = Counter(map(client_or_type, part))
+        ordered = [*clients]
+        number = len(ordered) // 2
+        if shares:
+            for client, items in clients.items():
+                if shares.get(client, 0.0) > _LARGE:
+                    self.set(client, Limit(items))
+            ordered.sort(key=lambda client: shares.get(client, 0.0))
+            sums = accumulate(shares.get(client, 0.0) for client in ordered[:-1])
+            number = max(1, sum(1 for each in sums if each <= budget))
+        first = set(ordered[:number])
+        now = [item for item in part if client_or_type(item) in first]
+        return now, [item for item in part if client_or_type(item) not in first]
 
     def take(self, client: object) -> Limit:
         """Its limit, until it is set again."""

@@ -157,6 +157,9 @@ class Ingest:
         self._weights = Shares()
         """Of the events that wait."""
         self._limits = ClientLimits()
+        self._shares: dict[object, float] = {}
+        """Client → its part of what may be read, of the last batch that read too much; empty if
+        that is not known."""
         self._changing = asyncio.Lock()
         """Held from the look-ups of a batch until its state is in force."""
         self._batch: Batch | None = None
@@ -429,24 +432,21 @@ class Ingest:
         then some changes of one client that is known to read much. What is left waits for its turn
         again."""
         part, alone = self._limits.apart(await self._with_room(self._paced(batch)))
+        budget = 1.0
         while part:
             tried = part[: number_together(part)]
             answered = await self._committed(tried)
             if answered is not None:
                 self._put_back(part, answered)
                 break
-            left, large = self._limits.apart(part)
-            if large:
-                part, alone = left, {**alone, **large}
-                continue
-            clients = [*dict.fromkeys(map(client_or_type, part))]
-            if len(clients) == 1:
-                self._limits.set(clients[0], Limit(max(len(tried) // 2, 1)))
-                alone[clients[0]] = part
+            client = client_or_type(part[0])
+            if all(client_or_type(item) == client for item in part):
+                self._limits.set(client, Limit(max(len(tried) // 2, 1)))
+                alone[client] = part
                 break
-            first = set(clients[: len(clients) // 2])
-            self._lane.put_back([item for item in part if client_or_type(item) not in first])
-            part = [item for item in part if client_or_type(item) in first]
+            part, left = self._limits.split(part, self._shares, budget)
+            self._lane.put_back(left)
+            budget /= 4  # tags count too, and are not known
         if alone:
             own = alone.pop(self._limits.next_of(alone))
             for others in alone.values():
@@ -629,8 +629,10 @@ class Ingest:
                 self._end_from = asyncio.get_running_loop().time() + 9 * took
             self._lists.add(batch.unlisted)
         except TooMuchToRead as fault:
-            if len(items) > 1:
-                self._limits.note(batch.large_readers(fault.rows))
+            self._shares = {}
+            for item, share in batch.shares(fault.shares) if fault.shares else ():
+                client = client_or_type(item)
+                self._shares[client] = self._shares.get(client, 0.0) + share
             raise
         finally:
             self._batch = None

@@ -26,7 +26,7 @@ from relay.storage.sqlite.sql.writes import usage_of
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Hashable, Iterable, Mapping
 
     from relay.lifecycle.rows import Leaving, Lookups, OwnRow, Slot, Stored
     from relay.memory.registry import RecordName
@@ -43,14 +43,13 @@ class _BytesLeft:
         """`tag_bytes`: what each tag of a row counts more."""
         self._number = number
         self._tag_bytes = tag_bytes
-        self._read: list[bytes] = []
 
     def take(self, number: int) -> None:
         """Raises TooMuchToRead."""
         if self._number is not None:
             self._number -= number
             if self._number < 0:
-                raise TooMuchToRead(self._read)
+                raise TooMuchToRead
 
     def taken(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """The rows, as tuples of columns; the second column is the event's bytes. Raises
@@ -60,7 +59,6 @@ class _BytesLeft:
         taken = []
         for row in rows:
             raw: bytes = row[1]
-            self._read.append(raw)
             self.take(len(raw) + self._tag_bytes * raw.count(b"["))
             taken.append(row)
         return taken
@@ -100,16 +98,10 @@ class Finder:
         Raises TooMuchToRead."""
         lookups = narrowed(lookups, stored_keys, self._groups_with(stored_keys))
         found, left = Found(head, stored_keys=stored_keys), _BytesLeft(lookups.most, TAG_BYTES)
-        if lookups.own_rows or lookups.own_slots:  # first: they may be too many
-            own_left = _BytesLeft(lookups.most_own)
-            self._find_own_rows(lookups, found, own_left)
-            self._find_by_slot(lookups.own_slots, found, own_left)
-            own_left.take(self._size_of_old(found.rows.values()))
-        keys = orjson.dumps([id_key(event_id) for event_id in lookups.ids])
-        for row in self._rows("rows_by_id", {"keys": keys.decode()}, left):
-            if row.event.id in lookups.ids:
-                found.rows.setdefault(row.event.id, row)
-        self._find_by_slot(lookups.slots, found, left)
+        try:
+            self._find_rows(lookups, found, left)
+        except TooMuchToRead:
+            raise TooMuchToRead(self._shares(lookups)) from None
         if lookups.present:
             self._find_present(lookups.present, found)
             self._find_recipients(lookups.vanishing_keys, found)
@@ -135,6 +127,39 @@ class Finder:
             if self._db.execute(QUERIES["group_in_use"], {"grp": group}).fetchone():
                 found.groups_with_content.add(group)
         return found
+
+    def _find_rows(self, lookups: Lookups, found: Found, left: _BytesLeft) -> None:
+        """By id and slot. Raises TooMuchToRead."""
+        if lookups.own_rows or lookups.own_slots:  # first: they may be too many
+            own_left = _BytesLeft(lookups.most_own)
+            self._find_own_rows(lookups, found, own_left)
+            self._find_by_slot(lookups.own_slots, found, own_left)
+            own_left.take(self._size_of_old(found.rows.values()))
+        keys = orjson.dumps([id_key(event_id) for event_id in lookups.ids])
+        for row in self._rows("rows_by_id", {"keys": keys.decode()}, left):
+            if row.event.id in lookups.ids:
+                found.rows.setdefault(row.event.id, row)
+        self._find_by_slot(lookups.slots, found, left)
+
+    def _shares(self, lookups: Lookups) -> Mapping[Hashable, float]:
+        """As of TooMuchToRead. Rows are not read for it."""
+        shares: dict[Hashable, float] = {}
+        own_ids = frozenset([own.id for own in lookups.own_rows])
+        for limit, ids, slots in (
+            (lookups.most_own, own_ids, lookups.own_slots),
+            (lookups.most, lookups.ids, lookups.slots),
+        ):
+            if limit is None:
+                continue
+            for name, keys in (
+                ("sizes_by_id", {id_key(event_id): event_id for event_id in ids}),
+                ("sizes_by_slot", {self._hashes.slot(*slot): slot for slot in slots}),
+            ):
+                asked = {"keys": orjson.dumps([*keys]).decode()}
+                for key, size in self._db.execute(QUERIES[name], asked):
+                    share = size / limit
+                    shares[keys[key]] = max(share, shares.get(keys[key], 0.0))
+        return shares
 
     def _check_sizes(self, lookups: Lookups, most: int) -> None:
         """Raises TooMuchToRead for keys and groups that must leave one by one, or in pieces."""

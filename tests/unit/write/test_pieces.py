@@ -99,7 +99,7 @@ async def test_others_are_served_between_deletions_from_many_addresses(
             waited.append(len(committed) - before)
         assert max(waited) <= 3
         assert [await letter.answer for letter in letters] == [STORED] * 60
-        assert len(tries) < 150, "half of all are tried again and again"
+        assert len(tries) < 100, "others are known to read much after one try"
 
 
 async def test_keys_vanish_and_groups_end_one_at_a_time(home: Home) -> None:

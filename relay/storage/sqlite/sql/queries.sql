@@ -17,6 +17,14 @@ e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at;
 SELECT {row}
 FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_id ON e.id_key = j.value;
 
+-- :sizes_by_id  [id_key] -> id_key, bytes of the event
+SELECT j.value, length(e.raw)
+FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_id ON e.id_key = j.value;
+
+-- :sizes_by_slot  [hash of a slot] -> hash, bytes of the event
+SELECT j.value, length(e.raw)
+FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_slot ON e.slot = j.value;
+
 -- :own_rows  [[id_key, id_key of author or null, group or null, hash of p or null]], [newest seq] -> columns of a row
 -- `raw` is read of the rows that remain only.
 SELECT {row}
