@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -31,6 +32,7 @@ from relay.client.settings import Actor
 from relay.errors import Prefix, UserError
 from relay.groups.actions import MIN_CODE_CHARS, number_in
 from relay.nostr import kinds
+from relay.nostr.nip42 import relay_address
 
 if TYPE_CHECKING:
     from relay.client import Client
@@ -58,11 +60,17 @@ def join(
     as_json: bool,
 ) -> None:
     """Ask to join a group. ID may be the link of an invite: naddr1…?invite=CODE."""
-    group_id, linked = group_in(group)
+    group_id, linked, relays = group_in(group)
     word = code if code is not None else linked
     tags = [["h", group_id], *([["code", word]] if word is not None else [])]
 
-    async def work(client: Client) -> str:
+    async def work(client: Client, settings: ClientSettings) -> str:
+        # The code is a secret of that relay, and the id names another group on this one.
+        if relays and relay_address(settings.relay) not in map(relay_address, relays):
+            url = printable(relays[0])
+            raise UserError(
+                f"the link is of a group on {url}, not {settings.relay}: add --relay {quote(url)}"
+            )
         request = client.sign(kinds.JOIN_REQUEST, reason, tags)
         try:
             await client.publish(request)
@@ -74,7 +82,7 @@ def join(
             return "requested"
         return "joined"
 
-    became = with_client(Actor.OWNER, server, work)
+    became = with_settings(Actor.OWNER, server, work)
     if as_json:
         print_json({"group": group_id, "result": became})
         return

@@ -172,13 +172,14 @@ def flags_in_words(view: GroupView) -> str:
     return ", ".join(flag for flag in FLAGS if flag in view.flags) or "open to all"
 
 
-def group_in(text: str) -> tuple[str, str | None]:
-    """The id and the invite code in an id, an naddr of a 39000, or an naddr with `?invite=CODE`.
+def group_in(text: str) -> tuple[str, str | None, tuple[str, ...]]:
+    """The id, the invite code and the relays in an id, an naddr of a 39000, or an naddr with
+    `?invite=CODE`.
 
     Raises click.BadParameter.
     """
     if not text.startswith(("naddr1", "nostr:naddr1")):
-        return text, None
+        return text, None, ()
     address, _, query = text.removeprefix("nostr:").partition("?")
     try:
         pointer = decode_pointer(address)
@@ -186,4 +187,5 @@ def group_in(text: str) -> tuple[str, str | None]:
         raise click.BadParameter(invalid.text, param_hint="ID") from None
     if not isinstance(pointer, AddressPointer) or pointer.kind != kinds.GROUP_METADATA:
         raise click.BadParameter("the naddr names no group (kind 39000)", param_hint="ID")
-    return pointer.d, query.removeprefix("invite=") if query.startswith("invite=") else None
+    code = query.removeprefix("invite=") if query.startswith("invite=") else None
+    return pointer.d, code, pointer.relays

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from nostr_sdk import Nip19Coordinate
 
+from relay.cli.group_view import naddr_of
 from relay.nostr import kinds
 from relay.nostr.event import event_from
 from relay.nostr.keys import SecretKey
@@ -498,6 +499,20 @@ async def test_an_invite_is_a_code_and_a_link(
     assert [str(url) for url in address.relays()] == [relay.url]
     assert first["link"].endswith(f"?invite={first['code']}")
     assert relay.sent(kinds.CREATE_INVITE)[0].tags == [["h", "tea"], ["code", first["code"]]]
+
+
+async def test_the_code_in_a_link_is_sent_to_the_relay_of_the_link_only(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = naddr_of("tea", relay.key.pubkey, relay.url)
+    elsewhere = naddr_of("tea", relay.key.pubkey, "wss://tea.example.org;x")
+    assert await rookery("join", f"{elsewhere}?invite=come-to-tea") == 1
+    assert capsys.readouterr().err.endswith("add --relay 'wss://tea.example.org;x'\n")
+    assert relay.sent(kinds.JOIN_REQUEST) == []
+    await rookery("create", "tea")
+    assert await rookery("join", f"{home}?invite=come-to-tea") == 0
+    (request,) = relay.sent(kinds.JOIN_REQUEST)
+    assert request.tags == [["h", "tea"], ["code", "come-to-tea"]]
 
 
 async def test_an_invite_may_expire_and_be_reusable(
