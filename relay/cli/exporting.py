@@ -16,7 +16,7 @@ import click
 import orjson
 
 from relay.cli.humanize import counted
-from relay.cli.options import folder_option, json_option, print_json, printable
+from relay.cli.options import folder_option, json_option, print_json, printable, shown_json
 from relay.cli.progress import RATE, Amount, progress_bar
 from relay.config import load_config
 from relay.errors import Refused
@@ -130,14 +130,17 @@ async def export_events(
     note: Callable[[Exported], None],
     rows: Rows = Rows.ALL,
 ) -> Exported:
-    """Write the matching events; `note` is called after each page."""
+    """Write the matching events; `note` is called after each page. On a terminal their control
+    characters are escaped: the same events in other bytes."""
     done = Exported()
+    is_terminal = out.isatty()
     pages = folder.events(filter_, rows)
     try:
         async for raws in pages:
             if raws:
+                lines = b"\n".join((*raws, b""))
                 done.events += len(raws)
-                done.bytes += out.write(b"\n".join((*raws, b"")))
+                done.bytes += out.write(shown_json(lines).encode() if is_terminal else lines)
                 note(done)
     finally:
         if isinstance(pages, AsyncGenerator):

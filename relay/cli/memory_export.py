@@ -11,7 +11,7 @@ import click
 from relay.cli.connect import with_settings
 from relay.cli.memory_search import system_option
 from relay.cli.names import profile_names
-from relay.cli.options import Server, client_options, print_counts
+from relay.cli.options import Server, client_options, print_counts, shown_json
 from relay.cli.progress import progress_bar
 from relay.client.recall import SYSTEMS
 from relay.client.settings import Actor
@@ -61,7 +61,11 @@ def export(
         events = await _records(client, wanted, mine=mine)
         if form == "jsonl":
             with atomic_file(path) as file:
-                file.writelines(event.raw + b"\n" for event in events)
+                is_terminal = file.isatty()
+                for event in events:
+                    file.write(
+                        (shown_json(event.raw).encode() if is_terminal else event.raw) + b"\n"
+                    )
             return len(events)
         names = await profile_names(client.query, {event.pubkey for event in events})
         _write_folder(

@@ -259,8 +259,12 @@ separators."""
 
 def print_json(value: object) -> None:
     """One value on one line."""
-    text = orjson.dumps(value).decode()
-    click.echo(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    click.echo(shown_json(orjson.dumps(value)))
+
+
+def shown_json(raw: bytes) -> str:
+    """The same JSON, with what a terminal would interpret escaped."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", raw.decode())
 
 
 def print_counts(counts: Mapping[str, int], *, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import pty
 import signal
 import stat
 import subprocess
@@ -22,6 +23,7 @@ from relay.cli.import_lines import MAX_LINE, ImportProgress, Place, batch_of
 from relay.cli.importing import import_events
 from relay.errors import StoreFault, is_error
 from relay.facts import Origin
+from relay.nostr.event import event_from
 from relay.nostr.keys import is_signed
 from relay.server.control import Rows
 from tests.cast import alice, bob, stranger
@@ -249,6 +251,20 @@ def test_with_events_on_stdout_the_json_summary_is_on_stderr(
     out, err = capfd.readouterr()
     assert out.encode() == lines_of(NOTES[0])
     assert orjson.loads(err) == {"events": 1, "bytes": len(out)}
+
+
+def test_on_a_terminal_an_export_has_no_control_characters_but_the_same_events(
+    folder: FakeFolder, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = alice.sign(1, [], "a\x9b2J\u202e\x1b[31m\u2028\u2066é", NOW)
+    folder.rows = {note.id: note}
+    ours, theirs = pty.openpty()
+    with open(theirs, "w") as terminal, open(ours, "rb", buffering=0) as shown:
+        monkeypatch.setattr("sys.stdout", terminal)
+        assert exported(data) == 0
+        line = shown.read(4096)
+    assert all(sign.isprintable() for sign in line.decode().strip())
+    assert event_from(orjson.loads(line)) == note
 
 
 def test_a_failed_export_keeps_the_old_file(
