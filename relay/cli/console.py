@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import webbrowser
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,7 @@ from relay.client import Unreachable
 from relay.client.settings import Actor, find_settings
 from relay.clock import unix_now
 from relay.errors import UserError
+from relay.files import make_private, replace_file
 from relay.memory.secrets import SECRET_VARIABLES
 
 if TYPE_CHECKING:
@@ -52,7 +54,21 @@ def console_command(server: Server, *, no_browser: bool, as_json: bool) -> None:
     if not no_browser:
         for name in SECRET_VARIABLES:  # a browser outlives this command and starts others
             os.environ.pop(name, None)
-        webbrowser.open(link)
+        webbrowser.open(_page(settings.data, link).as_uri())
+
+
+def _page(folder: Path, link: str) -> Path:
+    """A private file that leads to the link: all users of the machine can read the arguments that
+    a browser is started with, and could follow the link first. Raises OSError."""
+    make_private(folder)
+    path = folder.absolute() / "console.html"
+    to = escape(link)
+    replace_file(
+        path,
+        f'<!doctype html><meta charset="utf-8"><title>Rookery</title>'
+        f'<meta http-equiv="refresh" content="0; url={to}"><a href="{to}">Sign in</a>\n'.encode(),
+    )
+    return path
 
 
 async def _link(settings: ClientSettings) -> str:
@@ -81,6 +97,6 @@ async def _link(settings: ClientSettings) -> str:
     if reply.get("error"):
         raise UserError(f"{settings.relay} refused: {printable(str(reply['error']))}")
     code = str(reply["path"]).rpartition("/")[2]
-    if re.fullmatch(r"[A-Za-z0-9_-]{1,200}", code) is None:  # a browser is started with it
+    if re.fullmatch(r"[A-Za-z0-9_-]{1,200}", code) is None:  # a browser follows it
         raise UserError(f"{settings.relay} returned an invalid link")
     return f"{url}/{code}"

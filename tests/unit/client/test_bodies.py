@@ -81,16 +81,27 @@ async def test_a_document_or_link_that_is_too_long_is_none(bomb: str) -> None:
         await console._link(settings)
 
 
-async def test_a_browser_gets_no_secret_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_browser_gets_no_secret_of_the_environment_or_in_its_arguments(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     opened = []
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("ROOKERY_KEY", owner.nsec)
     monkeypatch.setenv("NMEM_KEY", "x")
-    monkeypatch.setattr(webbrowser, "open", lambda link: opened.append((link, "".join(os.environ))))
+
+    def browser(url: str) -> None:
+        page = Path(url.removeprefix("file://"))
+        mode = page.stat().st_mode & 0o777
+        opened.append((page, mode, page.read_text(), "".join(os.environ)))
+
+    monkeypatch.setattr(webbrowser, "open", browser)
     async with giving(b'{"path": "/console/link/abc"}') as url:
         run = partial(CliRunner().invoke, console.console_command, ["--relay", url])
         assert (await asyncio.to_thread(run)).exit_code == 0
-    ((link, names),) = opened
-    assert link.endswith("/console/link/abc")
+    ((page, mode, text, names),) = opened
+    assert page.is_relative_to(tmp_path)
+    assert mode == 0o600
+    assert f'<a href="http{url[2:]}/console/link/abc">' in text
     assert "PATH" in names
     assert "_KEY" not in names
 
