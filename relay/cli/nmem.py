@@ -48,6 +48,7 @@ from relay.client.settings import Actor
 from relay.clock import unix_now
 from relay.errors import UserError
 from relay.mcp.rows import hit
+from relay.memory.fence import attributed
 from relay.memory.nmem.capture import project_at
 from relay.memory.nmem.records import ObsType
 
@@ -136,7 +137,8 @@ def _print_found(found: Sequence[Found], *, is_full: bool) -> None:
         print_nothing_found()
     elif is_full:
         for row in found:
-            click.echo(printable(f"{row.id}  {_when(row)}  {row.obs_type}  {row.project}"))
+            head = attributed(f"{row.id}  {_when(row)}  {row.obs_type}  {row.project}", row.author)
+            click.echo(printable(head))
             click.echo("\n".join(f"  {printable(line)}" for line in row.content.splitlines()))
     else:
         columns = (
@@ -154,7 +156,7 @@ def _print_found(found: Sequence[Found], *, is_full: bool) -> None:
                     _when(row),
                     printable(row.obs_type),
                     printable(row.project),
-                    printable(" ".join(row.content[:_EXCERPT].split())),
+                    printable(attributed(" ".join(row.content[:_EXCERPT].split()), row.author)),
                 )
                 for row in found
             ],

@@ -25,7 +25,7 @@ from relay.cli.session.common import of_session, on_relay, session_argument
 from relay.cli.session.pager import Pager
 from relay.cli.tables import Column, Holds, print_found, print_nothing_found
 from relay.client.transcripts import Detail, NoSession
-from relay.memory.fence import recalled
+from relay.memory.fence import attributed, attribution, recalled
 from relay.memory.times import utc
 from relay.memory.transcripts.view import text_of
 
@@ -158,7 +158,7 @@ def search_command(
                 err=True,
             )
         notes = await transcripts.search(query, session_id, group, limit)
-        authors = {note.author for note in notes} if form == "context" else ()
+        authors = () if as_json else {note.author for note in notes}
         names = await profile_names(transcripts.read, authors)
         return notes, transcripts.pubkey, names
 
@@ -175,12 +175,15 @@ def search_command(
             fenced = recalled(note.content, source, note.author, reader, name)
             click.echo(printable_lines(fenced))
     else:
-        _print_hits(notes)
+        _print_hits(notes, reader, names)
 
 
-def _print_hits(notes: Iterable[Note]) -> None:
+def _print_hits(notes: Iterable[Note], reader: str, names: Mapping[str, str]) -> None:
     for note in notes:
-        click.echo(f"{printable(note.session)}  {_time(note.ms)}  {note.role}  {note.id[:8]}")
+        head = f"{note.session}  {_time(note.ms)}  {note.role}  {note.id[:8]}"
+        is_own = note.author == reader
+        by = "" if is_own else attribution(note.author, names.get(note.author))
+        click.echo(printable(attributed(head, by)))
         for line in note.content.splitlines()[:3]:
             click.echo(f"  {printable(line)[:160]}")
 

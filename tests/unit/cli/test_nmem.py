@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.cli import run
-from relay.client.nmem.apply import bind_relay
+from relay.client.nmem.apply import bind, bind_relay, put_all
 from relay.client.nmem.cipher import cache_key
 from relay.client.nmem.settings import find_nmem_settings
 from relay.client.nmem.updates import begin_session
 from relay.client.settings import FILE
-from relay.memory.fence import fenced
+from relay.memory.fence import attribution, fenced
 from relay.memory.junk import Why
-from relay.memory.nmem.records import Session
-from tests.cast import robot
+from relay.memory.nmem.records import Observation, Session, observation_draft, session_draft
+from tests.cast import robot, rover
 from tests.harness.fake_relay import FakeRelay, refusing
 from tests.unit.client.nmem_cache import NOW, a_session, an_original, cache, sent, told
 
@@ -123,6 +123,23 @@ def test_a_search_on_a_terminal_is_a_table(
     assert "  heron\n" in nmem("search", "heron", "--full")[1]
     assert nmem("search", "unicorn") == (0, "", "nothing found\n")
     assert as_json(nmem("search", "heron", "--json"))
+
+
+def test_a_search_on_a_terminal_names_the_author_of_what_another_key_recorded(
+    here: Database, nmem: Nmem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = Observation("u", NOW, "marker", "Stop", "kettle")
+    events = [
+        rover.sign(*session_draft(Session("u", "tea", NOW))),
+        rover.sign(*observation_draft(marker, "tea")),
+    ]
+    bind(here, robot.pubkey)
+    put_all(here, events, robot.pubkey, frozenset())
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    by = f"— by {attribution(rover.pubkey)}"
+    assert by in " ".join(nmem("search", "kettle")[1].split())
+    assert by in nmem("search", "kettle", "--full")[1]
+    assert "— by" not in nmem("search", "heron")[1] + nmem("search", "heron", "--full")[1]
 
 
 @pytest.mark.parametrize(

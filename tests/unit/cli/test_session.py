@@ -613,6 +613,20 @@ async def test_search_can_print_fenced_text(
         assert "contains no word" in capsys.readouterr().err
 
 
+async def test_a_search_names_the_author_of_what_another_key_wrote(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.events += [
+        key.sign(1988, [["d", SESSION], ["role", "user"], ["ms", "1000"]], text, 5)
+        for key, text in ((robot, "tea is mine"), (person("eve"), "tea is hers"))
+    ]
+    assert await rookery("search", "tea") == 0
+    lines = capsys.readouterr().out.splitlines()
+    heads = {lines[at + 1]: lines[at] for at in (0, 2)}
+    assert heads["  tea is hers"].endswith(f"— by {fence.attribution(person('eve').pubkey)}")
+    assert "— by" not in heads["  tea is mine"]
+
+
 async def test_resume_writes_to_claude_codes_folder(
     rookery: Rookery, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
