@@ -318,7 +318,7 @@ def purge(
     click.echo(
         f"{verb} {result['observations']} observations, {result['prompts']} prompts,"
         f" {result['sessions']} sessions"
-        + (f", {result['summaries']} summaries" if result["summaries"] else "")
+        + "".join(f", {result[name]} {name}" for name in ("summaries", "tasks") if result[name])
         + ("" if confirm else "; add --confirm to delete")
     )
 

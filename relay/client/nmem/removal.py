@@ -15,6 +15,7 @@ from relay.client.nmem.updates import (
     drop_prompts,
     drop_sessions,
     drop_summary,
+    drop_tasks,
     ignore_events,
     note_purged,
     queue_deletion,
@@ -104,10 +105,11 @@ def sweep(database: Database, now: int, days: Mapping[str, int] = DAYS) -> Remov
 class Purged(Removed):
     summaries: int = 0
     """Of sessions that stay."""
+    tasks: int = 0
 
     @property
     def total(self) -> int:
-        return self.observations + self.prompts + self.sessions + self.summaries
+        return self.observations + self.prompts + self.sessions + self.summaries + self.tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,11 @@ class Purge:
         return self.search is not None and self.id is None and self.obs_type is None
 
     @property
+    def includes_tasks(self) -> bool:
+        """A task is of no session."""
+        return self.session is None and self.id is None and self.obs_type is None
+
+    @property
     def query(self) -> str | None:
         """For the full-text indexes."""
         return None if self.search is None else safe_query(self.search) or '""'
@@ -154,6 +161,7 @@ def purge(
     observations = _observations(db, wanted)
     prompts = _prompts(db, wanted) if wanted.includes_prompts else []
     summaries = _summaries(db, wanted) if wanted.includes_summaries else []
+    tasks = _tasks(db, wanted) if wanted.includes_tasks else []
     sessions: Sequence[Sequence[Any]] = ()
     if wanted.includes_sessions:
         sessions = _sessions(db, wanted, [row[0] for row in observations], [p[0] for p in prompts])
@@ -168,6 +176,7 @@ def purge(
         note_purged(db, [row[0] for row in prompts])
         drop_prompts(db, [row[0] for row in prompts])
         drop_sessions(db, [row[0] for row in sessions])
+        drop_tasks(db, tasks)
         events += _drop_pins(db, [row[1] for row in observations])
         _drop_waiting(db, [*(row[2] for row in records), *ended])
         # Last: a row that is added moves others, and leaves their bytes where they were.
@@ -184,7 +193,7 @@ def purge(
             queue_deletion(db, [(event_id, kind) for event_id, kind, _ in versions], now + 1)
         # The relay may be asked for records before it has taken the deletion.
         ignore_events(db, [(id_, at) for id_, _, at in chain(gone, *ended.values())])
-    return Purged(len(observations), len(prompts), len(sessions), len(summaries))
+    return Purged(len(observations), len(prompts), len(sessions), len(summaries), len(tasks))
 
 
 def _drop_waiting(db: Any, ds: Iterable[str]) -> None:
@@ -237,7 +246,7 @@ def _prompts(db: Any, wanted: Purge) -> list[tuple[int, str | None, str, int]]:
 
 
 def _summaries(db: Any, wanted: Purge) -> list[tuple[str, str | None, int]]:
-    """Sessions whose summary has the words. No index has them: it is made here, in memory."""
+    """Sessions whose summary has the words."""
     rows = db.execute(
         "SELECT s.id, k.event_id, k.created_at, s.summary FROM sessions s"
         " JOIN _rk_sessions k ON k.session_id = s.id"
@@ -251,15 +260,29 @@ def _summaries(db: Any, wanted: Purge) -> list[tuple[str, str | None, int]]:
             "before": wanted.before,
         },
     ).fetchall()
-    texts = [(number, _text_of(row[3])) for number, row in enumerate(rows)]
-    db.execute(
-        "CREATE VIRTUAL TABLE temp.summaries USING fts5(content, tokenize='porter unicode61')"
-    )
-    db.executemany("INSERT INTO temp.summaries(rowid, content) VALUES (?, ?)", texts)
-    asked = "SELECT rowid FROM temp.summaries WHERE summaries MATCH ? ORDER BY rowid"
-    found = [number for (number,) in db.execute(asked, (wanted.query,))]
-    db.execute("DROP TABLE temp.summaries")
-    return [rows[number][:3] for number in found]
+    texts = [_text_of(row[3]) for row in rows]
+    return [rows[number][:3] for number in _matching(db, texts, wanted.query)]
+
+
+def _tasks(db: Any, wanted: Purge) -> list[int]:
+    rows = db.execute(
+        "SELECT id, prompt FROM _rk_tasks WHERE (:project IS NULL OR project = :project)"
+        " AND (:before IS NULL OR queued_at < :before)",
+        {"project": wanted.project, "before": wanted.before},
+    ).fetchall()
+    if wanted.query is None:
+        return [row[0] for row in rows]
+    return [rows[number][0] for number in _matching(db, [row[1] for row in rows], wanted.query)]
+
+
+def _matching(db: Any, texts: Sequence[str], query: str | None) -> list[int]:
+    """Positions of the texts that match. No index has them: it is made here, in memory."""
+    db.execute("CREATE VIRTUAL TABLE temp.texts USING fts5(content, tokenize='porter unicode61')")
+    db.executemany("INSERT INTO temp.texts(rowid, content) VALUES (?, ?)", enumerate(texts))
+    asked = "SELECT rowid FROM temp.texts WHERE texts MATCH ? ORDER BY rowid"
+    found = [number for (number,) in db.execute(asked, (query,))]
+    db.execute("DROP TABLE temp.texts")
+    return found
 
 
 def _text_of(stored: str) -> str:

@@ -233,6 +233,13 @@ def add_task(
     )
 
 
+def drop_tasks(db: Any, numbers: Iterable[int]) -> None:
+    rows = [(number,) for number in numbers]
+    if rows:
+        _must_erase(db)
+    db.executemany("DELETE FROM _rk_tasks WHERE id = ?", rows)
+
+
 def queue_deletion_of_record(
     db: Any, d: str, versions: Sequence[tuple[str, int, int]], now: int
 ) -> int:

@@ -245,7 +245,14 @@ def test_a_purge_deletes_only_if_confirmed(nmem: Nmem, monkeypatch: pytest.Monke
     code, told, warned = nmem("purge", "--type", "search", "--confirm", "--json")
     assert (code, json.loads(told)) == (
         0,
-        {"observations": 1, "prompts": 0, "sessions": 0, "summaries": 0, "deleted": True},
+        {
+            "observations": 1,
+            "prompts": 0,
+            "sessions": 0,
+            "summaries": 0,
+            "tasks": 0,
+            "deleted": True,
+        },
     )
     assert warned.startswith("not deleted at the relay yet: ws://127.0.0.1:1 does not answer")
     assert nmem("purge", "--older-than", "1d", "--project", "rook", "--confirm")[1] == (

@@ -24,7 +24,7 @@ from relay.client.nmem.queries import Found, Order, Scope, search, timeline
 from relay.client.nmem.rebuild import rebuild
 from relay.client.nmem.removal import Purge, Purged, Removed, purge, sweep
 from relay.client.nmem.sync import record_answers, waiting_after
-from relay.client.nmem.updates import event_id_of, record_pin, summarise
+from relay.client.nmem.updates import add_task, event_id_of, record_pin, summarise
 from relay.errors import UserError
 from relay.memory.nmem.records import (
     Observation,
@@ -966,6 +966,27 @@ def test_a_purge_by_words_takes_them_out_of_summaries(here: Database, tmp_path: 
         kept = [event for event in (*mine, *newer) if event.id not in gone]
         put_all(there, kept, robot.pubkey, NOBODY)
         assert rows(there, "sessions") == rows(here, "sessions")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "left"),
+    [
+        (Purge(project="rook"), ["paint the zebra"]),
+        (Purge(search="zebras"), ["feed the heron"]),
+        (Purge(search="zebra", project="rook"), ["feed the heron", "paint the zebra"]),
+        (Purge(before=NOW + 1), ["paint the zebra"]),
+        (Purge(session="s"), ["feed the heron", "paint the zebra"]),
+        (Purge(obs_type="marker"), ["feed the heron", "paint the zebra"]),
+    ],
+    ids=str,
+)
+def test_a_purge_includes_tasks(here: Database, wanted: Purge, left: list[str]) -> None:
+    with here.transaction() as db:
+        add_task(db, "feed the heron", "rook", None, NOW, None)
+        add_task(db, "paint the zebra", None, None, NOW + 1, None)
+    assert purged(here, wanted) == Purged(tasks=2 - len(left))
+    with here.reading() as db:
+        assert [text for (text,) in db.execute("SELECT prompt FROM _rk_tasks ORDER BY id")] == left
 
 
 def test_a_purge_of_unsent_records_queues_no_deletion(here: Database) -> None:
