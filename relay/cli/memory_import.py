@@ -90,6 +90,8 @@ class _Import:
     remarks: list[str] = field(default_factory=list)
     events: dict[str, tuple[str, Event]] = field(default_factory=dict)
     """id → (place, event) to be stored."""
+    replacing: dict[str, str] = field(default_factory=dict)
+    """id → place, of those that replace a stored version."""
     counts: Counter[str] = field(default_factory=Counter)
 
     def take(self, records: Iterable[Parsed], form: Form) -> None:
@@ -354,6 +356,8 @@ def _sign(
             done.faults.append(Fault(item.where, size))
         else:
             done.events[event.id] = item.where, event
+            if isinstance(item.record, Note) and (key.pubkey, event.d) in stored:
+                done.replacing[event.id] = item.where
 
 
 def _event_of(
@@ -393,6 +397,7 @@ async def _leave_out_stored(client: Client, done: _Import) -> None:
             if (found := _found_for(event, known)) is None:
                 continue
             del done.events[event.id]
+            done.replacing.pop(event.id, None)
             if found == _SAME:
                 done.counts["unchanged"] += 1
             else:
@@ -466,6 +471,7 @@ def _count(done: _Import, report: PublishReport) -> None:
     done.counts["unchanged"] += report.duplicates
     for refusal in report.refused:
         where, _ = done.events[refusal.event.id]
+        done.replacing.pop(refusal.event.id, None)
         if refusal.prefix == Prefix.DUPLICATE:
             done.left_out.append(Fault(where, _NEWER))
         elif (refusal.prefix, refusal.text) == (Prefix.BLOCKED, "deleted"):
@@ -481,6 +487,7 @@ def _report(done: _Import, *, is_dry: bool, as_json: bool) -> None:
     counts = {
         **done.counts,
         "changed": sum(bool(item.changed) for item in done.items),
+        "replaced": len(done.replacing),
         "left out": len(done.left_out),
         "errors": len(done.faults),
     }
@@ -492,6 +499,10 @@ def _report(done: _Import, *, is_dry: bool, as_json: bool) -> None:
             "why_errors": _as_json(done.faults),
             "why_changed": [
                 {"where": item.where, "why": why} for item in done.items for why in item.changed
+            ],
+            "why_replaced": [
+                {"where": where, "d": done.events[id_][1].d}
+                for id_, where in done.replacing.items()
             ],
         }
         if is_dry:
@@ -510,9 +521,12 @@ def _report(done: _Import, *, is_dry: bool, as_json: bool) -> None:
             click.echo(printable(f"would store {event.d or event.kind}  ({where})"))
     changed = [f"{item.where}: {why}" for item in done.items for why in item.changed]
     _tell("changed", changed)
+    verb = "would replace" if is_dry else "replaced"
+    _tell(verb, [f"{done.events[id_][1].d} ({at})" for id_, at in done.replacing.items()])
     _tell("left out", [f"{each.where}: {each.why}" for each in done.left_out])
     _tell("error", [f"{each.where}: {each.why}" for each in done.faults])
-    told_of = [f"{name} {count}" for name, count in counts.items() if name != "changed"]
+    hidden = {"changed"} if counts["replaced"] else {"changed", "replaced"}
+    told_of = [f"{name} {count}" for name, count in counts.items() if name not in hidden]
     if counts["changed"]:
         told_of.append(f"{counted(counts['changed'], 'text')} not as in the file")
     click.echo(", ".join(told_of))

@@ -117,6 +117,27 @@ async def test_what_changed_in_the_source_is_stored_and_what_is_newer_here_is_ke
     assert told["why_left_out"][0]["why"] == "a newer version is stored"
 
 
+async def test_a_note_of_the_same_name_from_another_folder_is_told_to_replace_the_first(
+    relay: FakeRelay, imported: Rookery, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (await imported(folder(tmp_path, README="Alpha.\n")))["replaced"] == 0
+    root = folder(tmp_path, README="Beta.\n", other="Beta, too.\n")
+    d = "snowclaw:markdown:README"
+    for options, stored in ((["--dry-run"], 1), ([], 3)):
+        told = await imported(root, *options)
+        assert told["replaced"] == 1
+        assert told["why_replaced"] == [{"where": "README.md:1", "d": d}]
+        assert len(sent(relay)) == stored
+    del relay.events[0]  # as a relay does with the older version
+    again = await imported(root)
+    assert (again["replaced"], again["unchanged"]) == (0, 2)
+    folder(tmp_path, README="Gamma.\n")
+    assert await asyncio.to_thread(run, ["memory", "import", str(root), "--dry-run"]) == 0
+    out, err = capsys.readouterr()
+    assert f"would replace: {d} (README.md:1)\n" in err
+    assert out.endswith("would store 1, unchanged 1, replaced 1, left out 0, errors 0\n")
+
+
 async def test_a_plain_note_is_dated_by_its_file_and_never_ahead(
     relay: FakeRelay, imported: Rookery, tmp_path: Path
 ) -> None:
