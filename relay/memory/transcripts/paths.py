@@ -29,6 +29,9 @@ _AFTER: Final = r"(?![A-Za-z0-9_\-]|[^\x00-\x7f]|\.[A-Za-z0-9_])"
 _HOME: Final = re.compile(r"/(?:home|Users)/[^/]+|/root|[A-Za-z]:[\\/]Users[\\/][^\\/]+")
 _ABSOLUTE: Final = re.compile(r"/|[A-Za-z]:[\\/]|\\\\")
 _IN_A_NAME: Final = re.compile(r"[A-Za-z0-9_.\-/]|[^\x00-\x7f]")
+_NESTED: Final = re.compile(r"[^\\/][\\/]+[^\\/]")
+_BEFORE_NAME: Final = r"(?:(?<![A-Za-z0-9_\-])|(?<=\\[nrt]))"
+"""A letter may be that of an escape."""
 
 
 def is_absolute(path: str) -> bool:
@@ -39,6 +42,11 @@ def is_absolute(path: str) -> bool:
 def escaped(path: str) -> str:
     """The path as it is written between the quotes of a JSON string."""
     return json.dumps(path, ensure_ascii=False)[1:-1]
+
+
+def _folder_name(path: str) -> str:
+    """What claude-code calls its folder for a directory: `-home-ann-rook`."""
+    return re.sub(r"[^A-Za-z0-9]", "-", path)
 
 
 class PathTokens:
@@ -87,9 +95,10 @@ class PathTokens:
 
 
 class HidingTokens(PathTokens):
-    """Also hides home directories, as `~`, and a `cwd` outside of the session's directory."""
+    """Also hides home directories, as `~`, a `cwd` outside of the session's directory, and what
+    claude-code calls its folders for homes and for that directory."""
 
-    __slots__ = ("_keeping",)
+    __slots__ = ("_keeping", "_names", "_sign_of")
 
     def __init__(self, base: str, homes: Iterable[str] = ()) -> None:
         """`homes`: hidden beside the one that the directory is in."""
@@ -97,6 +106,12 @@ class HidingTokens(PathTokens):
         all_homes = [home.rstrip("/") for home in ("" if found is None else found[0], *homes)]
         super().__init__(base, [home for home in all_homes if home])
         self._keeping = PathTokens(base)
+        # The directory first: it may be in one of the homes.
+        signs = {base: "-"} | dict.fromkeys(all_homes, "~")
+        # A single name is no secret, and would be found in `-root`, an option.
+        self._sign_of = {_folder_name(path): signs[path] for path in signs if _NESTED.search(path)}
+        names = "|".join(map(re.escape, self._sign_of))
+        self._names = re.compile(rf"{_BEFORE_NAME}(?:{names})(?![A-Za-z0-9])") if names else None
 
     def _token(self, found: re.Match[str]) -> str:
         token = super()._token(found)
@@ -104,6 +119,8 @@ class HidingTokens(PathTokens):
 
     def tokenised(self, text: str) -> str:
         text = super().tokenised(text)
+        if self._names is not None:
+            text = self._names.sub(lambda found: self._sign_of[found[0]], text)
         fields = object_in(text) if '"cwd"' in text else None
         cwd = None if fields is None else fields.get("cwd")
         is_elsewhere = isinstance(cwd, str) and is_absolute(cwd)

@@ -79,3 +79,19 @@ def test_a_line_without_secrets_is_not_called_stripped() -> None:
     tokens = HidingTokens(BASE)
     assert not tokens.hides(f'{{"cwd":"{BASE}","x":"{BASE}/a /etc"}}')
     assert tokens.hides('{"x":"/home/ann/b"}')
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("~/.claude/projects/-home-ann-rook/memory/a.md", "~/.claude/projects/-/memory/a.md"),
+        (r"/tmp/x\/-home-ann-rook\/tasks", r"/tmp/x\/-\/tasks"),
+        (r"a\n-home-ann-rook2\n-home-ann", r"a\n~-rook2\n~"),
+        ("-home-anna x-home-ann --home-ann", "-home-anna x-home-ann --home-ann"),
+    ],
+)
+def test_the_names_that_claude_code_makes_of_directories_are_hidden(text: str, hidden: str) -> None:
+    tokens = HidingTokens("/home/ann/rook")
+    assert tokens.tokenised(f'{{"x":"{text}"}}') == f'{{"x":"{hidden}"}}'
+    assert HidingTokens("/root").tokenised("x -root") == "x -root"
+    assert HidingTokens(r"C:\Users\ann").tokenised('"/C--Users-ann-x"') == '"/~-x"'
