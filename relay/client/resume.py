@@ -1,9 +1,10 @@
 """ResumeState: what to query after a reconnect so that a subscription misses and repeats nothing.
 
 Pure. The next REQ starts a little before the last event, since clocks differ and relays may deliver
-events with an old `created_at` late. Event ids are remembered in a bounded set to skip duplicates.
-If more events than that repeat, the oldest are delivered again: a duplicate is preferred to a
-missed event.
+events with an old `created_at` late. Records of given authors are all queried again: one may have
+waited in a queue for days, and the relay has one version of each. Event ids are remembered in a
+bounded set to skip duplicates. If more events than that repeat, the oldest are delivered again: a
+duplicate is preferred to a missed event.
 """
 
 from __future__ import annotations
@@ -125,7 +126,9 @@ class ResumeState:
             if not self.is_live and filter_.limit != 0
             else structs.replace(
                 filter_,
-                since=max(
+                since=None
+                if _is_of_records(filter_)
+                else max(
                     self._since - _overlap_s(filter_),
                     _limit_bound(filter_, stored, self._started_at),
                     0 if filter_.since is None else filter_.since,
@@ -134,6 +137,16 @@ class ResumeState:
             )
             for filter_, stored in zip(self._filters, self._stored, strict=True)
         )
+
+
+def _is_of_records(filter_: Filter) -> bool:
+    """Whether it asks for all versions in force of what these authors address."""
+    return (
+        filter_.authors is not None
+        and filter_.kinds is not None
+        and (filter_.since, filter_.limit) == (None, None)
+        and all(kinds.class_of(kind) is kinds.KindClass.ADDRESSABLE for kind in filter_.kinds)
+    )
 
 
 def _overlap_s(filter_: Filter) -> int:

@@ -74,6 +74,22 @@ def test_gift_wraps_are_asked_for_as_far_back_as_they_are_dated() -> None:
     )
 
 
+def test_records_of_an_author_are_asked_for_however_old_they_are() -> None:
+    """A version that waited in a queue keeps its date."""
+    by, records = frozenset({alice.pubkey}), frozenset({30078})
+    filters = (
+        Filter(kinds=records, authors=by),
+        Filter(kinds=records),
+        Filter(kinds=records | {78}, authors=by),
+        Filter(kinds=records, authors=by, since=BEGUN - OVERLAP_S),
+        Filter(kinds=records, authors=by, limit=0),
+    )
+    resume = ResumeState(filters, BEGUN)
+    resume.catch_up()
+    again = [filter_.since for filter_ in resume.filters_from(BEGUN + 60)]
+    assert again == [None, *[BEGUN + 60 - OVERLAP_S] * 3, BEGUN]
+
+
 def test_an_event_from_the_future_does_not_move_the_resume_point_ahead() -> None:
     resume = ResumeState([ALL], BEGUN)
     resume.catch_up()
