@@ -232,16 +232,8 @@ class QueryRunner:
                     return True
                 rows += len(raws)
                 found = perf_counter()
-                head = subscription.head
-                *pieces, last = _pieces_of(raws)
-                for piece in pieces:
-                    peer.outbox.put_each(head, piece, messages.EVENT_END)
-                    await peer.drained()
-                    if not is_open(subscription):
-                        return True
-                began_last = perf_counter()
-                peer.outbox.put_each(head, last, messages.EVENT_END)
-                peer.worked(perf_counter() - began_last)
+                peer.outbox.put_each(subscription.head, raws, messages.EVENT_END)
+                peer.worked(perf_counter() - found)
                 if not (is_last and peer.is_reading):  # else EOSE goes with it, in one write
                     await peer.drained()
                 waited += perf_counter() - found
@@ -456,7 +448,11 @@ class QueryRunner:
             if self._state.visibility(peer.reader.viewer).covers(visibility):
                 is_last = scan.is_done
                 scan.sending()
-                yield raws, is_last
+                pieces = _pieces_of(raws)
+                for number, piece in enumerate(pieces, 1):
+                    if number > 1:  # the client may have read slowly
+                        self._check_covers(peer, visibility)
+                    yield piece, is_last and number == len(pieces)
                 scan.resume()
                 continue
             retries += 1
@@ -489,12 +485,20 @@ class QueryRunner:
                 left[:PAGE_ROWS], filter_, visibility, now=self._clock()
             )
             if self._state.visibility(peer.reader.viewer).covers(visibility):
-                yield raws
+                for number, piece in enumerate(_pieces_of(raws), 1):
+                    if number > 1:
+                        self._check_covers(peer, visibility)
+                    yield piece
                 left = left[examined:]
                 continue
             retries += 1
             if retries > _MAX_RETRIES:
                 raise StoreFault(_RIGHTS_CHANGED)
+
+    def _check_covers(self, peer: Peer, before: Visibility) -> None:
+        """Raises StoreFault if the reader has lost rights that the rest of a page was read with."""
+        if not self._state.visibility(peer.reader.viewer).covers(before):
+            raise StoreFault(_RIGHTS_CHANGED)
 
     def _turn(self, visibility: Visibility) -> AbstractAsyncContextManager[None]:
         """For one search."""

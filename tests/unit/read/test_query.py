@@ -367,6 +367,25 @@ async def test_rights_lost_during_every_page_end_the_query(relay: QuerySide) -> 
     assert client.closed == ["s"]
 
 
+@pytest.mark.proves("N29-94")
+async def test_a_reader_removed_between_two_pieces_of_a_page_gets_no_more(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of none of the pieces that are left."""
+    monkeypatch.setattr("relay.read.query._WRITTEN_AT_ONCE", 1000)
+    relay.store.page_size = None
+    await relay.write(*(chat(str(n).rjust(600), at=n) for n in range(8)))
+    client = Client(alice)
+    client.has_time = False
+    await scanning(relay, client, *ALL_OF_THE_DEN)
+    await relay.remove_alice()
+    client.may_read_on.set()
+    await settled()
+    *texts, closed = [text.strip() for text in client.stream()]
+    assert texts == ["7", "6"]
+    assert closed.startswith("<CLOSED error: ")
+
+
 async def test_a_reader_removed_during_a_count_gets_the_new_count(
     relay: QuerySide,
 ) -> None:
