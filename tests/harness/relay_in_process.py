@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from relay.read.linked_rows import Links
     from relay.storage import Store
     from relay.write.asking import Plugins
+    from relay.write.batch import Batch
+    from relay.write.commands import LaneItem
 
 NOON = 1_772_000_000
 RELAY = cast.person("relay")
@@ -109,6 +111,23 @@ class Loudspeaker(Fanout):
         self.said += [row.event for row in rows]
         yield from super().deliver(rows, links)
         yield 0, len(rows)
+
+
+class Batches:
+    """Items of the batches that an Ingest tries from now on, and of those that it commits."""
+
+    def __init__(self, ingest: Ingest) -> None:
+        self.tried: list[Sequence[LaneItem]] = []
+        self.committed: list[Sequence[LaneItem]] = []
+        stored = ingest._stored
+
+        async def noted(items: Sequence[LaneItem]) -> Batch:
+            self.tried.append(items)
+            batch = await stored(items)
+            self.committed.append(items)
+            return batch
+
+        ingest._stored = noted  # type: ignore[method-assign]
 
 
 class Home:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
@@ -18,14 +18,16 @@ from relay.groups.actions import PRIVATE_FLAGS, Flag
 from relay.nostr import kinds
 from relay.nostr.event import made_from
 from relay.storage.sqlite.lookups import Finder
+from relay.write.commands import WriteEvent
 from tests.cast import admin, alice, bob, carol, person, robot
-from tests.harness.relay_in_process import RELAY, STORED, Home, policy_of, store_of
+from tests.harness.relay_in_process import RELAY, STORED, Batches, Home, policy_of, store_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from relay.lifecycle.rows import Found, Lookups
     from relay.nostr.event import Event
+    from relay.write.commands import LaneItem
 
 TAKEN = (False, "duplicate: this group already exists")
 NOT_A_MEMBER = (False, "restricted: not a member")
@@ -350,6 +352,10 @@ async def test_an_import_without_trust_ends_no_group_that_is_in_use(home: Home) 
         assert await home.take(ended, origin=Origin.TRUSTED_IMPORT) == [STORED]
 
 
+def connections_of(batch: Sequence[LaneItem]) -> list[int | None]:
+    return [item.author.connection for item in batch if isinstance(item, WriteEvent)]
+
+
 @pytest.mark.parametrize("kind", ["reference", "sqlite"])
 async def test_versions_of_many_tags_are_replaced_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch, kind: str
@@ -361,21 +367,14 @@ async def test_versions_of_many_tags_are_replaced_few_at_a_time(
         for d in "abcdefghijklmnopqrst":
             old = home.made(alice, 30001, ["d", d], *tags, at=home.now - 1)
             assert await home.take(old) == [STORED]
-        batches: list[list[int]] = []
-        stored = home.ingest._stored
-
-        async def noted(items: Sequence[Any]) -> Any:
-            batch = await stored(items)
-            batches.append([item.author.connection for item in items])
-            return batch
-
-        monkeypatch.setattr(home.ingest, "_stored", noted)
+        watched = Batches(home.ingest)
         letters = [
             home.post(home.made(alice, 30001, ["d", d]), connection=1)
             for d in "abcdefghijklmnopqrst"
         ]
         letters += [home.post(home.made(bob, 1), connection=2) for _ in range(20)]
         assert [await letter.answer for letter in letters] == [STORED] * 40
+        batches = [connections_of(batch) for batch in watched.committed]
         assert max(batch.count(1) for batch in batches) == 2
         assert sum(batch.count(1) for batch in batches) == 20
         done = next(place for place, batch in enumerate(batches) if 2 in batch)
@@ -388,15 +387,7 @@ async def test_connections_whose_events_read_much_are_served_by_turns(
 ) -> None:
     monkeypatch.setattr("relay.write.batch._MOST_READ", 100)
     async with store_of("sqlite") as store, Home(store, policy_of("open")) as home:
-        served: list[int] = []
-        stored = home.ingest._stored
-
-        async def noted(items: Sequence[Any]) -> Any:
-            batch = await stored(items)
-            served.extend(item.author.connection for item in items)
-            return batch
-
-        monkeypatch.setattr(home.ingest, "_stored", noted)
+        watched = Batches(home.ingest)
         letters = [
             home.post(home.made(who, 30078, ["d", "x"], at=home.now + number), connection=place)
             for number in range(800)
@@ -404,6 +395,7 @@ async def test_connections_whose_events_read_much_are_served_by_turns(
         ]
         for letter in letters:
             await letter.answer
+        served = [each for batch in watched.committed for each in connections_of(batch)]
         counts = [served[:400].count(place) for place in (1, 2)]
         assert min(counts) > 150, counts
 
@@ -415,15 +407,7 @@ async def test_events_that_read_much_from_many_connections_of_one_address_are_se
     async with store_of("sqlite") as store, Home(store, policy_of("open")) as home:
         rows = [await home.do(alice, 1, content="x" * 3000) for _ in range(16)]
         monkeypatch.setattr("relay.write.batch._MOST_READ", 30_000)
-        tries = 0
-        stored = home.ingest._stored
-
-        async def noted(items: Sequence[Any]) -> Any:
-            nonlocal tries
-            tries += 1
-            return await stored(items)
-
-        monkeypatch.setattr(home.ingest, "_stored", noted)
+        watched = Batches(home.ingest)
         letters = []
         for place in range(100):
             named = [["e", row.id] for row in rows[place % 4 :: 4]]
@@ -431,7 +415,7 @@ async def test_events_that_read_much_from_many_connections_of_one_address_are_se
             letter.counted_as = "192.0.2.1"
             letters.append(letter)
         assert await home.post(home.made(carol, 1), connection=1).answer == STORED
-        assert tries < 20
+        assert len(watched.tried) < 20
         assert [await letter.answer for letter in letters] == [STORED] * 100
 
 
@@ -444,15 +428,7 @@ async def test_others_go_on_while_many_addresses_send_what_reads_much(
         notes = [home.made(alice, 1, content=f"{number}" + "x" * 9000) for number in range(180)]
         assert await home.take(*notes) == [STORED] * 180
         monkeypatch.setattr("relay.write.batch._MOST_READ", 30_000)
-        tries = 0
-        stored = home.ingest._stored
-
-        async def noted(items: Sequence[Any]) -> Any:
-            nonlocal tries
-            tries += 1
-            return await stored(items)
-
-        monkeypatch.setattr(home.ingest, "_stored", noted)
+        watched = Batches(home.ingest)
         letters = []
         for number in range(5):
             for place in range(60):
@@ -463,10 +439,10 @@ async def test_others_go_on_while_many_addresses_send_what_reads_much(
                 letters.append(letter)
         waited = []
         for number in range(100):
-            before = tries
+            before = len(watched.tried)
             letter = home.post(home.made(carol, 1, content=f"{number}"), connection=1)
             assert await letter.answer == STORED
-            waited.append(tries - before)
+            waited.append(len(watched.tried) - before)
         assert [await letter.answer for letter in letters] == [STORED] * 300
         assert max(waited) < 40, "all of them fail together, and halves of them"
         assert max(waited[-20:]) <= 3, "each of them is known by now"

@@ -13,11 +13,18 @@ from relay.access.quotas import SizedBy
 from relay.errors import StoreFault
 from relay.facts import Origin
 from relay.nostr import kinds
-from relay.write.commands import WriteEvent
 from tests.cast import admin, alice, bob, carol, owner, person
 from tests.effort import examples
 from tests.harness.reference_store import ReferenceStore
-from tests.harness.relay_in_process import DELETED, DUPLICATE, STORED, Home, policy_of, store_of
+from tests.harness.relay_in_process import (
+    DELETED,
+    DUPLICATE,
+    STORED,
+    Batches,
+    Home,
+    policy_of,
+    store_of,
+)
 from tests.property.world import run
 
 if TYPE_CHECKING:
@@ -26,8 +33,6 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import Found, Lookups, WritePlan
     from relay.nostr.event import Event
     from relay.storage import Store
-    from relay.write.batch import Batch
-    from relay.write.commands import LaneItem
     from tests.harness.relay_in_process import Letter
 
 OPEN = policy_of("open")
@@ -75,17 +80,7 @@ async def test_others_are_served_between_deletions_from_many_addresses(
     async with store_of("sqlite") as store, Home(store, OPEN) as home:
         rows = [home.made(alice, 1, content=f"{number}" + "x" * 1200) for number in range(60)]
         assert await home.take(*rows) == [STORED] * 60
-        tries: list[int] = []
-        committed: list[int] = []
-        stored = home.ingest._stored
-
-        async def noted(items: Sequence[LaneItem]) -> Batch:
-            tries.append(len(items))
-            batch = await stored(items)
-            committed.append(len(items))
-            return batch
-
-        monkeypatch.setattr(home.ingest, "_stored", noted)
+        watched = Batches(home.ingest)
         letters = []
         for place, row in enumerate(rows):
             letter = home.post(home.made(alice, 5, ["e", row.id]), connection=place + 2)
@@ -93,13 +88,13 @@ async def test_others_are_served_between_deletions_from_many_addresses(
             letters.append(letter)
         waited = []
         for number in range(20):
-            before = len(committed)
+            before = len(watched.committed)
             note = home.post(home.made(carol, 1, content=f"{number}"), connection=1)
             assert await note.answer == STORED
-            waited.append(len(committed) - before)
+            waited.append(len(watched.committed) - before)
         assert max(waited) <= 3
         assert [await letter.answer for letter in letters] == [STORED] * 60
-        assert len(tries) < 100, "others are known to read much after one try"
+        assert len(watched.tried) < 100, "others are known to read much after one try"
 
 
 async def test_keys_vanish_and_groups_end_one_at_a_time(home: Home) -> None:
@@ -109,19 +104,11 @@ async def test_keys_vanish_and_groups_end_one_at_a_time(home: Home) -> None:
     founded = [home.made(key, 9007, h=f"g{place}") for place, key in enumerate(keys)]
     said = [home.made(key, 9, h=f"g{place}", content="x") for place, key in enumerate(keys)]
     assert await home.take(*rows, *founded, *said) == [STORED] * 30
-    committed: list[list[int]] = []
-    stored = home.ingest._stored
-
-    async def noted(items: Sequence[LaneItem]) -> Batch:
-        batch = await stored(items)
-        committed.append([item.event.kind for item in items if isinstance(item, WriteEvent)])
-        return batch
-
-    home.ingest._stored = noted  # type: ignore[method-assign]
+    watched = Batches(home.ingest)
     ends = [home.made(key, 9008, h=f"g{place}") for place, key in enumerate(keys)]
     letters = [home.post(event, connection=1) for event in (*ends, *map(home.request, keys))]
     assert [await letter.answer for letter in letters] == [STORED] * 20
-    assert max(map(len, committed)) == 1
+    assert max(map(len, watched.committed)) == 1
 
 
 async def test_what_a_deletion_in_pieces_deleted_stays_deleted(home: Home) -> None:
