@@ -47,7 +47,7 @@ _MAX_AUTHORS: Final = 20_000
 """A COUNT of more authors gets no HyperLogLog; each takes 0.15 us on the loop."""
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
 _OVERFLOW: Final = Refused(Prefix.ERROR, "backlog overflow, subscribe again")
-_RIGHTS_LOST: Final = Refused(Prefix.ERROR, "read rights have changed, subscribe again")
+_RIGHTS_LOST: Final = "read rights have changed, subscribe again"
 _NOT_INDEXED: Final = "the search index is not up to date, try again in a moment"
 _NOT_CURRENT: Final = "who may read is not known at the moment"
 _MAX_RETRIES: Final = 16
@@ -499,7 +499,7 @@ class QueryRunner:
     def _check_covers(self, peer: Peer, before: Visibility) -> None:
         """Raises Refused if the reader has lost rights that the rest of a page was read with."""
         if not self._state.visibility(peer.reader.viewer).covers(before):
-            raise _RIGHTS_LOST
+            raise Refused(Prefix.ERROR, _RIGHTS_LOST)
 
     def _turn(self, visibility: Visibility) -> AbstractAsyncContextManager[None]:
         """For one search."""
