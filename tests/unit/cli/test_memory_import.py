@@ -120,8 +120,11 @@ async def test_what_changed_in_the_source_is_stored_and_what_is_newer_here_is_ke
 async def test_a_note_of_the_same_name_from_another_folder_is_told_to_replace_the_first(
     relay: FakeRelay, imported: Rookery, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert (await imported(folder(tmp_path, README="Alpha.\n")))["replaced"] == 0
+    alpha = folder(tmp_path, README="Alpha.\n")
+    os.utime(alpha / "README.md", (BREWED, BREWED))
+    assert (await imported(alpha))["replaced"] == 0
     root = folder(tmp_path, README="Beta.\n", other="Beta, too.\n")
+    os.utime(root / "README.md", (BREWED + 60, BREWED + 60))
     d = "snowclaw:markdown:README"
     for options, stored in ((["--dry-run"], 1), ([], 3)):
         told = await imported(root, *options)
@@ -132,6 +135,7 @@ async def test_a_note_of_the_same_name_from_another_folder_is_told_to_replace_th
     again = await imported(root)
     assert (again["replaced"], again["unchanged"]) == (0, 2)
     folder(tmp_path, README="Gamma.\n")
+    os.utime(root / "README.md", (BREWED + 120, BREWED + 120))
     assert await asyncio.to_thread(run, ["memory", "import", str(root), "--dry-run"]) == 0
     out, err = capsys.readouterr()
     assert f"would replace: {d} (README.md:1)\n" in err
