@@ -26,10 +26,10 @@ import sys
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 
 _SECRET: Final = re.compile(
@@ -100,8 +100,9 @@ class TooManyRecords(Refused):
 class TooMuchToRead(RookeryError):
     """The rows that a batch must know are larger than `Lookups.most` or `most_own`."""
 
-    def __init__(self, shares: Mapping[Hashable, float] | None = None) -> None:
-        """`shares`: id or slot of a row → its part of the limit; None: the store does not tell."""
+    def __init__(self, shares: Mapping[Any, float] | None = None) -> None:
+        """`shares`: id or slot of a row, or client → its part of the limit; None: the store does
+        not tell."""
         super().__init__()
         self.shares = shares or {}
 

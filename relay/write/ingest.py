@@ -157,9 +157,6 @@ class Ingest:
         self._weights = Shares()
         """Of the events that wait."""
         self._limits = ClientLimits()
-        self._shares: dict[object, float] = {}
-        """Client → its part of what may be read, of the last batch that read too much; empty if
-        that is not known."""
         self._changing = asyncio.Lock()
         """Held from the look-ups of a batch until its state is in force."""
         self._batch: Batch | None = None
@@ -435,18 +432,20 @@ class Ingest:
         budget = 1.0
         while part:
             tried = part[: number_together(part)]
-            answered = await self._committed(tried)
-            if answered is not None:
+            try:
+                answered = await self._committed(tried)
+            except TooMuchToRead as fault:
+                client = client_or_type(part[0])
+                if all(client_or_type(item) == client for item in part):
+                    self._limits.set(client, Limit(max(len(tried) // 2, 1)))
+                    alone[client] = part
+                    break
+                part, left = self._limits.split(part, fault.shares, budget)
+                self._lane.put_back(left)
+                budget /= 4  # tags count too, and are not known
+            else:
                 self._put_back(part, answered)
                 break
-            client = client_or_type(part[0])
-            if all(client_or_type(item) == client for item in part):
-                self._limits.set(client, Limit(max(len(tried) // 2, 1)))
-                alone[client] = part
-                break
-            part, left = self._limits.split(part, self._shares, budget)
-            self._lane.put_back(left)
-            budget /= 4  # tags count too, and are not known
         if alone:
             own = alone.pop(self._limits.next_of(alone))
             for others in alone.values():
@@ -520,12 +519,13 @@ class Ingest:
         limit = self._limits.take(client)
         while True:
             tried = part[: min(number_together(part), limit.number)]
-            answered = await self._committed(tried)
-            if answered is not None:
+            try:
+                answered = await self._committed(tried)
                 break
-            if len(tried) == 1:
-                shrink(tried[0])
-            limit = Limit(max(len(tried) // 2, 1))
+            except TooMuchToRead:
+                if len(tried) == 1:
+                    shrink(tried[0])
+                limit = Limit(max(len(tried) // 2, 1))
         limit.succeeded()
         self._limits.set(client, limit)
         return answered
@@ -534,14 +534,15 @@ class Ingest:
         """The others of it; all when a piece of the first was done."""
         self._lane.put_back(part[answered:], 0 if answered else self._cost_of(part[0]))
 
-    async def _committed(self, batch: Sequence[LaneItem]) -> int | None:
-        """How many of them were answered: all, or none of a piece; None: it must be smaller."""
+    async def _committed(self, batch: Sequence[LaneItem]) -> int:
+        """How many of them were answered: all, or none of a piece. Raises TooMuchToRead as
+        `_stored`."""
         try:
             async with self._changing:
                 with _switching_soon(is_small=len(batch) <= _SMALL_BATCH):
                     committed = await self._stored(batch)
         except TooMuchToRead:
-            return None
+            raise
         except StoreFault as fault:
             _log.error("a batch of %d changes was not stored: %s", len(batch), fault)
             self._answer(batch, STORE_FAILED)
@@ -594,7 +595,7 @@ class Ingest:
                     assert_never(item)
 
     async def _stored(self, items: Sequence[LaneItem]) -> Batch:
-        """Judge and commit. Raises StoreFault."""
+        """Judge and commit. Raises StoreFault, and TooMuchToRead with the clients' shares."""
         batch = Batch(
             items,
             self._state,
@@ -629,11 +630,11 @@ class Ingest:
                 self._end_from = asyncio.get_running_loop().time() + 9 * took
             self._lists.add(batch.unlisted)
         except TooMuchToRead as fault:
-            self._shares = {}
+            shares: dict[object, float] = {}
             for item, share in batch.shares(fault.shares) if fault.shares else ():
                 client = client_or_type(item)
-                self._shares[client] = self._shares.get(client, 0.0) + share
-            raise
+                shares[client] = shares.get(client, 0.0) + share
+            raise TooMuchToRead(shares) from None
         finally:
             self._batch = None
             self._state.end_commit()
