@@ -347,7 +347,9 @@ class MemoryClient(BaseClient):
             _log.warning(
                 "%s, not for %s: if the relay has moved, let this program send what waits, stop"
                 " it, and rename that file to %s",
-                *(what, self._client.url, spool.name),
+                what,
+                self._client.url,
+                spool.name,
             )
 
     async def _query(self, wanted: Sequence[Filter]) -> list[Event]:
