@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from relay.nostr import kinds
 from relay.nostr.kinds import is_ephemeral
-from relay.write.commands import ManagementChange, WriteEvent, client_or_type
+from relay.write.commands import (
+    ManagementChange,
+    WriteEvent,
+    client_or_type,
+    connection_or_type,
+)
 from relay.write.costs import CHANGES_GROUP, MAX_BATCH
 from relay.write.pieces import pieces_for
 
@@ -109,6 +114,26 @@ class ClientLimits:
             del self._limits[next(iter(self._limits))]
 
 
+def rights_first(batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
+    """With what may give rights before what is only passed on, as far as the order of each
+    connection allows: so neither waits for the other, however many events others send."""
+    if not any(map(_is_passed_on, batch)):
+        return batch
+    parts: tuple[list[LaneItem], ...] = [], [], []
+    reached: dict[object, int] = {}
+    """Connection → the part of its last item: after one that is passed on, and after a change that
+    follows that."""
+    for item in batch:
+        line = connection_or_type(item)
+        part = reached.get(line, 0)
+        if part == 0 and _is_passed_on(item):
+            part = reached[line] = 1
+        elif part == 1 and _may_give_rights(item):
+            part = reached[line] = 2
+        parts[part].append(item)
+    return [item for part in parts for item in part]
+
+
 def number_together(batch: Sequence[LaneItem]) -> int:
     """How many may be committed together.
 
@@ -117,18 +142,25 @@ def number_together(batch: Sequence[LaneItem]) -> int:
     """
     is_passed_on = False
     for place, item in enumerate(batch):
-        if isinstance(item, WriteEvent):
-            if item.pieces is not None:
-                return max(place, 1)
-            kind = item.event.kind
-            if kind in _MAY_GIVE_RIGHTS:
-                if is_passed_on:
-                    return place
-            elif is_ephemeral(kind):
-                is_passed_on = True
-        elif is_passed_on and isinstance(item, ManagementChange):
+        if isinstance(item, WriteEvent) and item.pieces is not None:
+            return max(place, 1)
+        if is_passed_on and _may_give_rights(item):
             return place
+        is_passed_on = is_passed_on or _is_passed_on(item)
     return len(batch)
+
+
+def _is_passed_on(item: LaneItem) -> bool:
+    if not isinstance(item, WriteEvent):
+        return False
+    kind = item.event.kind
+    return is_ephemeral(kind) and kind not in _MAY_GIVE_RIGHTS
+
+
+def _may_give_rights(item: LaneItem) -> bool:
+    if isinstance(item, WriteEvent):
+        return item.event.kind in _MAY_GIVE_RIGHTS
+    return isinstance(item, ManagementChange)
 
 
 def shrink(item: LaneItem) -> None:

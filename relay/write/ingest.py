@@ -48,7 +48,7 @@ from relay.write.commands import (
     connection_or_type,
     sender_of,
 )
-from relay.write.commit_limits import ClientLimits, Limit, number_together, shrink
+from relay.write.commit_limits import ClientLimits, Limit, number_together, rights_first, shrink
 from relay.write.costs import MAX_BATCH, cost_of
 from relay.write.delivery import Delivery
 from relay.write.judge import BAD_SIGNATURE, TOO_MANY_VANISH, screen, screen_and_judge
@@ -428,7 +428,8 @@ class Ingest:
         """First all clients that can be committed together, or as many as do not read too much;
         then some changes of one client that is known to read much. What is left waits for its turn
         again."""
-        part, alone = self._limits.apart(await self._with_room(self._paced(batch)))
+        due = rights_first(await self._with_room(self._paced(batch)))
+        part, alone = self._limits.apart(due)
         budget = 1.0
         while part:
             tried = part[: number_together(part)]

@@ -979,6 +979,29 @@ async def test_a_note_waits_for_few_large_events(
     assert max(map(len, batches)) <= together + 2
 
 
+async def test_a_change_of_rights_waits_for_nothing_that_others_only_have_passed_on(
+    relay: Relay,
+) -> None:
+    """A flood of ephemeral events kept all groups, and the list of bans, from being changed."""
+    relay.store.plans.clear()
+    relay.store.append_called.clear()
+    relay.store.may_commit.clear()
+    flood = [alice.sign(20001, [], f"{number}", NOON) for number in range(20)]
+    letters = [relay.post(flood[0], connection=1)]
+    await relay.store.append_called.wait()
+    letters += [relay.post(event, connection=1) for event in flood[1:]]
+    change, note = put(carol), article(NOON)
+    letters += [relay.post(change, connection=2), relay.post(note, connection=3)]
+    while relay.ingest.waiting["commit"] < 21:  # noqa: ASYNC110 -- threads verify them
+        await asyncio.sleep(0.001)
+    (ban,) = relay.calls(("banpubkey", bob.pubkey))
+    relay.store.may_commit.set()
+    assert [await letter.answer for letter in letters] == [STORED] * 22
+    assert await ban == (True, "")
+    assert len(relay.store.plans) == 2
+    assert relay.store.plans[1].adds.keys() >= {change.id, note.id}
+
+
 async def test_moves_below_groups_of_long_descriptions_share_no_commit(relay: Relay) -> None:
     """A 9002 of 300 bytes has both descriptions signed again: 73 of 37 addresses took 5 s."""
     about = ["about", "x" * 60_000]
