@@ -82,11 +82,12 @@ class Lane(Generic[T]):
     its cost reaches `max_batch`. An item that costs more than half of that is alone in its batch:
     others do not wait for its commit. A queue can be made to `rest`. The next item comes from the
     queue that will have cost least with it; a queue that was empty begins with the cost of the one
-    served then (fair queuing by finish times), so a cheap item at the head of its queue waits for
-    no costly one that has not begun. Where some queues have few items and come before one that has
-    many, every second batch ends there: who sends little waits for less than all that a flood could
-    fill a batch with. At most `max_waiting` items are queued;
-    `put` refuses more. `commit` reports results itself and does not raise.
+    served then, or with an even share of what the batch cost if that is more (fair queuing by
+    finish times). So a cheap item at the head of its queue waits for no costly one that has not
+    begun, and a costly one not for ever for others whose queues are empty between two items. Where
+    some queues have few items and come before one that has many, every second batch ends there: who
+    sends little waits for less than all that a flood could fill a batch with. At most `max_waiting`
+    items are queued; `put` refuses more. `commit` reports results itself and does not raise.
     """
 
     def __init__(
@@ -117,17 +118,18 @@ class Lane(Generic[T]):
         """Turn → its queue, which is not empty."""
         self._costs: dict[object, int] = {}
         """Turn → cost of the first item of its queue."""
-        self._turns: list[tuple[int, int, object]] = []
+        self._turns: list[tuple[float, int, object]] = []
         """A heap: (cost so far and of the first item, number, turn), one for each queue that does
         not rest; -1 as cost for one that is next."""
-        self._resting: dict[object, tuple[asyncio.TimerHandle, int | None]] = {}
+        self._resting: dict[object, tuple[asyncio.TimerHandle, float | None]] = {}
         """Turn → the end of its rest, and what its queue has cost so far; None: it is in `_turns`,
         or empty."""
         self._numbers = count()
         self._ended_early = False
         """Whether the last batch ended before a queue that has many."""
-        self._reached = 0
-        """The most that a queue had cost when it was served."""
+        self._reached: float = 0
+        """What a queue that was empty has cost so far: as much as the one that had cost most when
+        it was served, or an even share of all that was served."""
         self._size = 0
         self._left: list[T] | None = None
         """What was put back since `drop`; None: it was not called."""
@@ -169,7 +171,7 @@ class Lane(Generic[T]):
         for item in items:
             lines = turns.setdefault(self._turn_of(item), {})
             lines.setdefault(self._line_of(item), []).append(item)
-        for turn, lines in turns.items():  # without a cost, the first item's queue is served next
+        for turn, lines in turns.items():
             queue = self._queues.get(turn)
             is_new = queue is None
             if queue is None:
@@ -183,7 +185,7 @@ class Lane(Generic[T]):
             cost = 0
         self._size += len(items)
 
-    def _push(self, turn: object, used: int) -> None:
+    def _push(self, turn: object, used: float) -> None:
         cost = self._costs[turn] = self._cost_of(self._queues[turn].first)
         heappush(self._turns, (used + cost, next(self._numbers), turn))
 
@@ -229,6 +231,7 @@ class Lane(Generic[T]):
         resting = self._resting
         batch: list[T] = []
         left, half = self.max_batch, self.max_batch // 2
+        served, queued, began = 0, len(queues), self._reached
         may_end_over = left if self._ended_early else left - left // _FEW_PART
         has_few = self._ended_early = False
         while turns and left > 0:
@@ -251,7 +254,7 @@ class Lane(Generic[T]):
                     break
             used = self._reached if used < 0 else used - cost
             while True:
-                self._reached = max(self._reached, used)
+                self._reached = max(self._reached, used, began + served / queued)
                 item = queue.take()
                 batch.append(item)
                 if item is timed:
@@ -259,6 +262,7 @@ class Lane(Generic[T]):
                     self._timed = None
                 left = 0 if cost > half else left - cost
                 used += cost
+                served += cost
                 if not queue:
                     break
                 cost = self._cost_of(queue.first)

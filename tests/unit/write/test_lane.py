@@ -225,6 +225,28 @@ async def test_a_costly_item_is_committed_while_others_send_one_after_the_other(
     assert max(number for number, batch in enumerate(clerk.batches) if "A" in batch) <= 6
 
 
+async def test_a_flood_of_cheap_items_from_many_holds_nothing_that_costs_more(
+    clerk: Clerk,
+) -> None:
+    """Each of them begins anew when it was served, for ever before an item of twice the cost."""
+    lane = lane_of(clerk, max_batch=8, cost=3)
+    commit = clerk.commit
+
+    async def answered(batch: Sequence[str]) -> None:
+        await commit(batch)
+        if len(clerk.batches) < 40:
+            put_all(lane, "".join(item for item in batch if item in "bcdefghijklm"))
+
+    lane._commit = answered
+    async with running(lane):
+        await clerk.busy_with(lane, "z")
+        put_all(lane, "bcdefghijklmA")
+        clerk.may_go_on.set()
+        while len(clerk.batches) < 40:  # noqa: ASYNC110 -- each is an iteration of the loop
+            await asyncio.sleep(0)
+    assert next(number for number, batch in enumerate(clerk.batches) if "A" in batch) <= 8
+
+
 @pytest.fixture
 async def resting(clerk: Clerk) -> Lane[str]:
     """The first of two characters is the client, the second one its connection. A capital costs
