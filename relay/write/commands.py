@@ -128,6 +128,8 @@ class WriteEvent(msgspec.Struct):
     series: Series | None = None
     room: int = 0
     """Tags for which the store made room while it waited for that."""
+    times_left: int = 0
+    """How often it was put back because the batch read too much."""
 
 
 @dataclass(frozen=True, slots=True)

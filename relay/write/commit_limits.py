@@ -78,23 +78,30 @@ class ClientLimits:
     ) -> tuple[Sequence[LaneItem], Sequence[LaneItem]]:
         """Of several clients that read too much together: what is tried next, and what waits.
 
-        `shares`: client → its part of what may be read. Those that read little come first, as many
-        as `budget` has room for; those that read much are served apart from now on. Without shares
-        it is half of the clients.
+        `shares`: client → its part of what may be read. Those that waited most often come first,
+        then those that read little, as many as `budget` has room for; those that read much are
+        served apart from now on. Without shares it is half of the clients.
         """
         clients = Counter(map(client_or_type, part))
-        ordered = [*clients]
+        waited: dict[object, int] = {}
+        for item in part:
+            client = client_or_type(item)
+            waited[client] = max(_times_left(item), waited.get(client, 0))
+        ordered = sorted(clients, key=lambda client: (-waited[client], shares.get(client, 0.0)))
         number = len(ordered) // 2
         if shares:
             for client, items in clients.items():
                 if shares.get(client, 0.0) > _LARGE:
                     self.set(client, Limit(items))
-            ordered.sort(key=lambda client: shares.get(client, 0.0))
             sums = accumulate(shares.get(client, 0.0) for client in ordered[:-1])
             number = max(1, sum(1 for each in sums if each <= budget))
         first = set(ordered[:number])
         now = [item for item in part if client_or_type(item) in first]
-        return now, [item for item in part if client_or_type(item) not in first]
+        left = [item for item in part if client_or_type(item) not in first]
+        for item in left:
+            if isinstance(item, WriteEvent):
+                item.times_left += 1
+        return now, left
 
     def take(self, client: object) -> Limit:
         """Its limit, until it is set again."""
@@ -112,6 +119,10 @@ class ClientLimits:
         self._limits[client] = limit
         if len(self._limits) > _MAX_LIMITS:  # most are of clients that are gone
             del self._limits[next(iter(self._limits))]
+
+
+def _times_left(item: LaneItem) -> int:
+    return item.times_left if isinstance(item, WriteEvent) else 0
 
 
 def rights_first(batch: Sequence[LaneItem]) -> Sequence[LaneItem]:

@@ -448,13 +448,38 @@ async def test_others_go_on_while_many_addresses_send_what_reads_much(
         assert max(waited[-20:]) <= 3, "each of them is known by now"
 
 
+async def test_who_reads_more_than_many_others_is_not_put_back_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A deletion of 3 kB had no answer while 500 addresses sent what reads a little less."""
+    async with store_of("sqlite") as store, Home(store, policy_of("open")) as home:
+        small = [home.made(alice, 1, content=f"{place}" + "x" * 900) for place in range(70)]
+        large = home.made(alice, 1, content="x" * 1400)
+        assert await home.take(*small, large) == [STORED] * 71
+        monkeypatch.setattr("relay.write.batch._MOST_READ", 30_000)
+        home.ingest._lane.max_batch = 64  # one of each
+        watched = Batches(home.ingest)
+        letters = []
+        for number in range(3):
+            for place, note in enumerate(small):
+                reaction = home.made(bob, 7, ["e", note.id], content=f"{number}")
+                letter = home.post(reaction, connection=place + 2)
+                letter.counted_as = f"192.0.2.{place}"
+                letters.append(letter)
+        mine = home.post(home.made(carol, 7, ["e", large.id]), connection=1)
+        assert [await letter.answer for letter in (*letters, mine)] == [STORED] * 211
+        served = [connections_of(batch) for batch in watched.committed]
+        place = next(number for number, batch in enumerate(served) if 1 in batch)
+        assert place <= 15
+
+
 async def test_a_batch_reads_large_rows_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """10 reactions that named 160 rows of 440 kB took 1.3 GB and 2.4 s, 512 would have taken 70."""
     read: list[int] = []
     found_of = Finder.found
 
-    def found(finder: Finder, lookups: Lookups, keys: frozenset[str], head: int) -> Found:
-        found = found_of(finder, lookups, keys, head)
+    def found(finder: Finder, lookups: Lookups, head: int) -> Found:
+        found = found_of(finder, lookups, head)
         read.append(sum([len(row.event.raw) for row in found.rows.values()]))
         return found
 
