@@ -17,7 +17,7 @@ from relay.nostr.event import MADE_FROM, address_of, event_from_raw, is_hex64
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence, Set
 
-    from relay.lifecycle.rows import Found, Stored, WritePlan
+    from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan
     from relay.nostr.event import Base, Event
 
 CLOCK_SKEW_S: Final = 900
@@ -393,17 +393,30 @@ def is_old_request(request: Event, now: int) -> bool:
 def vanish_outcome(request: Event, found: Found) -> WriteOutcome | None:
     """The outcome of a kind 62 that a stored one with a later date covers (N62-10); None: it is
     new."""
-    until, kept = -1, None
-    for tombstone in found.tombstones.get(key_target(request.pubkey), ()):
-        if tombstone.request is None or tombstone.until is None:
-            continue
-        if tombstone.until > until:
-            until, kept = tombstone.until, tombstone.request
+    until, kept = _last_request(request.pubkey, found)
     if kept is None or request.created_at > until:
         return None
     id_ = event_from_raw(kept).id if _is_whole(kept) else kept.decode()
     same = id_ == request.id
     return WriteOutcome.DUPLICATE if same else WriteOutcome.STORED
+
+
+def not_vanished(lookups: Lookups, found: Found) -> list[str]:
+    """The `Lookups.vanishing_keys` but those whose request is covered so: nothing more is looked up
+    for these."""
+    asked = lookups.vanishing_keys.items()
+    return [key for key, at in asked if at > _last_request(key, found)[0]]
+
+
+def _last_request(pubkey: str, found: Found) -> tuple[int, bytes | None]:
+    """The date of the last stored request of a key to vanish, and what is kept of it. -1: none."""
+    until, kept = -1, None
+    for tombstone in found.tombstones.get(key_target(pubkey), ()):
+        if tombstone.request is None or tombstone.until is None:
+            continue
+        if tombstone.until > until:
+            until, kept = tombstone.until, tombstone.request
+    return until, kept
 
 
 def _is_whole(kept: bytes | None) -> bool:

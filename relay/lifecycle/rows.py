@@ -19,7 +19,7 @@ from relay.nostr.event import Address, Event
 from relay.nostr.kinds import NO_KINDS, KindClass, KindSet, class_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from relay.access.management import ListChange
     from relay.access.quotas import Account
@@ -366,9 +366,9 @@ class Lookups:
     """(group, hex prefix of an id) that `previous` tags name (N29-21)."""
     groups_with_content: frozenset[str] = frozenset()
     """Groups to check for content (Z-03)."""
-    vanishing_keys: frozenset[str] = frozenset()
-    """Keys that ask to vanish: the 9000s that name them go into `Found.rows`; the records of every
-    group where they wrote one of 9000–9020 into `Found.group_records` (N29-58)."""
+    vanishing_keys: Mapping[str, int] = field(default_factory=dict)
+    """Key that asks to vanish → date of its request: the records of every group where it wrote one
+    of 9000–9020 until then go into `Found.group_records` (N29-58)."""
     record_groups: frozenset[str] = frozenset()
     """Groups whose records go into `Found.group_records`."""
     usage: frozenset[Account] = frozenset()
@@ -414,8 +414,8 @@ class Lookups:
 
 
 def narrowed(lookups: Lookups, stored_keys: frozenset[str], groups: Iterable[str]) -> Lookups:
-    """The Lookups with only those `vanishing_keys` of which something is stored (`stored_keys`),
-    and with the pins of the groups in which they have rows or gift wraps."""
+    """The Lookups with only those `vanishing_keys` that are `stored_keys`, and with the pins of the
+    groups in which they have rows or gift wraps."""
     if not lookups.vanishing_keys:
         return lookups
     pinned = [lookups.pinned_in(group) for group in groups]
@@ -423,7 +423,9 @@ def narrowed(lookups: Lookups, stored_keys: frozenset[str], groups: Iterable[str
         lookups,
         present=lookups.present.union(*(each.present for each in pinned)),
         slots=lookups.slots.union(*(each.slots for each in pinned)),
-        vanishing_keys=stored_keys,
+        vanishing_keys={
+            key: at for key, at in lookups.vanishing_keys.items() if key in stored_keys
+        },
     )
 
 
@@ -450,7 +452,11 @@ class Found:
     groups_with_content: set[str] = field(default_factory=set)
     """Groups with a row beside 9000–9022 and 39000–39005."""
     stored_keys: frozenset[str] = frozenset()
-    """The `Lookups.vanishing_keys` with a row by them, or a gift wrap, notice or 9000 for them."""
+    """The `Lookups.vanishing_keys` with a row by them, or a gift wrap, notice or 9000 for them; but
+    not those of which a stored request of the same or a later date is known: they have vanished."""
+    put_later: dict[str, set[str]] = field(default_factory=dict)
+    """Of these keys: → groups that a 9000 puts it into which is dated over CLOCK_SKEW_S after the
+    request."""
     group_records: list[Stored] = field(default_factory=list)
     """9000–9022 and 39000–39005 of the groups, in order of seq, as they are stored; not updated:
     `remaining_records` applies the batch to them."""

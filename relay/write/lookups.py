@@ -180,7 +180,7 @@ class _Builder:
         self._present: set[str | Slot] = set()
         self._prefixes: set[tuple[str, str]] = set()
         self._used_groups: set[str] = set()
-        self._vanishing: set[str] = set()
+        self._vanishing: dict[str, int] = {}
         self._recorded: set[str] = set()
         self._named: set[RecordName] = set()
         self._named_near: set[RecordName] = set()
@@ -199,7 +199,7 @@ class _Builder:
             id_prefixes=frozenset(self._prefixes),
             whole_kinds=self._whole_kinds,
             groups_with_content=frozenset(self._used_groups),
-            vanishing_keys=frozenset(self._vanishing),
+            vanishing_keys=self._vanishing,
             record_groups=frozenset(self._recorded),
             usage=frozenset(self.accounts),
             usage_by=self.usage_by,
@@ -380,11 +380,14 @@ class _Builder:
 
     def add_vanishing(self, candidates: Iterable[Candidate]) -> None:
         """Look up the state of the groups that vanishing keys leave."""
-        leaving = {candidate.event.pubkey for candidate in candidates if candidate.vanishes}
+        leaving = self._vanishing
+        for candidate in candidates:
+            if candidate.vanishes:
+                key, at = candidate.event.pubkey, candidate.event.created_at
+                leaving[key] = max(at, leaving.get(key, at))
         if not leaving:
             return
         groups = self._groups
-        self._vanishing |= leaving
         self.slots.add(Slot(self._relay, kinds.RELAY_MEMBERS, ""))
         for pubkey in leaving:
             for group_id in groups.groups_of(pubkey):

@@ -223,7 +223,7 @@ class _Emptying(Pieces):
             ids=frozenset({event.id}),
             slots=frozenset([slot for slot in wanted.slots if slot.d in self._left_groups]),
             present=frozenset(),
-            vanishing_keys=frozenset(),
+            vanishing_keys={},
             record_groups=frozenset(),
             ending_groups=frozenset(),
             leaving=Leaving(

@@ -17,10 +17,9 @@ from relay.nostr import kinds
 from relay.write.pins import without_pins
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Set
+    from collections.abc import Set
 
     from relay.groups.notices import Draft
-    from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event
     from relay.write.changes import Changes
     from relay.write.relay_lists import RelayLists
@@ -34,7 +33,9 @@ def remove_author(request: Event, changes: Changes, lists: RelayLists) -> int:
     Returns the bytes of the records that were replayed: of groups that the author had moderated.
     """
     before, found = changes.world.groups, changes.found
-    rejoined = _joined_after(request, found.rows.values())
+    # Anyone can send an old request again, also one that never came here: it must not end what its
+    # author began since.
+    rejoined = found.put_later.get(request.pubkey, set())
     pinned = set(found.present)
     removed = vanish(request, found, changes.plan)
     note_erased(request, removed, changes.plan, changes.now)
@@ -126,19 +127,3 @@ def _sign_for(request: Event, draft: Draft, changes: Changes) -> Event:
     # Of a 9002 a tag `e` would become part of the 39000, of a 9010 a pin.
     name = "e" if draft.kind in _ABOUT_MEMBERS else "nonce"
     return changes.sign(replace(draft, tags=(*draft.tags, (name, request.id))), group_id)
-
-
-def _joined_after(request: Event, rows: Iterable[Stored]) -> Set[str]:
-    """Groups that the author was put into long after the request to vanish.
-
-    Anyone can send an old request again, also one that never came here: it must not end what its
-    author began since.
-    """
-    return {
-        row.group
-        for row in rows
-        if row.group is not None
-        and row.event.kind == kinds.PUT_USER
-        and row.event.created_at > request.created_at + CLOCK_SKEW_S
-        and request.pubkey in row.event.tag_values("p")
-    }

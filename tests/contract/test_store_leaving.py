@@ -194,7 +194,7 @@ async def test_keys_and_groups_of_much_are_too_much_for_one_transaction(store: S
         await stored(store, event)
     of_key, of_group = sum(len(event.raw) for event in rows), len(rows[0].raw)
     for wanted, size in (
-        (replace(NOTHING_WANTED, vanishing_keys=frozenset({ALICE})), of_key),
+        (replace(NOTHING_WANTED, vanishing_keys={ALICE: 1000}), of_key),
         (replace(NOTHING_WANTED, ending_groups=frozenset({"tea"})), of_group),
     ):
         with pytest.raises(TooMuchToRead):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.errors import WriteOutcome
-from relay.lifecycle.deletion import key_target
+from relay.lifecycle.deletion import CLOCK_SKEW_S, key_target
 from relay.lifecycle.rows import Slot, Stored, Tombstone, Vanish, WritePlan
 from relay.nostr.event import event_from_raw, signed
 from relay.storage import PageQuery
@@ -307,22 +307,45 @@ async def test_found_has_the_records_of_groups_that_the_key_moderated(store: Sto
     assert await told([ALICE, BOB, CAROL], []) == of("tea", "den", "far")
 
 
-async def test_found_has_the_puts_that_name_the_key(store: Store) -> None:
-    """Wanted are the 9000s that name them."""
-    first, second, other = (
-        unsigned(cast.owner, 9000, [["h", "tea"], ["p", BOB], ["p", ALICE, "admin"]]),
-        unsigned(cast.carol, 9000, [["h", "den"], ["p", ALICE]]),
-        unsigned(cast.owner, 9000, [["h", "tea"], ["p", BOB]]),
+async def test_what_a_key_moderates_after_its_request_is_not_looked_up(store: Store) -> None:
+    """Else a request that deletes nothing reads the records of a large group, as often as sent."""
+    await write(store, unsigned(cast.alice, 9002, [["h", "tea"]], at=1001))
+    assert (await look_up(store, vanishing=[ALICE])).group_records == []
+    assert len((await look_up(store, vanishing=[ALICE], vanishing_at=1001)).group_records) == 1
+
+
+async def test_found_has_the_groups_that_a_key_was_put_into_long_after_its_request(
+    store: Store,
+) -> None:
+    """No 9000 is read for it: many and large ones may name a key."""
+    later = 1001 + CLOCK_SKEW_S
+    await write(
+        store,
+        unsigned(cast.owner, 9000, [["h", "tea"], ["p", BOB], ["p", ALICE, "admin"]], at=later),
+        unsigned(cast.carol, 9000, [["h", "den"], ["p", ALICE]], at=later - 1),
+        unsigned(cast.owner, 9000, [["h", "far"], ["p", BOB]], at=later),
+        unsigned(cast.owner, 9001, [["h", "den"], ["p", ALICE]], at=later),
+        unsigned(cast.owner, 9, [["h", "den"], ["p", ALICE]], at=later),
     )
-    out = unsigned(cast.owner, 9001, [["h", "tea"], ["p", ALICE]])
-    rows = await write(store, first, second, other, out)
-    found = await look_up(store, vanishing=[ALICE])
-    assert found.rows == {first.id: rows[0], second.id: rows[1]}
-    assert found.group_records == []
-    found = await look_up(store, ids=[second.id], vanishing=[cast.owner.pubkey, ALICE])
-    assert found.rows == {first.id: rows[0], second.id: rows[1]}
-    assert found.group_records == [rows[0], rows[2], rows[3]]
-    assert found.group_records[0] is found.rows[first.id]
+    found = await look_up(store, vanishing=[ALICE, CAROL])
+    assert found.put_later == {ALICE: {"tea"}, CAROL: set()}
+    assert found.rows == {}
+
+
+async def test_nothing_is_looked_up_for_a_request_that_was_carried_out(store: Store) -> None:
+    await write(store, unsigned(cast.alice, 1, at=10))
+    await write(store, unsigned(cast.alice, 62, at=20))
+    await write(
+        store,
+        unsigned(cast.alice, 9002, [["h", "tea"]], at=21),
+        unsigned(cast.alice, 1, at=25),
+    )
+    targets = [key_target(ALICE)]
+    for at, is_new in ((15, False), (20, False), (21, True)):
+        found = await look_up(store, tombstones=targets, vanishing=[ALICE], vanishing_at=at)
+        assert found.stored_keys == ({ALICE} if is_new else frozenset())
+        assert len(found.group_records) == is_new
+        assert found.put_later == ({ALICE: set()} if is_new else {})
 
 
 # the law ------------------------------------------------------------------------------------------

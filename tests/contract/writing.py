@@ -133,9 +133,9 @@ class Batch:
         """
         self.wanted = replace(
             lookups_for([(event, kept_as(event)) for event in events]),
-            vanishing_keys=frozenset(
-                event.pubkey for event in events if event.kind == kinds.VANISH
-            ),
+            vanishing_keys={
+                event.pubkey: event.created_at for event in events if event.kind == kinds.VANISH
+            },
         )
         self.results: list[Stored | WriteOutcome] = []
         self.found: Found | None = None
@@ -232,6 +232,7 @@ async def look_up(
     whole_kinds: KindSet = ALL_KINDS,
     groups_with_content: Sequence[str] = (),
     vanishing: Sequence[str] = (),
+    vanishing_at: int = 1000,
     recorded: Sequence[str] = (),
     usage: Sequence[Account] = (),
     dependencies: Sequence[RetentionDependency] = (),
@@ -252,7 +253,7 @@ async def look_up(
         frozenset(tombstones),
         frozenset(prefixes),
         frozenset(groups_with_content),
-        frozenset(vanishing),
+        dict.fromkeys(vanishing, vanishing_at),
         frozenset(recorded),
         frozenset(usage),
         frozenset(dependencies),

@@ -22,8 +22,10 @@ from relay.errors import StoreFault, TooMuchToRead
 from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.deletion import (
     BAN,
+    CLOCK_SKEW_S,
     event_target,
     is_group_record,
+    not_vanished,
     tombstone_of_id,
     tombstones_of_author,
     tombstones_of_ended,
@@ -108,10 +110,14 @@ class ReferenceStore:
 
     def _found(self, lookups: Lookups) -> Found:
         """The facts, in containers of their own: `decide` may change them and then fail."""
-        stored_keys = frozenset([key for key in lookups.vanishing_keys if self._is_stored(key)])
-        groups = [row.group for row in self._rows.values() if _goes_with(stored_keys, row.event)]
-        lookups = narrowed(lookups, stored_keys, filter(None, groups))
-        found = Found(self._head, stored_keys=stored_keys)
+        found = Found(self._head)
+        for stone in self._tombstones:
+            if stone.target in lookups.tombstones:
+                found.tombstones.setdefault(stone.target, []).append(stone)
+        found.stored_keys = frozenset(filter(self._is_stored, not_vanished(lookups, found)))
+        with_keys = [r for r in self._rows.values() if _goes_with(found.stored_keys, r.event)]
+        groups = [row.group for row in with_keys]
+        lookups = narrowed(lookups, found.stored_keys, filter(None, groups))
         size = own_size = 0
         for row in self._rows.values():
             is_wanted = row.event.id in lookups.ids or row.slot in lookups.slots
@@ -135,10 +141,12 @@ class ReferenceStore:
                     about = row.event.kind, row.event.pubkey, group, row.expires_at
                     known = found.id_prefixes.setdefault((group, prefix), [])
                     known.append(row if is_whole else outline(*about, quiet=row.quiet))
-            if _puts_one_of(lookups.vanishing_keys, row.event):
-                found.rows[row.event.id] = row
+        for key, at in lookups.vanishing_keys.items():
+            puts = [row for row in self._rows.values() if _puts_later(key, at, row.event)]
+            found.put_later[key] = {row.group for row in puts if row.group is not None}
         rows = [row for row in self._counted() if not is_group_record(row.event)]
-        gone = [len(r.event.raw) for r in rows if _goes_with(lookups.vanishing_keys, r.event)]
+        keys = lookups.vanishing_keys.keys()
+        gone = [len(r.event.raw) for r in rows if _goes_with(keys, r.event)]
         ended = [len(r.event.raw) for r in rows if r.group in lookups.ending_groups]
         for bytes_, most in (
             (size, lookups.most),
@@ -169,9 +177,6 @@ class ReferenceStore:
             ]
             if times:
                 found.oldest_dependencies[dependencies] = min(times)
-        for stone in self._tombstones:
-            if stone.target in lookups.tombstones:
-                found.tombstones.setdefault(stone.target, []).append(stone)
         self._find_named(lookups, found)
         self._find_referrers(lookups, found)
         return found
@@ -219,7 +224,8 @@ class ReferenceStore:
         moderated = {
             row.group
             for row in rows
-            if row.event.pubkey in lookups.vanishing_keys and row.event.kind in kinds.MODERATION
+            if row.event.created_at <= lookups.vanishing_keys.get(row.event.pubkey, -1)
+            and row.event.kind in kinds.MODERATION
         }
         groups = (lookups.record_groups | moderated) - {None}
         return [row for row in rows if row.group in groups and is_group_record(row.event)]
@@ -734,8 +740,9 @@ def _is_own(row: Stored, lookups: Lookups) -> bool:
     return row.slot in lookups.own_slots or any(own.is_it(row) for own in lookups.own_rows)
 
 
-def _puts_one_of(pubkeys: Set[str], event: Event) -> bool:
-    return event.kind == kinds.PUT_USER and not pubkeys.isdisjoint(event.tag_values("p"))
+def _puts_later(pubkey: str, at: int, event: Event) -> bool:
+    is_later = event.created_at > at + CLOCK_SKEW_S
+    return is_later and event.kind == kinds.PUT_USER and pubkey in event.tag_values("p")
 
 
 def _is_content(row: Stored) -> bool:

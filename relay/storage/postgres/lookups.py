@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from relay.access.quotas import Size
 from relay.errors import TooMuchToRead
+from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
 from relay.lifecycle.rows import MOST_WITH_PREFIX, Tombstone, narrowed, outline
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.storage.postgres.rows import columns, present, stored
@@ -45,12 +46,18 @@ class Finder:
     async def look_up(self, lookups: Lookups) -> None:
         """Raises TooMuchToRead."""
         found = self._found
+        if lookups.tombstones:
+            targets = [target.encode() for target in lookups.tombstones]
+            stones = await self._db.fetch(QUERIES["tombstones"], targets)
+            for target, by, until, why, request in stones:
+                stone = Tombstone(target.decode(), by.decode(), until, why.decode(), request)
+                found.tombstones.setdefault(stone.target, []).append(stone)
+        if lookups.vanishing_keys:
+            lookups = await self._narrowed(lookups)
         if lookups.most_own is not None:
             await self._check_sizes(lookups, lookups.most_own)
         if lookups.leaving is not None:
             found.leaving = await self._leaving(lookups.leaving)
-        if lookups.vanishing_keys:
-            lookups = await self._narrowed(lookups)
         if lookups.most is not None and await self._size_of(lookups) > lookups.most:
             raise TooMuchToRead
         if lookups.most_own is not None and await self._own_size(lookups) > lookups.most_own:
@@ -69,15 +76,9 @@ class Finder:
                     found.slots[row.slot] = found.rows.setdefault(row.event.id, row)
         if lookups.present:
             await self._find_present(lookups.present)
-            await self._find_recipients(lookups.vanishing_keys)
+            await self._find_recipients()
         if lookups.vanishing_keys or lookups.record_groups:
             await self._find_records(lookups)
-        if lookups.tombstones:
-            targets = [target.encode() for target in lookups.tombstones]
-            stones = await self._db.fetch(QUERIES["tombstones"], targets)
-            for target, by, until, why, request in stones:
-                stone = Tombstone(target.decode(), by.decode(), until, why.decode(), request)
-                found.tombstones.setdefault(stone.target, []).append(stone)
         if lookups.requests:
             requests = [bytes.fromhex(request) for request in lookups.requests]
             begun = await self._db.fetch(QUERIES["requests_begun"], requests)
@@ -140,8 +141,8 @@ class Finder:
 
     async def _narrowed(self, lookups: Lookups) -> Lookups:
         found = self._found
-        keys = sorted(lookups.vanishing_keys)
-        rows = await self._db.fetch(QUERIES["keys_stored"], *self._keys(keys))
+        keys = self._keys(not_vanished(lookups, found))
+        rows = await self._db.fetch(QUERIES["keys_stored"], *keys)
         found.stored_keys = frozenset([key.hex() for (key,) in rows])
         groups: list[str] = []
         if found.stored_keys:
@@ -183,11 +184,12 @@ class Finder:
         for row in await self._db.fetch(QUERIES["present_rows"], ids, slots):
             found.present.update(present(row, wanted))
 
-    async def _find_recipients(self, pubkeys: frozenset[str]) -> None:
-        """Which of these keys gift wraps are for."""
+    async def _find_recipients(self) -> None:
+        """Which of the `stored_keys` gift wraps are for."""
         found = self._found
-        ids = [bytes.fromhex(each) for each in sent_to_one(found)] if pubkeys else []
-        for pubkey in pubkeys if ids else ():
+        keys = found.stored_keys
+        ids = [bytes.fromhex(each) for each in sent_to_one(found)] if keys else []
+        for pubkey in keys if ids else ():
             p = self._hashes.tag("p", pubkey)
             for (id_,) in await self._db.fetch(QUERIES["sent_to"], ids, p):
                 note_recipient(id_.hex(), pubkey, found)
@@ -238,12 +240,12 @@ class Finder:
     async def _find_records(self, lookups: Lookups) -> None:
         found = self._found
         groups = [group.encode() for group in lookups.record_groups]
-        if lookups.vanishing_keys:
-            keys, named = self._keys(sorted(lookups.vanishing_keys))
-            moderated = await self._db.fetch(QUERIES["groups_moderated"], keys)
+        for pubkey, at in lookups.vanishing_keys.items():
+            key, p = bytes.fromhex(pubkey), self._hashes.tag("p", pubkey)
+            moderated = await self._db.fetch(QUERIES["groups_moderated"], key, at)
             groups += [group for (group,) in moderated]
-            for row in await self._rows("puts_of_keys", named):
-                found.rows.setdefault(row.event.id, row)
+            put = await self._db.fetch(QUERIES["groups_put_into"], p, at + CLOCK_SKEW_S)
+            found.put_later[pubkey] = {group.decode() for (group,) in put}
         if groups:
             for row in await self._rows("records_of_groups", groups):
                 found.group_records.append(found.rows.get(row.event.id, row))

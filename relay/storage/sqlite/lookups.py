@@ -8,6 +8,7 @@ import orjson
 
 from relay.access.quotas import Size
 from relay.errors import TooMuchToRead
+from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
 from relay.lifecycle.rows import MOST_WITH_PREFIX, TAG_BYTES, Found, Tombstone, narrowed, outline
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.storage.hashes import id_key
@@ -87,29 +88,27 @@ class Finder:
         self._tag_buffer = tag_buffer
         self._sweeps = sweeps
 
-    def stored_keys(self, lookups: Lookups) -> frozenset[str]:
-        """As `Found.stored_keys`. Raises TooMuchToRead."""
+    def found(self, lookups: Lookups, head: int) -> Found:
+        """`head`: seq of the newest row. Raises TooMuchToRead."""
+        found, left = Found(head), _BytesLeft(lookups.most, TAG_BYTES)
+        find_tombstones(self._db, lookups.tombstones, found)
+        if lookups.vanishing_keys:
+            found.stored_keys = frozenset(filter(self._is_stored, not_vanished(lookups, found)))
+            groups = self._groups_with(found.stored_keys)
+            lookups = narrowed(lookups, found.stored_keys, groups)
         if lookups.most_own is not None:
             self._check_sizes(lookups, lookups.most_own)
-        return frozenset([key for key in lookups.vanishing_keys if self._is_stored(key)])
-
-    def found(self, lookups: Lookups, stored_keys: frozenset[str], head: int) -> Found:
-        """`stored_keys`: the stored ones of the `vanishing_keys`. `head`: seq of the newest row.
-        Raises TooMuchToRead."""
-        lookups = narrowed(lookups, stored_keys, self._groups_with(stored_keys))
-        found, left = Found(head, stored_keys=stored_keys), _BytesLeft(lookups.most, TAG_BYTES)
         try:
             self._find_rows(lookups, found, left)
         except TooMuchToRead:
             raise TooMuchToRead(self._shares(lookups)) from None
         if lookups.present:
             self._find_present(lookups.present, found)
-            self._find_recipients(lookups.vanishing_keys, found)
+            self._find_recipients(found)
         if lookups.leaving is not None:
             found.leaving = self._leaving(lookups.leaving)
         if lookups.vanishing_keys or lookups.record_groups:
             self._find_records(lookups, found)
-        find_tombstones(self._db, lookups.tombstones, found)
         for request in lookups.requests:
             if self._db.execute(QUERIES["erasure"], (bytes.fromhex(request),)).fetchone():
                 found.begun.add(request)
@@ -157,7 +156,7 @@ class Finder:
             ):
                 asked = {"keys": orjson.dumps([*keys]).decode()}
                 for key, size in self._db.execute(QUERIES[name], asked):
-                    share = size / limit
+                    share = size / max(limit, 1)
                     shares[keys[key]] = max(share, shares.get(keys[key], 0.0))
         return shares
 
@@ -229,11 +228,11 @@ class Finder:
         for row in self._db.execute(QUERIES["present_rows"], asked):
             found.present.update(present(row, wanted))
 
-    def _find_recipients(self, pubkeys: frozenset[str], found: Found) -> None:
-        """Record which of these keys the found gift wraps are for."""
-        ids = sent_to_one(found) if pubkeys else []
+    def _find_recipients(self, found: Found) -> None:
+        """Record which of the `stored_keys` the found gift wraps are for."""
+        ids = sent_to_one(found) if found.stored_keys else []
         keys = orjson.dumps([id_key(each) for each in ids]).decode()
-        for pubkey in pubkeys if ids else ():
+        for pubkey in found.stored_keys if ids else ():
             asked = {"keys": keys, **self._named_by_p(pubkey)}
             for (id_,) in self._db.execute(QUERIES["sent_to"], asked):
                 note_recipient(id_.hex(), pubkey, found)
@@ -252,11 +251,13 @@ class Finder:
 
     def _find_records(self, lookups: Lookups, found: Found) -> None:
         groups = set(lookups.record_groups)
-        for pubkey in lookups.vanishing_keys:
-            moderated = self._db.execute(QUERIES["groups_moderated"], key_of(pubkey))
+        for pubkey, at in lookups.vanishing_keys.items():
+            asked = {**key_of(pubkey), "until": at}
+            moderated = self._db.execute(QUERIES["groups_moderated"], asked)
             groups.update(group for (group,) in moderated)
-            for row in self._rows("puts_of_key", self._named_by_p(pubkey)):
-                found.rows.setdefault(row.event.id, row)
+            asked = {**self._named_by_p(pubkey), "after": at + CLOCK_SKEW_S}
+            put = self._db.execute(QUERIES["groups_put_into"], asked)
+            found.put_later[pubkey] = {group for (group,) in put}
         if groups:
             named = orjson.dumps(list(groups)).decode()
             for row in self._rows("records_of_groups", {"groups": named}):

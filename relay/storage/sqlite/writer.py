@@ -199,9 +199,8 @@ class Writer:
 
     def _change(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> _Change | None:
         """The work of the transaction; None: nothing changes."""
-        stored_keys = self._finder.stored_keys(lookups)
         change = _Change()
-        found = self._finder.found(lookups, stored_keys, self.head)
+        found = self._finder.found(lookups, self.head)
         before = found.last_seq
         plan = decide(found)
         if plan.is_empty() and found.last_seq == before:

@@ -246,14 +246,14 @@ WHERE t.hash = ANY($2::bigint[]) AND t.kind = 1059 AND e.grp IS NOT NULL;
 SELECT seq, id FROM events WHERE pubkey = $1 AND seq <= $2
 AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005;
 
--- :groups_moderated  [pubkey] -> groups where one of the keys wrote one of 9000–9020
+-- :groups_moderated  pubkey, until -> groups where the key wrote one of 9000–9020
 SELECT DISTINCT grp FROM events
-WHERE pubkey = ANY($1::bytea[]) AND kind BETWEEN 9000 AND 9020 AND grp IS NOT NULL;
+WHERE pubkey = $1 AND created_at <= $2 AND kind BETWEEN 9000 AND 9020 AND grp IS NOT NULL;
 
--- :puts_of_keys  [hash of p] -> columns of a row: the 9000s that name one of the keys
-SELECT {row}
-FROM events AS e
-WHERE e.seq IN (SELECT t.seq FROM tags AS t WHERE t.hash = ANY($1::bigint[]) AND t.kind = 9000);
+-- :groups_put_into  hash of p, after -> groups into which a later 9000 puts the key
+SELECT DISTINCT e.grp
+FROM tags AS t JOIN events AS e ON e.seq = t.seq
+WHERE t.hash = $1 AND t.kind = 9000 AND t.created_at > $2 AND e.grp IS NOT NULL;
 
 -- :records_of_groups  [group] -> columns of a row, in order of seq, of all that their state is built from
 SELECT {row}

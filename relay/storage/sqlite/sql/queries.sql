@@ -181,17 +181,19 @@ SELECT seq FROM events INDEXED BY events_author
 WHERE author_key = :key AND pubkey = :pubkey AND seq <= :upto
 AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005;
 
--- :groups_moderated  id_key and pubkey -> groups where the key wrote one of 9000–9020
+-- :groups_moderated  id_key and pubkey, until -> groups where the key wrote one of 9000–9020
 SELECT DISTINCT grp FROM events INDEXED BY events_author
-WHERE author_key = :key AND pubkey = :pubkey AND kind BETWEEN 9000 AND 9020 AND grp IS NOT NULL;
+WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey
+AND kind BETWEEN 9000 AND 9020 AND grp IS NOT NULL;
 
--- :puts_of_key  hash of p, [newest seq] -> columns of a row: the 9000s that name the key
-SELECT {row}
+-- :groups_put_into  hash of p, after, [newest seq] -> groups into which a later 9000 puts the key
+SELECT DISTINCT e.grp
 FROM (
-    SELECT seq FROM tags WHERE hash = :p AND kind = 9000
-    UNION
+    SELECT seq FROM tags WHERE hash = :p AND created_at > :after AND kind = 9000
+    UNION ALL
     SELECT value FROM json_each(:newest)
-) AS t CROSS JOIN events AS e ON e.seq = t.seq WHERE e.kind = 9000;
+) AS t CROSS JOIN events AS e ON e.seq = t.seq
+WHERE e.kind = 9000 AND e.created_at > :after AND e.grp IS NOT NULL;
 
 -- :records_of_groups  [group] -> columns of a row, in order of seq, of all that their state is built from
 SELECT {row}
