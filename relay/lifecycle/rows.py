@@ -213,6 +213,8 @@ class WritePlan:
     """seq of a stored row of no group → the group that it belongs to from now on."""
     groups: dict[str, Group | EndedGroup] = field(default_factory=dict)
     """Groups whose rows in the tables about groups change."""
+    left_ended: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Vanished key → groups that had ended while it was a member: it is no former one of any."""
     deleted_groups: set[str] = field(default_factory=set)
     """Groups whose rows are all deleted but their 9007 and 9008 (N29-124). For rows of these, and
     of a group in `ending`, the store adds `tombstones_of_ended`."""
@@ -245,6 +247,7 @@ class WritePlan:
             or self.tombstones
             or self.moves
             or self.groups
+            or self.left_ended
             or self.deleted_groups
             or self.vanishes
             or self.deleted_authors

@@ -84,13 +84,14 @@ def _notify(before: Groups, changes: Changes) -> None:
 def _forget_member(pubkey: str, changes: Changes) -> None:
     """In groups that have ended the key was no member."""
     groups = changes.world.groups
-    ended = {
-        group_id: replace(groups.ended[group_id], members=left)
-        for group_id in groups.ended_with(pubkey)
-        for left in [groups.ended[group_id].members - {pubkey}]
-    }
-    if ended:
-        changes.plan.groups.update(ended)
+    ended_with = groups.ended_with(pubkey)
+    if ended_with:
+        ended = {
+            group_id: replace(groups.ended[group_id], members=left)
+            for group_id in ended_with
+            for left in [groups.ended[group_id].members - {pubkey}]
+        }
+        changes.plan.left_ended[pubkey] = ended_with
         changes.set_groups(groups.with_ended(ended))
 
 

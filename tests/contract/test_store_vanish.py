@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.errors import WriteOutcome
+from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import CLOCK_SKEW_S, key_target
 from relay.lifecycle.rows import Slot, Stored, Tombstone, Vanish, WritePlan
 from relay.nostr.event import event_from_raw, signed
@@ -26,6 +27,7 @@ from tests.contract.writing import (
     look_up,
     raws,
     read,
+    set_groups,
     stored,
     unsigned,
     write,
@@ -330,6 +332,17 @@ async def test_found_has_the_groups_that_a_key_was_put_into_long_after_its_reque
     found = await look_up(store, vanishing=[ALICE, CAROL])
     assert found.put_later == {ALICE: {"tea"}, CAROL: set()}
     assert found.rows == {}
+
+
+async def test_who_vanishes_is_no_former_member_of_groups_that_ended(store: Store) -> None:
+    """Only the rows of that key are written, however many other members the groups had."""
+    both, others = frozenset({ALICE, BOB}), frozenset({BOB})
+    await set_groups(store, tea=EndedGroup(both), den=EndedGroup(both), far=EndedGroup(others))
+    left = frozenset({"tea", "den"})
+    await change(store, lambda plan: plan.left_ended.update({ALICE: left}))
+    ended = await store.ended_groups()
+    members = {group_id: group.members for group_id, group in ended.items()}
+    assert members == dict.fromkeys(("tea", "den", "far"), others)
 
 
 async def test_nothing_is_looked_up_for_a_request_that_was_carried_out(store: Store) -> None:

@@ -11,6 +11,7 @@ import sys
 from array import array
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -309,6 +310,11 @@ class ReferenceStore:
         self._tombstones.extend(plan.tombstones)
         for change in plan.list_changes:
             self._management = self._management.after(change)
+        for pubkey, group_ids in plan.left_ended.items():
+            for group_id in group_ids:
+                ended = self.groups[group_id]
+                assert isinstance(ended, EndedGroup)
+                self.groups[group_id] = replace(ended, members=ended.members - {pubkey})
         for group_id, group in plan.groups.items():
             self.groups[group_id] = group
 

@@ -59,6 +59,8 @@ class Changes:
         for group_id, now in plan.groups.items():
             if isinstance(now, EndedGroup):
                 self._gone[group_id.encode()] = None
+        for group_ids in plan.left_ended.values():
+            self._gone.update((group_id.encode(), None) for group_id in group_ids)
         for group, ids in self._gone.items():
             if ids is None:
                 found.append(("group", b"", group))

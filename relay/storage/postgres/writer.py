@@ -246,6 +246,8 @@ class Writer:
             await self._ban(db, pubkey, upto, change)
         await self._put_sizes(db, change)
         await _add_tombstones(db, plan.tombstones)
+        for pubkey in plan.left_ended:
+            await db.execute(QUERIES["drop_former_member"], bytes.fromhex(pubkey))
         for group_id, now in plan.groups.items():
             await _put_group(db, group_id.encode(), now)
         for noted in plan.list_changes:

@@ -273,7 +273,7 @@ class Writer:
         db = self._db
         change.moved.update(plan.moves)
         change.groups = plan.groups
-        change.regroups = bool(plan.groups or plan.deleted_groups)
+        change.regroups = bool(plan.groups or plan.left_ended or plan.deleted_groups)
         self._move(plan.moves, change)
         self._delete(plan.removes, change, kept=plan.replaced)
         change.tags = self._add(list(plan.adds.values()), change)
@@ -301,6 +301,8 @@ class Writer:
         self._put_sizes(change.sizes)
         self._put_received(change.received)
         self._add_tombstones(plan.tombstones)
+        for pubkey in plan.left_ended:
+            db.execute(QUERIES["drop_former_member"], (bytes.fromhex(pubkey),))
         for group_id, group in plan.groups.items():
             self._put_group(group_id, group)
         change.erases = bool(
