@@ -169,24 +169,33 @@ class Visibility:
         For non-members a change in a hidden group makes no difference, because it would reveal the
         group (N29-93).
         """
-        return self is before or (
+        return self.lost_since(before) == frozenset()
+
+    def lost_since(self, before: Visibility) -> frozenset[str] | None:
+        """Groups of which rows may have been readable under `before` and are no more; None: also
+        others."""
+        if self is before:
+            return frozenset()
+        keeps_rest = (
             self.viewer.keys >= before.viewer.keys
             and self.viewer.trusted >= before.viewer.trusted
             and self.global_words >= before.global_words
             and all(rule in before.rules for rule in self.rules)
             and self.actors.households == before.actors.households
             and self.members >= before.members
-            and self._covers_groups_of(before)
         )
+        return self._groups_lost_since(before) if keeps_rest else None
 
-    def _covers_groups_of(self, before: Visibility) -> bool:
+    def _groups_lost_since(self, before: Visibility) -> frozenset[str]:
         groups, earlier = self.groups, before.groups
-        return groups is earlier or (
-            all(self._covers_group(each, before) for each in groups.by_id.differing(earlier.by_id))
-            and all(
-                each in self.was_insider_of or each not in before.was_insider_of
-                for each in groups.ended.differing(earlier.ended)
-            )
+        if groups is earlier:
+            return frozenset()
+        changed = groups.by_id.differing(earlier.by_id)
+        ended = groups.ended.differing(earlier.ended)
+        was, is_now = before.was_insider_of, self.was_insider_of
+        return frozenset(
+            [each for each in changed if not self._covers_group(each, before)]
+            + [each for each in ended if each in was and each not in is_now]
         )
 
     def _covers_group(self, group_id: str, before: Visibility) -> bool:

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 from relay.errors import Prefix, Refused, StoreFault
 from relay.lifecycle.rows import Stored
 from relay.nostr import kinds, messages, nip45
+from relay.nostr.event import event_from_raw
 from relay.observe import REQUEST, SAMPLED_OF, SLOW_S, shape_of
 from relay.read.fanout import Subscription
 from relay.read.scan import LONG_S, PAGE_ROWS, Scan, work_of
 from relay.storage import PageQuery
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence, Set
     from contextlib import AbstractAsyncContextManager
 
     from relay.access.visibility import Viewer, Visibility
@@ -426,8 +427,7 @@ class QueryRunner:
         """Stored rows: of each search by rank, then of the other filters merged, newest first
         (N01-76). No row twice (N01-63). With whether they are known to be the last.
 
-        A page is sent only if the reader still has the rights it was read with, else it is read
-        again (N29-94).
+        A page is sent only while the reader may read its rows, else it is read again (N29-94).
         """
         sent: set[int] = set()
         for filter_ in subscription.filters:
@@ -445,14 +445,13 @@ class QueryRunner:
         retries = 0
         while not scan.is_done:
             visibility = self._state.visibility(peer.reader.viewer)
-            raws = await scan.page(visibility, self._clock())
-            if self._state.visibility(peer.reader.viewer).covers(visibility):
+            pieces = _pieces_of(await scan.page(visibility, self._clock()))
+            if self._may_send(pieces[0], peer, visibility):
                 is_last = scan.is_done
                 scan.sending()
-                pieces = _pieces_of(raws)
                 for number, piece in enumerate(pieces, 1):
-                    if number > 1:  # the client may have read slowly
-                        self._check_covers(peer, visibility)
+                    if number > 1:
+                        self._check_rest(piece, peer, visibility)
                     yield piece, is_last and number == len(pieces)
                 scan.resume()
                 continue
@@ -485,10 +484,11 @@ class QueryRunner:
             raws, examined = await self._store.rows(
                 left[:PAGE_ROWS], filter_, visibility, now=self._clock()
             )
-            if self._state.visibility(peer.reader.viewer).covers(visibility):
-                for number, piece in enumerate(_pieces_of(raws), 1):
+            pieces = _pieces_of(raws)
+            if self._may_send(pieces[0], peer, visibility):
+                for number, piece in enumerate(pieces, 1):
                     if number > 1:
-                        self._check_covers(peer, visibility)
+                        self._check_rest(piece, peer, visibility)
                     yield piece
                 left = left[examined:]
                 continue
@@ -496,10 +496,27 @@ class QueryRunner:
             if retries > _MAX_RETRIES:
                 raise StoreFault(_RIGHTS_CHANGED)
 
-    def _check_covers(self, peer: Peer, before: Visibility) -> None:
-        """Raises Refused if the reader has lost rights that the rest of a page was read with."""
-        if not self._state.visibility(peer.reader.viewer).covers(before):
+    def _check_rest(self, raws: Sequence[bytes], peer: Peer, before: Visibility) -> None:
+        """Of a page, a part of which was sent: the client may have read that slowly. Raises
+        Refused."""
+        if not self._may_send(raws, peer, before):
             raise Refused(Prefix.ERROR, _RIGHTS_LOST)
+
+    def _may_send(self, raws: Sequence[bytes], peer: Peer, before: Visibility) -> bool:
+        """Whether the reader still may read these rows, which were read with the rights `before`.
+
+        Only rows that may be of a group that it cannot read any more count: who turns an own group
+        private again and again must not break off what others read.
+        """
+        lost = self._state.visibility(peer.reader.viewer).lost_since(before)
+        if not lost:
+            return lost is not None
+        return not any(self._may_be_of(lost, event_from_raw(raw)) for raw in raws)
+
+    def _may_be_of(self, groups: Set[str], event: Event) -> bool:
+        policy = self._state.policy
+        group = policy.row_group(event)
+        return event.kind in policy.groups.derived if group is None else group in groups
 
     def _turn(self, visibility: Visibility) -> AbstractAsyncContextManager[None]:
         """For one search."""

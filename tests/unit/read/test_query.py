@@ -33,7 +33,7 @@ from tests.harness.read_side import DEN, ReadSide
 from tests.harness.reference_store import ReferenceStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from policies import PolicySet
     from relay.nostr.event import Event
@@ -351,20 +351,42 @@ async def test_a_reader_removed_during_a_page_does_not_get_it(relay: QuerySide) 
     assert await relay.answered(Client(alice), *ALL_OF_THE_DEN) == ["<EOSE>"]
 
 
+def with_groups(relay: QuerySide, number: int) -> list[str]:
+    """Ids of groups like "den"."""
+    groups = [replace(DEN, id=f"den {n}") for n in range(number)]
+    for group in groups:
+        relay.state.adopt(relay.state.groups.with_group(group))
+    return [group.id for group in groups]
+
+
+def one_less(relay: QuerySide, groups: list[str]) -> Callable[[], Awaitable[None]]:
+    async def end_one() -> None:
+        relay.state.adopt(relay.state.groups.without_group(groups.pop()))
+
+    return end_one
+
+
 async def test_rights_lost_during_every_page_end_the_query(relay: QuerySide) -> None:
     """CLOSED, instead of reading the same page for ever."""
-    rooms = [replace(DEN, id=f"room {number}") for number in range(99)]
-    for room in rooms:
-        relay.state.adopt(relay.state.groups.with_group(room))
-    await relay.write(*(chat(n) for n in range(2 * PAGE)))
-
-    async def one_room_less() -> None:
-        relay.state.adopt(relay.state.groups.without_group(rooms.pop().id))
-
-    relay.store.before_page = one_room_less
-    (closed,) = await relay.answered(client := Client(alice), *ALL_OF_THE_DEN)
+    groups = with_groups(relay, 99)
+    said = [note(group, at, kind=9, tags=[["h", group]]) for at, group in enumerate(groups)]
+    await relay.write(*said)
+    relay.store.before_page = one_less(relay, groups)
+    (closed,) = await relay.answered(client := Client(alice), asked(kinds=[9]))
     assert closed.startswith("<CLOSED error: ")
     assert client.closed == ["s"]
+
+
+@pytest.mark.parametrize("kind", [9, 7])
+async def test_groups_of_others_that_end_break_off_no_query(relay: QuerySide, kind: int) -> None:
+    """Who turned an own group private again and again ended all long queries of others. Of what
+    answers something the group is not known, so it is read again."""
+    groups = with_groups(relay, 99)
+    await relay.write(*(chat(n) for n in range(2 * PAGE)), note("+", at=0, kind=kind))
+    relay.store.before_page = one_less(relay, groups)
+    *texts, end = await relay.answered(Client(alice), asked(kinds=[7, 9]))
+    assert len(texts) == 2 * PAGE + (kind == 9)
+    assert end.startswith("<EOSE" if kind == 9 else "<CLOSED error: ")
 
 
 @pytest.mark.proves("N29-94")
