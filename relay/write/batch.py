@@ -193,6 +193,7 @@ class Batch:
             actors=self._actors,
             policy=self._policy,
             relay=self._relay_key.pubkey,
+            now=self._now,
         )
 
     def shares(self, of: Mapping[Any, float]) -> Iterator[tuple[WriteEvent, float]]:

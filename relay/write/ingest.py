@@ -311,6 +311,7 @@ class Ingest:
             foreign_h=policy.groups.foreign_h,
             derived=policy.groups.derived,
         )
+        now = self._clock()
         wanted = lookups_for(
             [candidate],
             (),
@@ -318,8 +319,9 @@ class Ingest:
             actors=state.actors,
             policy=policy,
             relay=relay,
+            now=now,
         )
-        now, seen = self._clock(), list[DryRun]()
+        seen = list[DryRun]()
 
         def decide(found: Found) -> WritePlan:
             world = World(

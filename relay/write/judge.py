@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from relay.access.management import Management
     from relay.facts import Facts
     from relay.groups.context import GroupContext
+    from relay.groups.group import Groups
     from relay.lifecycle.deletion import DeletionTargets
     from relay.nostr.event import Base, Event
     from relay.state import Policy
@@ -580,24 +581,38 @@ def are_restricted(rows: Iterable[Stored], world: World) -> bool:
     return any(not anonymous.may_read(row, None) for row in rows)
 
 
-def _judge_vanish(candidate: Candidate, world: World) -> Judgement:
-    """Only rates that name the kind apply (N62-11): size and rate are limited here."""
+def check_vanish(
+    candidate: Candidate, groups: Groups, relay: str, now: int, most_ahead: int
+) -> Reject | None:
+    """The refusal of a kind 62 for which nothing needs to be looked up. `most_ahead`: seconds."""
     request = candidate.event
     is_trusted = candidate.sender.origin.is_trusted
     if len(request.raw) > MAX_VANISH_BYTES and not is_trusted:
-        return Judgement(_TOO_LARGE)
-    ahead, most = request.created_at - world.now, world.policy.limits.created_at_upper
-    if ahead > most:  # of an import too: its tombstone would refuse the author until then (N62-10)
-        text = f"created_at: {ahead} s in the future, at most {most} s allowed"
-        return Judgement(Reject(Prefix.INVALID, text, "[limits] created_at_upper"))
-    if request.pubkey == world.relay:
-        return Judgement(_OWN_KEY)
+        return _TOO_LARGE
+    ahead = request.created_at - now
+    if ahead > most_ahead:
+        # Of an import too: its tombstone would refuse the author until then (N62-10).
+        text = f"created_at: {ahead} s in the future, at most {most_ahead} s allowed"
+        return Reject(Prefix.INVALID, text, "[limits] created_at_upper")
+    if request.pubkey == relay:
+        return _OWN_KEY
     if (
         candidate.sender.origin is Origin.WIRE
-        and is_old_request(request, world.now)
-        and len(world.groups.groups_of(request.pubkey)) > _MOST_LEFT
+        and is_old_request(request, now)
+        and len(groups.groups_of(request.pubkey)) > _MOST_LEFT
     ):
-        return Judgement(_TOO_OLD)
+        return _TOO_OLD
+    return None
+
+
+def _judge_vanish(candidate: Candidate, world: World) -> Judgement:
+    """Only rates that name the kind apply (N62-11): size and rate are limited here."""
+    request = candidate.event
+    refusal = check_vanish(
+        candidate, world.groups, world.relay, world.now, world.policy.limits.created_at_upper
+    )
+    if refusal is not None:
+        return Judgement(refusal)
     done = vanish_outcome(request, world.found)
     if done is not None:
         return Judgement(done)

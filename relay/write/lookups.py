@@ -46,6 +46,7 @@ from relay.write.commands import (
     SweepRows,
     SweepVersions,
 )
+from relay.write.judge import check_vanish
 from relay.write.pins import (
     all_pinning,
     outdated_pins,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from relay.memory.registry import MemorySystems, RecordName
     from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
+    from relay.state import EventLimits
     from relay.write.candidate import Candidate
 
 
@@ -75,6 +77,8 @@ class Policy(Protocol):
     def systems(self) -> MemorySystems: ...
     @property
     def groups(self) -> GroupSettings: ...
+    @property
+    def limits(self) -> EventLimits: ...
     @property
     def judged_by_text(self) -> KindSet: ...
 
@@ -90,6 +94,7 @@ def lookups_for(
     actors: Actors,
     policy: Policy,
     relay: str,
+    now: int,
 ) -> Lookups:
     """What this batch must know of the store. `groups`: before the batch; `relay`: its key."""
     wanted = _Builder(groups, actors, relay, policy)
@@ -98,7 +103,15 @@ def lookups_for(
             wanted.add_event(candidate)
             wanted.accounts.update(accounts_of(candidate, policy))
     wanted.usage_by = accounts_by(candidates, policy)
-    wanted.add_vanishing(candidates)
+    most_ahead = policy.limits.created_at_upper
+    wanted.add_vanishing(
+        [
+            each
+            for each in candidates
+            if each.vanishes and check_vanish(each, groups, relay, now, most_ahead) is None
+        ],
+        candidates,
+    )
     for command in commands:
         match command:
             case ManagementChange():
@@ -378,13 +391,12 @@ class _Builder:
             codes = group.invites.keys() & event.tag_values("code")
             self.ids.update(group.invites[code].event_id for code in codes)
 
-    def add_vanishing(self, candidates: Iterable[Candidate]) -> None:
-        """Look up the state of the groups that vanishing keys leave."""
+    def add_vanishing(self, requests: Iterable[Candidate], candidates: Iterable[Candidate]) -> None:
+        """Look up the state of the groups that vanishing keys leave. `candidates`: of the batch."""
         leaving = self._vanishing
-        for candidate in candidates:
-            if candidate.vanishes:
-                key, at = candidate.event.pubkey, candidate.event.created_at
-                leaving[key] = max(at, leaving.get(key, at))
+        for candidate in requests:
+            key, at = candidate.event.pubkey, candidate.event.created_at
+            leaving[key] = max(at, leaving.get(key, at))
         if not leaving:
             return
         groups = self._groups

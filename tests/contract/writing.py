@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from policies.settings import Limits
 from relay.access.actors import Actors
 from relay.access.read_rules import Match
 from relay.access.visibility import everything_visible
@@ -90,6 +91,7 @@ _KEPT: Final = {
 class _Policy:
     systems = MEMORY_SYSTEMS
     groups = GroupSettings()
+    limits = Limits()
     judged_by_text = NO_KINDS
 
     def wants_login(self, _event: Event) -> bool:
@@ -111,7 +113,7 @@ def lookups_for(events: Sequence[tuple[Event, Keep]]) -> Lookups:
         for event, keep in events
     ]
     return lookups.lookups_for(
-        candidates, (), groups=Groups(), actors=Actors(), policy=_Policy(), relay="f" * 64
+        candidates, (), groups=Groups(), actors=Actors(), policy=_Policy(), relay="f" * 64, now=0
     )
 
 

@@ -18,6 +18,7 @@ from tests.harness.relay_in_process import NOON, RELAY, policy_of
 
 if TYPE_CHECKING:
     from policies import PolicySet
+    from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
 IDS = [f"{n:064x}" for n in range(3)]
@@ -48,6 +49,10 @@ def candidate(
     origin: Origin = Origin.WIRE,
 ) -> Candidate:
     event = who.sign(kind, [["h", group], *tags] if group else list(tags), "", NOON)
+    return candidate_from(policy, event, origin)
+
+
+def candidate_from(policy: PolicySet, event: Event, origin: Origin = Origin.WIRE) -> Candidate:
     keep = policy.keep.keep_of(event)
     derived = policy.groups.derived
     return candidate_of(
@@ -57,7 +62,13 @@ def candidate(
 
 def looked_up(policy: PolicySet, *candidates: Candidate) -> Lookups:
     return lookups_for(
-        candidates, (), groups=GROUPS, actors=policy.actors, policy=policy, relay=RELAY.pubkey
+        candidates,
+        (),
+        groups=GROUPS,
+        actors=policy.actors,
+        policy=policy,
+        relay=RELAY.pubkey,
+        now=NOON,
     )
 
 
@@ -69,6 +80,22 @@ def alone(looked: Lookups, event_id: str) -> bool:
         and not (looked.slots or looked.own_rows or looked.id_prefixes)
         and not (looked.groups_with_content or looked.named or looked.named_near)
     )
+
+
+@pytest.mark.parametrize("refused", ["too large", "far ahead", "of the relay"])
+def test_a_request_to_vanish_that_is_refused_makes_the_store_read_nothing(
+    policy: PolicySet, refused: str
+) -> None:
+    """It could be sent as often as one liked, and the records of a large group read each time."""
+    who = RELAY if refused == "of the relay" else alice
+    at = NOON + 1000 if refused == "far ahead" else NOON
+    content = "x" * 4096 if refused == "too large" else ""
+    sent = who.sign(62, [["relay", "ALL_RELAYS"]], content, at)
+    looked = looked_up(policy, candidate_from(policy, sent))
+    assert alone(looked, sent.id)
+    assert not looked.vanishing_keys
+    accepted = candidate(policy, alice, 62, ["relay", "ALL_RELAYS"], group="")
+    assert looked_up(policy, accepted).vanishing_keys == {alice.pubkey: NOON}
 
 
 ABCDEF01 = ["previous", "abcdef01"]

@@ -288,7 +288,13 @@ async def test_of_what_expires_the_pins_go_and_no_other_pinned_row_is_read(home:
     expiry = ExpireRows(await home.store.expired(home.now, 9), Purpose.SWEEP, asyncio.Future())
     policy = home.policy
     wanted = lookups_for(
-        (), (expiry,), groups=home.groups, actors=policy.actors, policy=policy, relay=RELAY.pubkey
+        (),
+        (expiry,),
+        groups=home.groups,
+        actors=policy.actors,
+        policy=policy,
+        relay=RELAY.pubkey,
+        now=home.now,
     )
     assert wanted.ids == {brief.id, record.id}
     assert wanted.slots == {Slot(RELAY.pubkey, 39005, group) for group in ("tea", "den")}

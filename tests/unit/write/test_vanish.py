@@ -653,6 +653,7 @@ async def found_for(home: Home, *leaving: SecretKey) -> list[Found]:
             actors=home.state.actors,
             policy=home.state.policy,
             relay=RELAY.pubkey,
+            now=home.now,
         )
         await home.store.append(wanted, noted)
     return seen
