@@ -19,9 +19,18 @@ from relay.nostr.kinds import KindClass, class_of
 from relay.storage import PAGE_BYTES, PARSED_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
+    from collections.abc import (
+        Awaitable,
+        Callable,
+        Container,
+        Hashable,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
-    from relay.lifecycle.rows import Found
+    from relay.lifecycle.rows import Found, Lookups
     from relay.nostr.event import Event
 
 Key = TypeVar("Key")
@@ -162,6 +171,28 @@ def ended_groups(rows: Iterable[tuple[str, bool, bytes | None]]) -> dict[str, En
         group_id: EndedGroup(frozenset(keys), group_id in public)
         for group_id, keys in members.items()
     }
+
+
+def limited_reads(
+    lookups: Lookups,
+) -> Iterator[tuple[int, Iterable[str], Iterable[Slot]]]:
+    """Limit in bytes, ids and slots of the rows for which a store raises TooMuchToRead."""
+    if lookups.most_own is not None:
+        yield lookups.most_own, {own.id for own in lookups.own_rows}, lookups.own_slots
+    if lookups.most is not None:
+        yield lookups.most, lookups.ids, lookups.slots
+
+
+def note_shares(
+    sizes: Iterable[Sequence[Any]],
+    limit: int,
+    named: Mapping[Any, Hashable],
+    shares: dict[Hashable, float],
+) -> None:
+    """Into the shares of TooMuchToRead. `sizes`: key of `named`, bytes of the row."""
+    for key, size in sizes:
+        name = named[key]
+        shares[name] = max(size / max(limit, 1), shares.get(name, 0.0))
 
 
 def leaving_seqs(rows: Iterable[Sequence[Any]], leaving: Leaving) -> list[int]:

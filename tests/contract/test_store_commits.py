@@ -157,8 +157,12 @@ async def test_rows_that_are_larger_than_may_be_read_are_not_read(store: Store, 
         return replace(wanted, most_own=most)
 
     for most in (sum(sizes) - 1, max(sizes) - 1, 0):
-        with pytest.raises(TooMuchToRead):
+        with pytest.raises(TooMuchToRead) as refused:
             await store.append(bounded(most), decide)
+        named = (events[0].id, rows[1].slot)
+        told = {key: size / max(most, 1) for key, size in zip(named, sizes, strict=True)}
+        shares = refused.value.shares
+        assert {key: share for key, share in shares.items() if key in named} == told
     assert seen == []
     for fitting in (None, sum(sizes) + tags):
         await store.append(bounded(fitting), decide)

@@ -50,11 +50,11 @@ from relay.nostr import kinds
 from relay.nostr.nip50 import Needs, Search, Searchable, search_from, searchable, words_of
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, PARSED_BYTES, Features, Page, PageQuery, Place, recall
-from relay.storage.rows import INDEXED_BYTES, expired_row
+from relay.storage.rows import INDEXED_BYTES, expired_row, limited_reads, note_shares
 from tests.harness.fts_reading import FtsReading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 
     from relay.access.read_rules import Match
     from relay.access.visibility import Visibility
@@ -156,7 +156,7 @@ class ReferenceStore:
             (sum(ended), lookups.most_own),
         ):
             if most is not None and bytes_ > most:
-                raise TooMuchToRead
+                raise TooMuchToRead(self._shares(lookups))
         found.begun.update(lookups.requests & self._erasures.keys())
         found.group_records.extend(self._records(lookups))
         if lookups.leaving is not None:
@@ -181,6 +181,19 @@ class ReferenceStore:
         self._find_named(lookups, found)
         self._find_referrers(lookups, found)
         return found
+
+    def _shares(self, lookups: Lookups) -> dict[Hashable, float]:
+        shares: dict[Hashable, float] = {}
+        for limit, ids, slots in limited_reads(lookups):
+            named = {each: each for each in (*ids, *slots)}
+            sizes = [
+                (key, len(row.event.raw))
+                for row in self._rows.values()
+                for key in (row.event.id, row.slot)
+                if key in named
+            ]
+            note_shares(sizes, limit, named, shares)
+        return shares
 
     def _is_stored(self, pubkey: str) -> bool:
         return any(

@@ -17,12 +17,14 @@ from relay.storage.rows import (
     MAX_REFERRING_STEPS,
     is_id_prefix,
     leaving_seqs,
+    limited_reads,
     note_recipient,
+    note_shares,
     sent_to_one,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from relay.lifecycle.rows import Found, Leaving, Lookups, OwnRow, Slot, Stored
     from relay.memory.registry import RecordName
@@ -58,10 +60,11 @@ class Finder:
             await self._check_sizes(lookups, lookups.most_own)
         if lookups.leaving is not None:
             found.leaving = await self._leaving(lookups.leaving)
-        if lookups.most is not None and await self._size_of(lookups) > lookups.most:
-            raise TooMuchToRead
-        if lookups.most_own is not None and await self._own_size(lookups) > lookups.most_own:
-            raise TooMuchToRead
+        most, most_own = lookups.most, lookups.most_own
+        if (most is not None and await self._size_of(lookups) > most) or (
+            most_own is not None and await self._own_size(lookups) > most_own
+        ):
+            raise TooMuchToRead(await self._shares(lookups))
         if lookups.ids:
             ids = [bytes.fromhex(event_id) for event_id in lookups.ids]
             for row in await self._rows("rows_by_id", ids):
@@ -135,6 +138,18 @@ class Finder:
         rows, slots = self._asked_own(lookups.own_rows), self._slot_hashes(lookups.own_slots)
         size: int = await self._db.fetchval(QUERIES["size_of_own_rows"], *rows, slots)
         return size
+
+    async def _shares(self, lookups: Lookups) -> Mapping[Hashable, float]:
+        """As of TooMuchToRead. Rows are not read for it."""
+        shares: dict[Hashable, float] = {}
+        for limit, ids, slots in limited_reads(lookups):
+            by_id = {bytes.fromhex(event_id): event_id for event_id in ids}
+            found = await self._db.fetch(QUERIES["sizes_by_id"], [*by_id])
+            note_shares(found, limit, by_id, shares)
+            by_slot = {self._hashes.slot(*slot): slot for slot in slots}
+            found = await self._db.fetch(QUERIES["sizes_by_slot"], [*by_slot])
+            note_shares(found, limit, by_slot, shares)
+        return shares
 
     def _slot_hashes(self, slots: frozenset[Slot]) -> list[int]:
         return [self._hashes.slot(*slot) for slot in slots]

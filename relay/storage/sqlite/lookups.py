@@ -17,7 +17,9 @@ from relay.storage.rows import (
     MAX_REFERRING_STEPS,
     is_id_prefix,
     leaving_seqs,
+    limited_reads,
     note_recipient,
+    note_shares,
     present,
     sent_to_one,
     stored,
@@ -143,21 +145,13 @@ class Finder:
     def _shares(self, lookups: Lookups) -> Mapping[Hashable, float]:
         """As of TooMuchToRead. Rows are not read for it."""
         shares: dict[Hashable, float] = {}
-        own_ids = frozenset([own.id for own in lookups.own_rows])
-        for limit, ids, slots in (
-            (lookups.most_own, own_ids, lookups.own_slots),
-            (lookups.most, lookups.ids, lookups.slots),
-        ):
-            if limit is None:
-                continue
+        for limit, ids, slots in limited_reads(lookups):
             for name, keys in (
                 ("sizes_by_id", {id_key(event_id): event_id for event_id in ids}),
                 ("sizes_by_slot", {self._hashes.slot(*slot): slot for slot in slots}),
             ):
                 asked = {"keys": orjson.dumps([*keys]).decode()}
-                for key, size in self._db.execute(QUERIES[name], asked):
-                    share = size / max(limit, 1)
-                    shares[keys[key]] = max(share, shares.get(keys[key], 0.0))
+                note_shares(self._db.execute(QUERIES[name], asked), limit, keys, shares)
         return shares
 
     def _check_sizes(self, lookups: Lookups, most: int) -> None:

@@ -112,6 +112,12 @@ SELECT coalesce(sum(size), 0)::bigint FROM (
     SELECT octet_length(raw) FROM events WHERE slot = ANY($2::bigint[])
 ) AS found;
 
+-- :sizes_by_id  [id] -> id, bytes of the event
+SELECT id, octet_length(raw) FROM events WHERE id = ANY($1::bytea[]);
+
+-- :sizes_by_slot  [slot hash] -> hash, bytes of the event
+SELECT slot, octet_length(raw) FROM events WHERE slot = ANY($1::bigint[]);
+
 -- :own  [id], [pubkey or null], [group or null], [hash of p or null]
 FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[]) AS w (id, pubkey, grp, p)
 JOIN events AS e ON e.id = w.id
