@@ -145,7 +145,7 @@ def _consequences(old: SecretKey, groups: int, naming: Sequence[str]) -> list[st
         "- clients read the relay's key from `self` of its information document: those that cache"
         " it must read it again",
         "- joins, notices of membership and receipts of erasure that the old key has signed stay as"
-        " they are; keep its npub in order to check them",
+        " they are, until it asks to vanish; keep its npub in order to check them",
         "- only the new key has the relay's rights in groups and management calls",
         "- `backup --keep` counts the backups of each key separately: remove the earlier ones"
         " yourself",

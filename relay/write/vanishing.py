@@ -12,13 +12,20 @@ from relay.groups.group import Groups, replayed
 from relay.groups.key_map import KeyMap
 from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
 from relay.groups.rules import as_imported
-from relay.lifecycle.deletion import CLOCK_SKEW_S, note_erased, remaining_records, vanish
+from relay.lifecycle.deletion import (
+    CLOCK_SKEW_S,
+    delete_named,
+    note_erased,
+    remaining_records,
+    vanish,
+)
 from relay.nostr import kinds
 from relay.write.pins import without_pins
 
 if TYPE_CHECKING:
     from collections.abc import Set
 
+    from relay.groups.group import Group
     from relay.groups.notices import Draft
     from relay.nostr.event import Event
     from relay.write.changes import Changes
@@ -99,8 +106,8 @@ def _restate(group_ids: Set[str], request: Event, changes: Changes) -> int:
     """Sign with the relay's key what the author's 9000–9020 had said of groups (N29-58). Returns
     the bytes of the records that are left.
 
-    The groups are then what the log says, also to an import that leaves out 39000 and 39005:
-    only codes that the author made are gone.
+    The groups are then what the log says, also to an import that leaves out 39000 and 39005: only
+    codes that the author made, or that only the author knew to be used, are gone.
     """
     world = changes.world
     groups, relay = world.groups, world.relay
@@ -110,6 +117,14 @@ def _restate(group_ids: Set[str], request: Event, changes: Changes) -> int:
     )
     records = remaining_records(group_ids, changes.found, changes.plan)
     left = replayed(Groups(), records, relay)
+    uncounted = _uncounted_invites(intended, left)
+    if uncounted:
+        stored = {row.event.id: row for row in changes.found.group_records}
+        for event_id in uncounted & stored.keys():
+            changes.found.rows.setdefault(event_id, stored[event_id])
+        delete_named(request, uncounted, changes.found, changes.plan)
+        records = remaining_records(group_ids, changes.found, changes.plan)
+        left = replayed(Groups(), records, relay)
     copied = as_imported(left, records, world.policy.groups)
     drafts = repair_drafts(intended, copied, changes.now, relay)
     left = replayed(left, [_sign_for(request, draft, changes) for draft in drafts], relay)
@@ -120,6 +135,25 @@ def _restate(group_ids: Set[str], request: Event, changes: Changes) -> int:
         groups = groups.with_group(replace(group, pins=pins))
     changes.set_groups(groups)
     return sum([len(event.raw) for event in records])
+
+
+def _uncounted_invites(before: Groups, left: Groups) -> Set[str]:
+    """Ids of the 9009s with a code of which the log has lost uses: it would admit again.
+
+    A former key of this relay, or of the one that a group was moved from, signed the 9000s that
+    count them (N29-39), and may be known to others.
+    """
+    return {
+        invite.event_id
+        for group_id, group in left.by_id.items()
+        for code, invite in group.invites.items()
+        if not invite.reusable and invite.used < _uses_of(code, before.get(group_id))
+    }
+
+
+def _uses_of(code: str, group: Group | None) -> int:
+    invite = None if group is None else group.invites.get(code)
+    return 0 if invite is None else invite.used
 
 
 def _sign_for(request: Event, draft: Draft, changes: Changes) -> Event:

@@ -8,7 +8,7 @@ import pytest
 
 from relay.facts import Origin
 from relay.nostr import kinds
-from tests.cast import admin, alice, bob, carol, person
+from tests.cast import admin, alice, bob, carol, dave, person, stranger
 from tests.contract.writing import stored
 from tests.harness.relay_in_process import RELAY, STORED, Home, policy_of, store_of
 
@@ -109,6 +109,35 @@ async def test_an_old_key_may_be_taken_up_again(home: Home) -> None:
         (RELAY.pubkey, row.tags) for row in before
     ]
     assert await home.take(home.made(bob, 9, h="tea")) == [STORED]
+
+
+async def test_a_used_code_admits_nobody_when_an_old_key_vanishes(home: Home) -> None:
+    """The old key may be known to others. Its 9000s, which count the uses of codes, are deleted."""
+    await home.do(admin, 9009, ["code", "come in all"], ["reusable"], h="tea")
+    await home.do(stranger, 9021, ["code", "come in all"], h="tea")
+    unused = await home.do(admin, 9009, ["code", "not yet said"], h="tea")
+    members = home.groups.by_id["tea"].members
+    home.relay = NEW
+    await home.restart()
+    await home.vanish(RELAY)
+    refused = (False, "restricted: the group is closed: this code is not valid")
+    assert await home.take(home.made(dave, 9021, ["code", "open sesame"], h="tea")) == [refused]
+    tea = home.groups.by_id["tea"]
+    assert tea.members == members
+    assert tea.invites.keys() == {"come in all", "not yet said"}
+    assert unused.id in {event.id for event in await home.log()}
+    assert await home.rebuilt() == home.groups
+    withdrawn = home.made(admin, 9009, ["code", "open sesame"], h="tea")
+    assert await home.take(withdrawn) == [STORED], "another code, of the same text"
+
+
+async def test_a_code_that_an_old_key_took_along_is_not_imported_again(home: Home) -> None:
+    (made,) = [event for event in await home.log() if event.kind == 9009]
+    home.relay = NEW
+    await home.restart()
+    await home.vanish(RELAY)
+    await home.take(made, origin=Origin.TRUSTED_IMPORT)
+    assert home.groups.by_id["tea"].invites == {}
 
 
 async def test_a_group_of_which_only_the_old_key_tells_is_taken_over(home: Home) -> None:
