@@ -80,7 +80,7 @@ class Actors:
 class Household:
     """For rows by these keys, OWNER and AGENT mean the owners and agents of the household.
 
-    Owners of the relay read them too, other agents do not.
+    Owners of the relay read them too; other agents do not, nor do others because they are MEMBER.
     """
 
     name: str

@@ -28,7 +28,7 @@ from relay.nostr.kinds import DELETE_GROUP, GROUP_MEMBER_NOTICES, is_kind
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 
-    from relay.access.actors import Actors
+    from relay.access.actors import Actors, Household
     from relay.access.read_rules import Row, Target
     from relay.groups.group import Groups
     from relay.nostr.event import Event
@@ -40,7 +40,8 @@ _GROUP_LISTS: Final = _GROUP_STATE - {kinds.GROUP_METADATA, kinds.GROUP_ROLES}
 _NO_KINDS: Final[frozenset[int]] = frozenset()
 _NO_GROUPS: Final[frozenset[str]] = frozenset()
 _KNOWN: Final = frozenset({Who.KNOWN, Who.OWNER, Who.AGENT, Who.MEMBER})
-_AGENT_ALONE: Final = frozenset({Who.AGENT})
+_NOT_OF_HOUSEHOLDS: Final = frozenset({Who.AGENT, Who.MEMBER})
+"""Words that alone do not hold for rows of a household."""
 _NO_TARGETS: Final[frozenset[Target]] = frozenset()
 _CACHED_KINDS: Final = 256
 _MAX_COMBINATIONS: Final = 512
@@ -252,8 +253,9 @@ class Visibility:
             for name in rule.tag_readers:
                 if row.event.has_value(name, keys):
                     return True
-            if self.actors.households:
-                return self._allows_household(readers, row)
+            for household in self.actors.households:
+                if household.has(row.event.pubkey) and self.allows_household(readers, household):
+                    return True
         return False
 
     def allows_every_row(self, readers: frozenset[Who]) -> bool:
@@ -271,14 +273,14 @@ class Visibility:
         group = self.groups.by_id.get(group_id)
         return group is not None and (not group.is_hidden or group_id in self.insider_of)
 
-    def _allows_household(self, readers: frozenset[Who], row: Row) -> bool:
-        for household in self.actors.households:
-            if household.has(row.event.pubkey):
-                if Who.OWNER in readers and not self.viewer.keys.isdisjoint(household.owners):
-                    return True
-                if Who.AGENT in readers and not self.viewer.keys.isdisjoint(household.agents):
-                    return True
-        return False
+    def allows_household(self, readers: frozenset[Who], household: Household) -> bool:
+        """Whether one of the words allows this viewer the household's rows, as one of its keys."""
+        keys = self.viewer.keys
+        return (
+            (Who.OWNER in readers and not keys.isdisjoint(household.owners))
+            or (Who.AGENT in readers and not keys.isdisjoint(household.agents))
+            or (Who.MEMBER in readers & self.global_words and any(map(household.has, keys)))
+        )
 
     def gate(self, filters: Sequence[Filter]) -> Reject | None:
         """Why these filters can only match rows that this viewer may not read, or None.
@@ -529,8 +531,8 @@ def _one_of(sets: Iterable[frozenset[str]]) -> Container[str]:
 
 
 def _hold_for_every_row(words: Set[Who], actors: Actors) -> bool:
-    """Whether these words hold for every row: AGENT alone does not for rows of a household."""
-    return bool(words) and (words != _AGENT_ALONE or not actors.households)
+    """Whether these words hold for every row, whoever the author is."""
+    return bool(words) and not (words <= _NOT_OF_HOUSEHOLDS and actors.households)
 
 
 def _ban_rule(viewer: Viewer, actors: Actors) -> ReadRule:

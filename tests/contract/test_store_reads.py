@@ -584,7 +584,7 @@ WORDS: dict[str, tuple[ReadRule, list[str]]] = {
     "admin": (rule(Match(), Who.ADMIN), ["bob"]),
     "owner": (rule(Match(), Who.OWNER), ["owner", "relay", "head"]),
     "agent": (rule(Match(), Who.AGENT), ["child"]),
-    "member": (rule(Match(), Who.MEMBER), ["alice", "bob"]),
+    "member": (rule(Match(), Who.MEMBER), ["alice"]),  # of a household
     "known": (
         rule(Match(), Who.KNOWN),
         ["alice", "bob", "owner", "robot", "head", "child", "friend"],
@@ -646,7 +646,7 @@ async def test_who_words_mean_the_same_in_a_store(store: Store, word: str) -> No
 
 
 async def test_a_household_reads_what_its_own_keys_wrote(store: Store) -> None:
-    """In a household `owner` and `agent` mean, for a row by its keys, its own."""
+    """In a household `owner`, `agent` and `member` mean, for a row by its keys, its own."""
     notes = [unsigned(who) for who in (cast.alice, cast.bob, cast.carol)]
     other = unsigned(cast.dave)
     await write(store, *notes, other)
@@ -658,6 +658,9 @@ async def test_a_household_reads_what_its_own_keys_wrote(store: Store) -> None:
             Household("other", frozenset({CAROL}), frozenset()),
         ),
     )
+    groups = Groups().with_group(
+        Group("tea", members=dict.fromkeys((BOB, CAROL, cast.dave.pubkey), ()))
+    )
     for word, reader, expected in (
         (Who.OWNER, ALICE, notes[:2]),
         (Who.OWNER, BOB, []),
@@ -667,8 +670,12 @@ async def test_a_household_reads_what_its_own_keys_wrote(store: Store) -> None:
         (Who.AGENT, CAROL, []),
         (Who.OWNER, VIEWERS["owner"], [*notes, other]),
         (Who.AGENT, VIEWERS["robot"], [other]),
+        (Who.MEMBER, ALICE, []),
+        (Who.MEMBER, BOB, [*notes[:2], other]),
+        (Who.MEMBER, CAROL, [*notes[2:], other]),
+        (Who.MEMBER, cast.dave.pubkey, [other]),
     ):
-        visibility = seen_by(keys(reader), rule(Match(), word), actors=actors)
+        visibility = seen_by(keys(reader), rule(Match(), word), actors=actors, groups=groups)
         assert await read(store, visibility=visibility) == in_order(*expected)
 
 

@@ -280,6 +280,28 @@ def test_agents_of_the_relay_do_not_read_rows_of_a_household() -> None:
     assert readers(alice) == OWNERS | {"robot"}
 
 
+def test_members_of_groups_do_not_read_rows_of_a_household_by_that() -> None:
+    """The owner of another household may make a group, and put anybody into it."""
+    home = Household("cottage", frozenset({dave.pubkey}), frozenset({carol.pubkey}))
+    actors = replace(ACTORS, households=(home,))
+    tea = GROUPS.by_id["tea"]
+    groups = GROUPS.with_group(tea.with_users({carol.pubkey: (), stranger.pubkey: ()}))
+
+    def readers(by: SecretKey, *words: Who) -> set[str]:
+        rules = (ReadRule("r", Match(), frozenset({Who.MEMBER, *words})),)
+        return {
+            name
+            for name in ANYONE
+            if visibility_for(viewer_of(name), rules, actors, groups).may_read(row(1, by=by), None)
+        }
+
+    assert "stranger" in readers(alice)
+    assert readers(carol) == readers(dave) == {"carol"}, "of the household and in a group"
+    everybody = OWNERS | {"carol", "dave"}
+    assert readers(carol, Who.OWNER, Who.AGENT) == everybody
+    assert "stranger" in readers(carol, Who.KNOWN)
+
+
 def test_the_owner_of_a_household_is_no_admin_of_groups() -> None:
     home = Household("cottage", frozenset({dave.pubkey}), frozenset({carol.pubkey}))
     actors = replace(ACTORS, households=(home,))

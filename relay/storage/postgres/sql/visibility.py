@@ -143,14 +143,14 @@ class ReadConditions:
             out.append(self._has("p", keys, p))
         out += [self._has(name, keys, p) for name in rule.tag_readers]
         homes = visibility.actors.households
-        if readers & visibility.global_words:  # `agent` without a household: not their rows
+        if readers & visibility.global_words:  # `agent`, `member`: not rows of households
             at_home = set(chain(*(home.keys for home in homes)))
             out.append(negated(keys_in("e.pubkey", at_home, p)))
-        for home in homes:
-            if (Who.OWNER in readers and keys & home.owners) or (
-                Who.AGENT in readers and keys & home.agents
-            ):
-                out.append(keys_in("e.pubkey", home.keys, p))
+        out += [
+            keys_in("e.pubkey", home.keys, p)
+            for home in homes
+            if visibility.allows_household(readers, home)
+        ]
         return out
 
     def matching(self, match: Match, p: Parameters, kinds: frozenset[int] | None = None) -> str:

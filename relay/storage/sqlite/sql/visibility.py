@@ -194,14 +194,13 @@ class ReadConditions:
         if Who.RECIPIENT in readers:
             out.append(self._has("p", keys))
         out.extend(self._with_tag(name, keys) for name in rule.tag_readers)
-        if rule.readers & visibility.global_words:  # `agent` without a household: not their rows
+        if rule.readers & visibility.global_words:  # `agent`, `member`: not rows of households
             out.append(_by(chain(*(home.keys for home in visibility.actors.households))).negated())
-        for home in visibility.actors.households:
-            mine = visibility.viewer.keys
-            if (Who.OWNER in readers and mine & home.owners) or (
-                Who.AGENT in readers and mine & home.agents
-            ):
-                out.append(_by(home.keys))
+        out += [
+            _by(home.keys)
+            for home in visibility.actors.households
+            if visibility.allows_household(readers, home)
+        ]
         return out
 
     def matching(self, match: Match) -> Condition:
