@@ -101,7 +101,8 @@ class Group:
     """Every key that was ever added, removed or asked to join: it may know of the group. True: only
     because of a pending 9021; the entry is removed together with it."""
     founder: str = ""
-    """The key that made the group, as the relay's first 9000 names it; empty: unknown."""
+    """The key that made the group, of the 9007 or as the relay's first 9000 names it; empty:
+    unknown."""
     parent: str | None = None
     """The group that this one is a subgroup of (N29-131)."""
     children: tuple[str, ...] = ()
@@ -158,6 +159,7 @@ class Group:
         (N29-82). Signed by another key, it tells that the group was moved (N29-152)."""
         return (
             (not self.members or put.users == self.members)
+            and (not self.founder or self.founder in put.users)
             and list(put.users.values()) == [(Role.ADMIN.value,)]
             and put.pubkey not in put.users
         )
@@ -439,7 +441,10 @@ def group_after(group: Group, action: Action | Notice, relay_pubkey: str) -> Gro
             return group if pubkey in group.members else group.with_request(pubkey, action.id)
         case Notice():
             return _after_notice(group, action)
-        case CreateGroup() | EditMetadata() | DeleteGroup() | UpdatePins() | LeaveRequest():
+        case CreateGroup(pubkey=pubkey):
+            # A former relay key may vanish, and its first 9000 with it.
+            return replace(group, founder=pubkey)
+        case EditMetadata() | DeleteGroup() | UpdatePins() | LeaveRequest():
             return group
         case _:
             assert_never(action)

@@ -8,7 +8,7 @@ import pytest
 
 from relay.facts import Origin
 from relay.nostr import kinds
-from tests.cast import admin, alice, bob, carol, dave, person, stranger
+from tests.cast import admin, alice, bob, carol, dave, person, robot, stranger
 from tests.contract.writing import stored
 from tests.harness.relay_in_process import RELAY, STORED, Home, policy_of, store_of
 
@@ -138,6 +138,23 @@ async def test_a_code_that_an_old_key_took_along_is_not_imported_again(home: Hom
     await home.vanish(RELAY)
     await home.take(made, origin=Origin.TRUSTED_IMPORT)
     assert home.groups.by_id["tea"].invites == {}
+
+
+async def test_who_made_a_group_is_known_when_an_old_key_vanishes(home: Home) -> None:
+    """Of a stranger's group; as one that an agent made it would have agents by their role."""
+    await home.do(stranger, 9007, h="den")
+    await home.do(stranger, 9000, ["p", robot.pubkey, "admin"], h="den")
+    await home.do(stranger, 9000, ["p", dave.pubkey, "agent"], h="den")
+    home.relay = NEW
+    await home.restart()
+    await home.vanish(RELAY)
+    den = home.groups.by_id["den"]
+    assert den.founder == stranger.pubkey
+    assert den.former_relay_keys == frozenset()
+    assert await home.rebuilt() == home.groups
+    await home.vanish(stranger)
+    assert home.groups.by_id["den"].founder not in (robot.pubkey, dave.pubkey)
+    assert await home.rebuilt() == home.groups
 
 
 async def test_a_group_of_which_only_the_old_key_tells_is_taken_over(home: Home) -> None:
