@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from relay.access.visibility import Visibility
+    from relay.groups.group import Groups
     from relay.lifecycle.rows import Found, Stored
     from relay.nostr.event import Event
     from relay.write.candidate import Candidate
@@ -33,28 +34,34 @@ class _World(Protocol):
 
     @property
     def found(self) -> Found: ...
+    @property
+    def groups(self) -> Groups: ...
     def seen_by(self, viewer: Viewer, *, shows_banned: bool = False) -> Visibility: ...
 
 
 def derived_group(
     candidate: Candidate, world: _World, is_told: Callable[[Stored], bool] = lambda _: True
 ) -> str | None:
-    """The group of the first stored event that the candidate names and its author may read.
+    """The group of the first stored event of a group that the candidate names and its author may
+    read; if some are of groups that only members read, of the first of these.
 
-    `is_told`: whether a row counts as stored.
+    A comment names a root, which may be public, before what it answers (NIP-22). `is_told`: whether
+    a row counts as stored.
     """
     named, found = candidate.named, world.found
     if named is None:
         return None
     by_id, by_address = map(found.rows.get, named.ids), map(found.slots.get, named.slots)
-    rows = [row for row in (*by_id, *by_address) if row is not None and is_told(row)]
-    if all(row.group is None for row in rows):
-        return None
+    rows = [row for row in (*by_id, *by_address) if row is not None and row.group is not None]
     request = _request_of(candidate.event)
+    first = None
     for row in rows:
-        if _may_name(candidate, row, world, request):
-            return row.group
-    return None
+        if is_told(row) and _may_name(candidate, row, world, request):
+            group = world.groups.get(row.group)
+            if group is None or group.only_members_read:
+                return row.group
+            first = first or row.group
+    return first
 
 
 def followers(target: Stored, candidate: Candidate, world: _World) -> Iterator[Stored]:

@@ -88,17 +88,26 @@ def e(event: Event, name: str = "e") -> list[str]:
 
 
 @pytest.mark.proves("N29-106")
-def test_it_is_that_of_the_first_stored_event_that_e_or_a_names(policy: PolicySet) -> None:
+def test_it_is_that_of_the_first_event_of_a_group_that_e_or_a_names(policy: PolicySet) -> None:
     assert group_of(policy, alice, e(PRIVATE)) == "den"
     assert group_of(policy, alice, e(PRIVATE, "E")) == "den"
     assert group_of(policy, alice, ["a", ADDRESS]) == "den"
     assert group_of(policy, alice, ["A", ADDRESS]) == "den"
     assert group_of(policy, alice, e(MISSING), e(PRIVATE), e(OPEN)) == "den"
-    assert group_of(policy, alice, e(OPEN), e(PRIVATE)) == "square"
-    assert group_of(policy, alice, ["a", ADDRESS], e(OPEN)) == "square"
-    assert group_of(policy, alice, e(NOTE), e(PRIVATE)) is None
+    assert group_of(policy, alice, e(NOTE), e(OPEN)) == "square"
     assert group_of(policy, alice, ["p", alice.pubkey], ["q", PRIVATE.id]) is None
     assert group_of(policy, alice, ["e"], ["e", "x"], ["a", "30023:x:a"]) is None
+
+
+@pytest.mark.proves("N29-106")
+def test_what_answers_a_private_message_stays_with_it(policy: PolicySet) -> None:
+    """NIP-22 names the root first, NIP-25 what is reacted to last: the root may be public."""
+    for public in (NOTE, OPEN):
+        assert group_of(policy, alice, e(public, "E"), e(PRIVATE), kind=1111) == "den"
+        assert group_of(policy, alice, e(public), e(PRIVATE)) == "den"
+        assert group_of(policy, alice, e(public), ["a", ADDRESS]) == "den"
+    assert group_of(policy, carol, e(NOTE), e(PRIVATE)) is None
+    assert group_of(policy, carol, e(OPEN), e(PRIVATE)) == "square"
 
 
 async def test_rules_about_a_group_are_about_what_names_its_messages() -> None:
@@ -159,7 +168,7 @@ def test_a_target_that_the_author_may_not_read_counts_as_not_stored(policy: Poli
         assert group_of(policy, carol, e(unseen), e(OPEN)) == "square"
     for unseen in (OWN_DATA, MISSING):  # guarded, though in no group
         assert group_of(policy, carol, e(unseen), e(OPEN)) == "square"
-    assert group_of(policy, alice, e(OWN_DATA), e(OPEN)) is None
+    assert group_of(policy, alice, e(OWN_DATA), e(OPEN)) == "square"
     assert group_of(policy, carol, ["a", ADDRESS], kind=1111) is None
 
 
