@@ -127,8 +127,11 @@ def test_ciphertext_is_not_searched(tmp_path: Path, event: Event) -> None:
         note("buy now", kind=kinds.ENCRYPTED_MESSAGE),
         note("buy", ["encrypted", "nip44"]),
         note("buy" * 20),
+        note("nsec1" + "buy0" * 14 + "qy", ["enc", "nip44"]),
+        note("buy0" * 16, ["encrypted"]),
+        note("BUYbuy/" + "Aa" * 28, ["encrypted"]),
     ],
-    ids=["a tag", "a kind", "too short", "only letters"],
+    ids=["a tag", "a kind", "too short", "only letters", "an nsec", "hex or so", "no base64"],
 )
 def test_a_claim_to_be_encrypted_does_not_get_past_a_pattern(tmp_path: Path, event: Event) -> None:
     policy = rule(tmp_path, '{ refuse = ["buy"] }')
