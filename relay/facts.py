@@ -94,7 +94,8 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     authenticated_who: frozenset[Who]
     """The union of the who-words of all keys in `authenticated`, for rules about the connection."""
     wraps_for_known: bool
-    """A `p` tag names a known key: the recipient of a gift wrap or NIP-46 message."""
+    """A `p` tag names a known key: the recipient of a gift wrap or NIP-46 message; of an unknown
+    sender the only one."""
     deletes_own: bool
     """A kind 5 names a stored event of its author, or a gift wrap sent to its author."""
     replaces: bool

@@ -153,7 +153,7 @@ class UsageCounter:
         ]
 
 
-# -- invite codes ---------------------------------------------------------------------------------
+# -- guesses --------------------------------------------------------------------------------------
 
 WINDOW_S: Final = 60
 GUESSES_PER_KEY: Final = 30
@@ -193,8 +193,9 @@ class MinuteCounter:
         return (began, count) if 0 <= now - began < WINDOW_S else (now, 0)
 
 
-class InviteGuesses:
-    """Invite codes tried: 30 a minute by each guesser, 300 per address (N29-39).
+class Guesses:
+    """Invite codes tried (N29-39), and wraps refused because their recipient is not known here: 30
+    a minute by each guesser, 300 per address.
 
     All clients without a known address count as one address.
     """

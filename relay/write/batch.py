@@ -53,7 +53,7 @@ from relay.write.world import Removed, World
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from relay.access.quotas import InviteGuesses, MinuteCounter, TokenBuckets
+    from relay.access.quotas import Guesses, MinuteCounter, TokenBuckets
     from relay.errors import Result
     from relay.groups.group import Group
     from relay.lifecycle.rows import Found, Lookups, Slot, Tombstone
@@ -86,7 +86,7 @@ class Batch:
         *,
         now: int,
         is_here: Callable[[str], bool],
-        guesses: InviteGuesses,
+        guesses: Guesses,
         buckets: TokenBuckets,
         vanished: MinuteCounter,
         joined: MinuteCounter,
@@ -333,7 +333,7 @@ class Batch:
 
     def _carry_out(self, candidate: Candidate, judged: Judgement) -> Result:
         address = candidate.sender.address
-        if judged.tries_code:
+        if judged.is_guess:
             self._guesses.count(guesser(candidate), address, self._now)
         for rate, name, cost in judged.tokens:
             self._buckets.take(rate, name, self._now, cost)

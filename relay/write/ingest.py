@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from relay.access.management import ListName
 from relay.access.membership import JOINED_PER_MINUTE
-from relay.access.quotas import VANISHED_PER_ADDRESS, InviteGuesses, MinuteCounter, TokenBuckets
+from relay.access.quotas import VANISHED_PER_ADDRESS, Guesses, MinuteCounter, TokenBuckets
 from relay.access.shares import Shares
 from relay.errors import Prefix, Reject, StoreFault, TooMuchToRead, ok_reply
 from relay.facts import Origin
@@ -144,7 +144,7 @@ class Ingest:
         self._metrics = metrics
         self._is_here = is_here
         self._max_event = max_event
-        self._guesses = InviteGuesses()
+        self._guesses = Guesses()
         self._buckets = TokenBuckets()
         self._vanished = MinuteCounter(VANISHED_PER_ADDRESS)
         self._joined = MinuteCounter(JOINED_PER_MINUTE)

@@ -112,6 +112,10 @@ _TOO_OLD: Final = Reject(
     f"created_at: a member of more than {_MOST_LEFT} groups needs a new request to vanish",
     "requests to vanish",
 )
+_TOO_MANY_WRAPS: Final = Reject(
+    Prefix.RATE_LIMITED, "too many events to keys that are not known here, wait a minute", "wraps"
+)
+"""The same text whether or not the recipient is known."""
 TOO_MANY_VANISH: Final = Reject(
     Prefix.RATE_LIMITED, "too many requests to vanish, wait a minute", "requests to vanish"
 )
@@ -142,7 +146,7 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
 
     outcome: Result
     """STORED and PASSED_ON: accepted. For any other outcome nothing changes, except that
-    a tried code is counted."""
+    a guess is counted."""
     group: str | None = None
     """The group that the row belongs to."""
     quiet: bool = False
@@ -154,8 +158,9 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
     """Ids of groups some of whose pins may have to be removed."""
     tokens: Sequence[Token] = ()
     """Tokens to take from the token buckets."""
-    tries_code: bool = False
-    """An invite code was tried. Counted even if the event is refused."""
+    is_guess: bool = False
+    """An invite code was tried, or whether a key is known here. Counted even if the event is
+    refused."""
     list_changes: Sequence[ListChange] = ()
     """Changes of NIP-86 lists by an accepted 28934 or 28936."""
     joins_without_code: bool = False
@@ -267,10 +272,13 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
     if refusal is not None:
         return Judgement(refusal)
     facts = facts_of(candidate, world)
+    asks = _asks_who_is_known(candidate, facts, policy)
+    if asks and not world.guesses.allows(guesser(candidate), candidate.sender.address, world.now):
+        return Judgement(_TOO_MANY_WRAPS)
     told = told_facts(candidate, world, facts)
     refusal = policy.refusal(event, told)
     if refusal is not None:
-        return Judgement(refusal)
+        return Judgement(refusal, is_guess=asks and not facts.wraps_for_known)
     is_concealed = told is not facts and policy.refusal(event, facts) is not None
     if event.kind in kinds.GROUP_STATE:
         return Judgement(_RELAY_ONLY)
@@ -288,9 +296,9 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
         return _judge_membership(candidate, world, facts)
     tries = _tries_code(candidate)
     if tries and not world.guesses.allows(guesser(candidate), candidate.sender.address, world.now):
-        return Judgement(_TOO_MANY_CODES, tries_code=True)
+        return Judgement(_TOO_MANY_CODES, is_guess=True)
     judged = _judge_after_rules(candidate, world, facts, told, is_concealed=is_concealed)
-    return msgspec.structs.replace(judged, tries_code=True) if tries else judged
+    return msgspec.structs.replace(judged, is_guess=True) if tries else judged
 
 
 def _judge_after_rules(
@@ -420,23 +428,23 @@ def _judge_membership(candidate: Candidate, world: World, facts: Facts) -> Judge
     members = Members(world.management, world.actors, world.groups, policy.members)
     tries = is_counted(event, members)
     if tries and not world.guesses.allows(guesser(candidate), candidate.sender.address, world.now):
-        return Judgement(_TOO_MANY_CODES, tries_code=True)
+        return Judgement(_TOO_MANY_CODES, is_guess=True)
     ruled = ruling_on_request(event, members, world.now, anyone_writes=not policy.restricted_writes)
     if isinstance(ruled, Reject):
-        return Judgement(ruled, tries_code=tries)
+        return Judgement(ruled, is_guess=tries)
     for change in ruled.changes:
         refusal = check_change(change, world.management, world.actors)
         if refusal is not None:
-            return Judgement(refusal, tries_code=tries)
+            return Judgement(refusal, is_guess=tries)
     tokens = _tokens(candidate, world, facts, None, is_stored=False)
     if isinstance(tokens, Reject):
-        return Judgement(tokens, tries_code=tries)
+        return Judgement(tokens, is_guess=tries)
     if ruled.without_code and not world.joined.allows(EVERYBODY, world.now):
-        return Judgement(TOO_MANY_JOIN, tries_code=tries)
+        return Judgement(TOO_MANY_JOIN, is_guess=tries)
     return Judgement(
         ruled.outcome,
         tokens=tokens,
-        tries_code=tries,
+        is_guess=tries,
         list_changes=ruled.changes,
         joins_without_code=ruled.without_code,
     )
@@ -528,6 +536,16 @@ def _author_is_unknown(facts: Facts, policy: Policy) -> bool:
     return policy.restricted_writes and Who.KNOWN not in facts.who and not facts.origin.is_trusted
 
 
+def _asks_who_is_known(candidate: Candidate, facts: Facts, policy: Policy) -> bool:
+    """Whether the answer to a wrap tells somebody unknown whether its recipient is known here."""
+    return (
+        policy.restricted_writes
+        and candidate.event.kind in kinds.WRAPS
+        and facts.origin is Origin.WIRE
+        and Who.KNOWN not in facts.who | facts.authenticated_who
+    )
+
+
 def _tries_code(candidate: Candidate) -> bool:
     action = candidate.action
     return (
@@ -538,8 +556,8 @@ def _tries_code(candidate: Candidate) -> bool:
 
 
 def guesser(candidate: Candidate) -> str:
-    """The key or, without its login, the key and the address, whose tries of invite codes are
-    counted together (N29-39): a client that sends an old request of another key must not use up the
+    """The key or, without its login, the key and the address, whose guesses are counted together
+    (N29-39): a client that sends an old request of another key must not use up the
     tries of that key."""
     pubkey, sender = candidate.event.pubkey, candidate.sender
     is_own = pubkey in sender.authenticated

@@ -13,7 +13,7 @@ import msgspec
 from relay.access.actors import author_words, is_known, lent_words, vouches
 from relay.access.management import ListName, Management
 from relay.access.membership import JOINED_PER_MINUTE
-from relay.access.quotas import VANISHED_PER_ADDRESS, InviteGuesses, MinuteCounter, TokenBuckets
+from relay.access.quotas import VANISHED_PER_ADDRESS, Guesses, MinuteCounter, TokenBuckets
 from relay.access.visibility import Viewer, visibility_for
 from relay.facts import Facts, Origin, Who
 from relay.groups.actions import DeleteEvents, previous_in
@@ -28,7 +28,7 @@ from relay.write.derived import derived_group
 from relay.write.pins import pinnable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Set
 
     from relay.access.actors import Actors
     from relay.access.visibility import Visibility
@@ -87,7 +87,7 @@ class World:
     management: Management = field(default_factory=Management)
     added: Mapping[str, Stored] = field(default_factory=dict)
     """id → row that an earlier event of the batch added."""
-    guesses: InviteGuesses = field(default_factory=InviteGuesses)
+    guesses: Guesses = field(default_factory=Guesses)
     buckets: TokenBuckets = field(default_factory=TokenBuckets)
     vanished: MinuteCounter = field(default_factory=lambda: MinuteCounter(VANISHED_PER_ADDRESS))
     """Requests to vanish by keys of which nothing is stored, by address."""
@@ -171,7 +171,7 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
         who=who,
         authenticated_who=authenticated_who,
         wraps_for_known=kind in kinds.WRAPS
-        and any(is_known(pubkey, actors, groups) for pubkey in event.tag_values("p")),
+        and _wraps_for_known(candidate, world, who | authenticated_who),
         deletes_own=targets is not None
         and (
             bool(world.removed.rows or deleted_rows(event, targets, found))
@@ -184,6 +184,15 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
         h_is_foreign=kind in world.policy.groups.foreign_h,
         records=_records(candidate, world),
     )
+
+
+def _wraps_for_known(candidate: Candidate, world: World, words: Set[Who]) -> bool:
+    """`Facts.wraps_for_known`. By each wrap an unknown sender learns of one key whether it is known
+    here: of thousands in one they would find the known ones by halves."""
+    recipients = {*candidate.event.tag_values("p")}
+    if len(recipients) > 1 and candidate.sender.origin is Origin.WIRE and Who.KNOWN not in words:
+        return False
+    return any(is_known(pubkey, world.actors, world.groups) for pubkey in recipients)
 
 
 def _asks_derived_group(candidate: Candidate, world: World) -> bool:

@@ -12,7 +12,7 @@ from relay.access.quotas import (
     GUESSES_PER_ADDRESS,
     GUESSES_PER_KEY,
     Account,
-    InviteGuesses,
+    Guesses,
     MinuteCounter,
     Per,
     Quota,
@@ -52,7 +52,7 @@ def test_memory_is_bounded_and_the_oldest_minute_is_forgotten() -> None:
 
 
 def tried(
-    guesses: InviteGuesses, pubkey: str, address: IPv4Address | IPv6Address | None, now: int
+    guesses: Guesses, pubkey: str, address: IPv4Address | IPv6Address | None, now: int
 ) -> bool:
     """Whether one more code may be tried; it is counted either way."""
     allowed = guesses.allows(pubkey, address, now)
@@ -62,7 +62,7 @@ def tried(
 
 @pytest.mark.proves("N29-39")
 def test_codes_are_counted_by_key_and_by_address() -> None:
-    guesses = InviteGuesses()
+    guesses = Guesses()
     assert all(tried(guesses, alice.pubkey, HERE, 0) for _ in range(GUESSES_PER_KEY))
     assert not tried(guesses, alice.pubkey, HERE, 1)
     assert not tried(guesses, alice.pubkey, ip_address("192.0.2.8"), 1)
@@ -85,7 +85,7 @@ def test_codes_are_counted_by_key_and_by_address() -> None:
     ],
 )
 def test_addresses_of_one_home_are_one(one: str | None, other: str | None) -> None:
-    guesses = InviteGuesses()
+    guesses = Guesses()
     here, there = (None if text is None else ip_address(text) for text in (one, other))
     assert all(tried(guesses, f"{n:064x}", here, 0) for n in range(GUESSES_PER_ADDRESS))
     assert not tried(guesses, "f" * 64, there, 0)

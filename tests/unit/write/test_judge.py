@@ -158,12 +158,12 @@ def test_a_tried_code_is_reported_and_not_counted(policy: PolicySet) -> None:
     here = world(policy)
     for _ in range(GUESSES_PER_KEY + 1):
         judged = judge(candidate(request, policy), here)
-        assert judged.tries_code
+        assert judged.is_guess
         assert refused_by(judged.outcome) == "groups"
     for _ in range(GUESSES_PER_KEY):
         here.guesses.count(guesser(candidate(request, policy)), None, NOON)
     judged = judge(candidate(request, policy), here)
-    assert judged.tries_code
+    assert judged.is_guess
     assert refused_by(judged.outcome) == "invite codes"
 
 

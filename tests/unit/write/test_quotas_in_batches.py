@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.access.quotas import GUESSES_PER_KEY
 from relay.facts import Origin
 from relay.nostr import kinds
 from relay.write.commands import ManagementChange
@@ -547,3 +548,36 @@ async def test_requests_to_vanish_are_asked_for_rates_that_name_them_only() -> N
     async with home(late.format("match = { kinds = [62] }\n")) as here:
         assert await answer_to(here, here.request(alice), address) == STORED
         assert await answer_to(here, here.request(bob), address) == too_many(60)
+
+
+# who is known here --------------------------------------------------------------------------------
+
+NOT_HERE = (False, "restricted: only people known here may write; join a group first")
+TOO_MANY_ASKED = (
+    False,
+    "rate-limited: too many events to keys that are not known here, wait a minute",
+)
+
+
+@pytest.mark.parametrize("kind", sorted(kinds.WRAPS))
+async def test_a_client_asks_of_few_keys_whether_they_are_known_here(kind: int) -> None:
+    """By the answers to wraps, of which nothing was stored, it found the members of hidden groups
+    among a hundred thousand keys."""
+
+    def wrap(*to: str) -> Event:
+        return here.made(cast.person("one-time key"), kind, *(["p", pubkey] for pubkey in to))
+
+    async with home(preset="group") as here:
+        await here.do(owner, 9007, ["hidden"], h="tea")
+        await here.do(owner, 9000, ["p", alice.pubkey], h="tea")
+        several = wrap(alice.pubkey, bob.pubkey)
+        assert await here.take(several) == [NOT_HERE]
+        assert await here.take(several, logins=[alice.pubkey]) == [STORED]
+        assert await here.take(wrap(alice.pubkey)) == [STORED]
+        for _ in range(GUESSES_PER_KEY - 1):
+            assert await here.take(wrap(bob.pubkey)) == [NOT_HERE]
+        for pubkey in (alice.pubkey, bob.pubkey):
+            assert await here.take(wrap(pubkey)) == [TOO_MANY_ASKED]
+            assert await here.take(wrap(alice.pubkey), logins=[alice.pubkey]) == [STORED]
+        here.now += 60
+        assert await here.take(wrap(alice.pubkey)) == [STORED]
