@@ -146,7 +146,7 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
 
     outcome: Result
     """STORED and PASSED_ON: accepted. For any other outcome nothing changes, except that
-    a guess is counted."""
+    a guess is counted, and the tokens are taken."""
     group: str | None = None
     """The group that the row belongs to."""
     quiet: bool = False
@@ -329,6 +329,13 @@ def _judge_after_rules(
     if outcome in (WriteOutcome.EXPIRED, WriteOutcome.BASE_DELETED):
         return Judgement(outcome)  # the second is about what the author deleted
     if outcome in _ABOUT_ROWS and _may_be_told(outcome, candidate, world):
+        if outcome is WriteOutcome.DELETED and event.kind == kinds.GIFT_WRAP:
+            # Anybody may sign one, and learn by it whether a recipient has vanished: so it takes
+            # what a stored one takes.
+            tokens = _tokens(candidate, world, told, None, is_stored=True)
+            if isinstance(tokens, Reject):
+                return Judgement(tokens)
+            return Judgement(outcome, tokens=tokens)
         return Judgement(outcome)
     is_concealed = is_concealed or outcome in _ABOUT_ROWS
     is_stored = not is_ephemeral(event.kind) if is_concealed else outcome is None

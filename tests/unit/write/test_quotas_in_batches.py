@@ -15,7 +15,15 @@ from relay.nostr import kinds
 from relay.write.commands import ManagementChange
 from tests import cast
 from tests.cast import alice, bob, owner
-from tests.harness.relay_in_process import DUPLICATE, STORED, Home, Letter, policy_of, store_of
+from tests.harness.relay_in_process import (
+    DELETED,
+    DUPLICATE,
+    STORED,
+    Home,
+    Letter,
+    policy_of,
+    store_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -537,6 +545,26 @@ async def test_a_wrap_for_several_counts_for_each_of_them() -> None:
             (False, "invalid: p: a gift wrap for more than 16 recipients"),
         ]
         assert await answer_to(here, wrap(here, *crowd, mallory), None, owner) == STORED
+
+
+async def test_who_vanished_is_told_at_the_pace_of_wraps_that_are_stored() -> None:
+    """Anybody found them, and the second of their requests, among thousands of keys."""
+    pace = (
+        '[[rule]]\nname = "pace"\nmatch = { kinds = [1059] }\n'
+        'rate = { per = "address", burst = 2, per_minute = 1 }\n'
+    )
+    crowd = [cast.person(f"reader {number}") for number in range(16)]
+    async with home(INBOX, pace) as here:
+        await here.do(alice, 1)
+        to_alice, to_bob = wrap(here, alice), wrap(here, bob)
+        to_many = wrap(here, *crowd, alice)
+        await here.vanish(alice)
+        too_wide = (False, "invalid: p: a gift wrap for more than 16 recipients")
+        assert await answer_to(here, to_many, "192.0.2.1") == too_wide
+        assert await answer_to(here, to_alice, "192.0.2.1") == DELETED
+        assert await answer_to(here, to_alice, "192.0.2.1") == DELETED
+        for asked in (to_alice, to_bob):
+            assert await answer_to(here, asked, "192.0.2.1") == too_many(60)
 
 
 async def test_requests_to_vanish_are_asked_for_rates_that_name_them_only() -> None:
