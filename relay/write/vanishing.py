@@ -140,8 +140,9 @@ def _restate(group_ids: Set[str], request: Event, changes: Changes) -> int:
 def _uncounted_invites(before: Groups, left: Groups) -> Set[str]:
     """Ids of the 9009s with a code of which the log has lost uses: it would admit again.
 
-    A former key of this relay, or of the one that a group was moved from, signed the 9000s that
-    count them (N29-39), and may be known to others.
+    The author signed the 9000s that count them (N29-39), as a former key of this relay or of the
+    one that a group was moved from. Or the 9001 of a member who came back by the code: in the log
+    that is left the member never was away.
     """
     return {
         invite.event_id

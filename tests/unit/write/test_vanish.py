@@ -449,6 +449,21 @@ async def test_the_groups_outlive_the_admin_who_made_them(home: Home) -> None:
     assert answer == (False, "duplicate: this group already exists")
 
 
+async def test_a_used_code_admits_nobody_when_who_removed_its_user_vanishes(home: Home) -> None:
+    """In the log that is left the user was a member all the time."""
+    await tea_party(home)
+    await home.do(admin, 9002, ["closed"], h="tea")
+    await home.do(admin, 9001, ["p", bob.pubkey], h="tea")
+    await home.do(owner, 9009, ["code", "sesame-1"], h="tea")
+    await home.do(owner, 9009, ["code", "sesame-2"], h="tea")
+    await home.do(bob, 9021, ["code", "sesame-1"], h="tea")
+    await home.vanish(admin)
+    refused = (False, "restricted: the group is closed: this code is not valid")
+    assert await home.take(home.made(dave, 9021, ["code", "sesame-1"], h="tea")) == [refused]
+    await is_the_same_after_a_restart(home)
+    await home.do(dave, 9021, ["code", "sesame-2"], h="tea")
+
+
 async def test_an_owner_who_vanishes_keeps_their_rights(home: Home) -> None:
     """N62-07: any status. Owners of the relay leave records in groups without being members."""
     await tea_party(home)
