@@ -451,11 +451,11 @@ def group_after(group: Group, action: Action | Notice, relay_pubkey: str) -> Gro
 
 
 def _after_put(group: Group, put: PutUsers, relay_pubkey: str) -> Group:
-    # The 9007 of a founder that vanished is deleted; the relay's 9000 is not.
-    if not group.founder and not group.members and (users := [*put.users]):
-        group = replace(group, founder=users[0])
     if group.is_founding(put) and put.pubkey != relay_pubkey:
         group = replace(group, former_relay_keys=group.former_relay_keys | {put.pubkey})
+    elif not group.founder and group.is_founding(put):
+        # The 9007 of a founder that vanished is deleted; the relay's 9000 is not.
+        group = replace(group, founder=next(iter(put.users)))
     elif not put.users.keys() <= group.members.keys():  # by any key: the relay's may have changed
         for use in put.invite_uses:
             group = group.with_use_of(use.event_id, use.code_index)

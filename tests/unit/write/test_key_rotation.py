@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
 
 NEW = person("the relay's new key")
 
@@ -152,8 +153,23 @@ async def test_who_made_a_group_is_known_when_an_old_key_vanishes(home: Home) ->
     assert den.founder == stranger.pubkey
     assert den.former_relay_keys == frozenset()
     assert await home.rebuilt() == home.groups
+
+
+@pytest.mark.parametrize("puts", [stranger, bob], ids=["the maker", "an admin"])
+async def test_who_made_a_group_is_unknown_when_maker_and_old_key_vanish(
+    home: Home, puts: SecretKey
+) -> None:
+    await home.do(stranger, 9007, h="den")
+    await home.do(stranger, 9000, ["p", bob.pubkey, "admin"], h="den")
+    await home.do(puts, 9000, ["p", robot.pubkey, "admin"], h="den")
+    await home.do(puts, 9000, ["p", dave.pubkey, "agent"], h="den")
+    home.relay = NEW
+    await home.restart()
     await home.vanish(stranger)
-    assert home.groups.by_id["den"].founder not in (robot.pubkey, dave.pubkey)
+    await home.vanish(RELAY)
+    den = home.groups.by_id["den"]
+    assert den.founder not in (bob.pubkey, robot.pubkey, dave.pubkey)
+    assert den.members.keys() == {bob.pubkey, robot.pubkey, dave.pubkey}
     assert await home.rebuilt() == home.groups
 
 
