@@ -9,10 +9,10 @@ characters it is written.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
@@ -28,6 +28,7 @@ from relay.memory.fence import (
     plain,
     with_unseen_named,
 )
+from relay.memory.snowclaw.users import MAX_NOTE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -87,6 +88,15 @@ class Why(StrEnum):
     AFTER = "comes after one that does not fit"
 
 
+class _Source(NamedTuple):
+    """What a piece is made of. To look through a long text for what imitates others takes long: of
+    one that does not fit only the beginning is."""
+
+    text: str
+    told: Callable[[str], str]
+    """(the text or its beginning) → the piece."""
+
+
 class Piece(NamedTuple):
     """A text that is included or trimmed as a whole."""
 
@@ -116,9 +126,11 @@ class Sender:
     notes: Sequence[str] = ()
     """Oldest first."""
     by: str = ""
-    """Author of the preferences: see `attribution` of the fence; empty: the agent itself."""
-    note_authors: Sequence[str] = ()
-    """As `by`, for each note; none: the agent itself."""
+    """Author of preferences and notes: see `attribution` of the fence; empty: the agent itself."""
+    owner_notes: Sequence[str] = ()
+    """Marked as the owner's, and trimmed last."""
+    signed: Mapping[str, str] = field(default_factory=dict)
+    """Owner's note → its author, if that is not `by`."""
 
     @classmethod
     def of(
@@ -129,17 +141,16 @@ class Sender:
         by: str = "",
         signed: Mapping[str, str] = MappingProxyType({}),
     ) -> Sender:
-        """From their memory. The owner's notes come last and so are trimmed last. `signed`: owner's
-        note → its author, if it was signed by an owner."""
-        notes = [defused(note, _AS_OWNER, "> ") for note in memory.notes]
+        """From their memory. `signed`: owner's note → its author, if it was signed by an owner."""
         return cls(
             name,
             npub,
             memory.is_owner,
             memory.preferences,
-            (*notes, *(f"owner: {note}" for note in memory.owner_notes)),
+            memory.notes,
             by,
-            (*(by for _ in notes), *(signed.get(note, by) for note in memory.owner_notes)),
+            memory.owner_notes,
+            signed,
         )
 
 
@@ -157,20 +168,21 @@ class Context:
     over_budget: bool
     """The fixed pieces alone exceed the budget."""
     pieces: tuple[Piece, ...]
-    """All pieces in the order of selection, fixed ones first."""
+    """All pieces in the order of selection, fixed ones first. Of a text that is too long for the
+    budget, or comes after one, the beginning."""
+    sources: Mapping[Part, Sequence[_Source]] = field(compare=False, repr=False)
 
     def room_for(self, part: Part) -> Room:
         """The texts that a summary of this part would replace, and the tokens left for it."""
         begins = next((number for number, piece in enumerate(self.pieces) if piece.part is part), 0)
         used = sum(piece.tokens for piece in self.pieces[:begins] if piece.is_kept)
-        texts = tuple(piece.text for piece in self.pieces if piece.part is part)
-        heading = _heading(self.pieces[begins].section, part)
-        return Room(texts, self.budget - used - tokens(f"{heading}\n{_SUMMARY}"))
+        texts = tuple(each.told(each.text) for each in self.sources[part])
+        return Room(texts, self.budget - used - tokens(f"{_heading(part)}\n{_SUMMARY}"))
 
 
 class Room(NamedTuple):
     texts: tuple[str, ...]
-    """All pieces of the part, kept or not."""
+    """All pieces of the part, kept or not, in full."""
     tokens: int
     """Tokens left for the part, without its heading; zero or less: no room."""
 
@@ -201,28 +213,29 @@ class ContextAssembler:
     ) -> Context:
         """`history`: oldest first; the current message in it is not repeated. `memory`: of this
         group, or None. `memory_by`: its author, as `Sender.by`. `budget`: tokens. `summaries`: what
-        stands for the group memory or the notes if those do not all fit; data, like them."""
+        stands for the group memory or the notes if those do not all fit; data, like them. A
+        current message that is longer than the budget is cut, and says so."""
         source = f"snowclaw group {plain(self.group_id)}" if self.group_id else DIRECT
         fence = fence_head(source, self.agent) if self.agent else ""
         selection = _Selection(budget)
         if system != "":
             selection.fix(Section.SYSTEM, system)
-        selection.fix(Section.CURRENT, self._with_header(current))
         for_fence = tokens(fence) + tokens(FENCE_END) if fence else 0
         selection.fix(Section.SENDER, self._head(sender), for_fence)
+        selection.fix(Section.CURRENT, self._cut(current, selection.left))
         is_over = selection.left < 0
 
         newest_first = [each for each in history if each.event_id != current.event_id][::-1]
-        of_group = [] if memory is None else _group_lines(memory, memory_by)
-        if self.trim_order is TrimOrder.NOTES_FIRST:
-            selection.include_messages(newest_first, self._message)
-        for section, part, texts in (
-            (Section.GROUP, Part.GROUP, of_group),
-            (Section.SENDER, Part.NOTES, _notes(sender)[::-1]),
-        ):
-            selection.include(section, part, texts, summaries.get(part, ""))
+        sources = {
+            Part.HISTORY: [_Source(m.content, partial(self._message, m)) for m in newest_first],
+            Part.GROUP: [] if memory is None else _of_group(memory, memory_by),
+            Part.NOTES: _of_notes(sender)[::-1],
+        }
+        order = [Part.HISTORY, Part.GROUP, Part.NOTES]
         if self.trim_order is TrimOrder.HISTORY_FIRST:
-            selection.include_messages(newest_first, self._message)
+            order = [*order[1:], Part.HISTORY]
+        for part in order:
+            selection.include(part, sources[part], summaries.get(part, ""))
 
         sections = _sections(selection.pieces)
         return Context(
@@ -236,20 +249,31 @@ class ContextAssembler:
             },
             over_budget=is_over,
             pieces=tuple(selection.pieces),
+            sources=sources,
         )
 
-    def _message(self, message: HistoryMessage) -> str:
+    def _message(self, message: HistoryMessage, text: str) -> str:
         match self.history_style:
             case HistoryStyle.HEADER:
-                return self._with_header(message)
+                return f"{self._header(message)}\n{_quoted(text)}"
             case HistoryStyle.PLAIN:
-                return f"[{_name(self._sender(message))}]: {_quoted(message.content)}"
+                return f"[{_name(self._sender(message))}]: {_quoted(text)}"
             case _:
                 assert_never(self.history_style)
 
-    def _with_header(self, message: HistoryMessage) -> str:
-        head = _header(self._group, message, self._sender(message))
-        return f"{head}\n{_quoted(message.content)}"
+    def _cut(self, message: HistoryMessage, left: int) -> str:
+        """The current message, cut to this number of tokens."""
+        head, whole = self._header(message), message.content
+        most = max(_BEGINNING, 4 * left - len(f"# {Section.CURRENT}\n{head}\n") - 2)
+        text = _quoted(whole[:most])
+        if len(whole) > most or len(text) > most:
+            says_so = f"\n[cut: the message has {len(whole)} characters]"
+            # Quoted once more: the word at the end may be another one now.
+            text = _quoted(text[: most - len(says_so) - len("&lt;")]) + says_so
+        return f"{head}\n{text}"
+
+    def _header(self, message: HistoryMessage) -> str:
+        return _header(self._group, message, self._sender(message))
 
     def _sender(self, message: HistoryMessage) -> str:
         return named(message.npub, message.sender) if self.agent else message.sender
@@ -265,8 +289,12 @@ class ContextAssembler:
             f"Owner: {'yes' if sender.is_owner else 'no'}",
         ]
         if len(sender.preferences) > 0:
-            pairs = (f"{name}={value}" for name, value in sorted(sender.preferences.items()))
-            lines.append(attributed(f"Preferences: {one_line(', '.join(pairs))}", sender.by))
+            pairs = ", ".join(
+                f"{name}={value}" for name, value in sorted(sender.preferences.items())
+            )
+            if len(pairs) > MAX_NOTE:
+                pairs = f"{pairs[:MAX_NOTE]}…"
+            lines.append(attributed(f"Preferences: {one_line(pairs)}", sender.by))
         return "\n".join(lines)
 
 
@@ -298,11 +326,16 @@ def tokens(text: str, more: int = 0) -> int:
 
 _SUMMARY: Final = "Summary: "
 _BEGINNING: Final = 200
-"""Code points of a message that are in its piece, whatever the budget."""
+"""Code points of a text that are in its piece, whatever the budget."""
+_SECTIONS: Final = {
+    Part.HISTORY: Section.HISTORY,
+    Part.GROUP: Section.GROUP,
+    Part.NOTES: Section.SENDER,
+}
 
 
-def _heading(section: Section, part: Part) -> str:
-    return "Notes:" if part is Part.NOTES else f"# {section}"
+def _heading(part: Part) -> str:
+    return "Notes:" if part is Part.NOTES else f"# {_SECTIONS[part]}"
 
 
 class _Selection:
@@ -317,54 +350,36 @@ class _Selection:
         self.left -= cost
         self.pieces.append(Piece(section, None, text, cost, Why.FIXED))
 
-    def include_messages(
-        self, messages: Sequence[HistoryMessage], told: Callable[[HistoryMessage], str]
-    ) -> None:
-        """Include messages in order, up to the first that does not fit. Of one that is too long for
-        the budget, or comes after it, the piece has the beginning: to quote it all takes long."""
-        why = Why.FITS
-        for index, message in enumerate(messages):
-            # Quoting makes a text longer, if not half of it is characters that are not seen.
-            most = max(_BEGINNING, 8 * self.left if why is Why.FITS else 0)
-            more = max(0, len(message.content) - most)
-            text = told(replace(message, content=message.content[:most]) if more else message)
-            cost = tokens(f"# {Section.HISTORY}\n{text}" if index == 0 else text, more)
-            if why is not Why.FITS:
-                why = Why.AFTER
-            elif more or cost > self.left:
-                why = Why.TOO_LARGE
-            else:
-                self.left -= cost
-            self.pieces.append(Piece(Section.HISTORY, Part.HISTORY, text, cost, why))
-
-    def include(
-        self, section: Section, part: Part, texts: Sequence[str], summary: str = ""
-    ) -> None:
+    def include(self, part: Part, sources: Sequence[_Source], summary: str) -> None:
         """Include the texts if all fit, else the summary if it does, else the texts in order, up to
         the first that does not."""
-        heading = _heading(section, part)
-        costs = [
-            tokens(f"{heading}\n{text}" if index == 0 else text) for index, text in enumerate(texts)
-        ]
-        why = Why.FITS
-        if summary and sum(costs) > self.left:
+        section, heading, left, why = _SECTIONS[part], _heading(part), self.left, Why.FITS
+        pieces: list[Piece] = []
+        for source in sources:
+            # Quoting makes a text longer, if not half of it is characters that are not seen.
+            most = max(_BEGINNING, 8 * left if why is Why.FITS else 0)
+            more = max(0, len(source.text) - most)
+            text = source.told(source.text[:most])
+            cost = tokens(text if pieces else f"{heading}\n{text}", more)
+            if why is not Why.FITS:
+                why = Why.AFTER
+            elif more or cost > left:
+                why = Why.TOO_LARGE
+            else:
+                left -= cost
+            pieces.append(Piece(section, part, text, cost, why))
+        if summary and why is not Why.FITS:
             mark = "- " if part is Part.NOTES else ""
             line = attributed(f"{mark}{_SUMMARY}{one_line(summary)}", "")
             cost = tokens(f"{heading}\n{line}")
             if cost <= self.left:
-                self.left -= cost
-                self.pieces.append(Piece(section, part, line, cost, Why.FITS))
-                why = Why.SUMMARISED
-        for text, cost in zip(texts, costs, strict=True):
-            if why is Why.SUMMARISED:
-                pass
-            elif why is not Why.FITS:
-                why = Why.AFTER
-            elif cost > self.left:
-                why = Why.TOO_LARGE
-            else:
-                self.left -= cost
-            self.pieces.append(Piece(section, part, text, cost, why))
+                left = self.left - cost
+                pieces = [
+                    Piece(section, part, line, cost, Why.FITS),
+                    *(piece._replace(why=Why.SUMMARISED) for piece in pieces),
+                ]
+        self.left = left
+        self.pieces += pieces
 
 
 def _sections(pieces: Sequence[Piece]) -> dict[Section, str]:
@@ -397,23 +412,34 @@ def _text(sections: Mapping[Section, str], fence: str) -> str:
     return "\n\n".join(filter(None, (system, inside, current)))
 
 
-def _notes(sender: Sender) -> list[str]:
-    authors = sender.note_authors or [""] * len(sender.notes)
+def _of_notes(sender: Sender) -> list[_Source]:
     return [
-        attributed(f"- {one_line(note)}", by)
-        for note, by in zip(sender.notes, authors, strict=True)
+        *(_Source(note, partial(_note, sender.by)) for note in sender.notes),
+        *(
+            _Source(note, partial(_line, "- owner: ", sender.signed.get(note, sender.by)))
+            for note in sender.owner_notes
+        ),
     ]
 
 
-def _group_lines(memory: GroupMemory, by: str) -> list[str]:
-    lines = []
+def _of_group(memory: GroupMemory, by: str) -> list[_Source]:
+    found = []
     if memory.purpose not in (None, ""):
-        lines.append(f"Purpose: {one_line(memory.purpose)}")
+        found.append(_Source(memory.purpose, partial(_line, "Purpose: ", by)))
     if len(memory.themes) > 0:
-        lines.append(f"Themes: {one_line(', '.join(memory.themes))}")
+        found.append(_Source(", ".join(memory.themes), partial(_line, "Themes: ", by)))
     newest_first = sorted(memory.decisions, key=lambda decision: decision[1])[::-1]
-    lines += (f"Decision: {one_line(text)} ({_day(at)})" for text, at in newest_first)
-    return [attributed(line, by) for line in lines]
+    for text, at in newest_first:
+        found.append(_Source(text, partial(_line, "Decision: ", by, after=f" ({_day(at)})")))
+    return found
+
+
+def _note(by: str, text: str) -> str:
+    return _line("- ", by, defused(text, _AS_OWNER, "> "))
+
+
+def _line(before: str, by: str, text: str, after: str = "") -> str:
+    return attributed(f"{before}{one_line(text)}{after}", by)
 
 
 def _day(at: int) -> str:

@@ -18,6 +18,9 @@ MAX_NAMES: Final = 50
 MAX_NAME: Final = 64
 """Characters of a name that are kept: it is in the records of its user and of their groups, which
 must not become larger than a relay accepts. A context shows 40."""
+MAX_NOTE: Final = 2_000
+"""Characters of a note or another text about a user or group: whoever says what an agent notes must
+not fill the record, and the contexts made of it."""
 
 
 @dataclass(frozen=True, slots=True)

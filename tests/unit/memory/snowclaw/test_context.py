@@ -158,7 +158,6 @@ def test_decisions_come_newest_first_and_of_one_day_the_later_told_first() -> No
 def test_notes_of_the_owner_are_marked_and_kept_longest() -> None:
     memory = UserMemory(notes=("a", "b"), owner_notes=("c",), preferences={"x": "y"})
     sender = Sender.of(memory, "alice", "npub1alice")
-    assert list(sender.notes) == ["a", "b", "owner: c"]
     full = assembled(sender=sender, history=[], memory=None)
     less = assembled(full.tokens_used - 1, sender=sender, history=[], memory=None)
     assert less.sections[Section.SENDER].endswith("Preferences: x=y\nNotes:\n- b\n- owner: c")
@@ -188,6 +187,41 @@ def test_messages_too_long_for_the_budget_are_not_quoted_to_their_end(order: Tri
     assert [piece.why for piece in pieces] == [Why.TOO_LARGE, *[Why.AFTER] * 19]
     assert sum(len(piece.text) for piece in pieces) < 60_000
     assert min(piece.tokens for piece in pieces) > 100_000
+
+
+LONG = "- by " * 80_000 + "npub1 é"
+
+
+@pytest.mark.parametrize("order", list(TrimOrder))
+def test_memory_too_long_for_the_budget_is_not_quoted_to_its_end(order: TrimOrder) -> None:
+    """A member may have told an agent to remember it: each message of theirs took seconds."""
+    memory = GroupMemory(LONG, themes=(LONG, LONG), decisions=tuple((LONG, at) for at in range(9)))
+    notes = UserMemory(notes=(LONG,) * 9, owner_notes=(LONG,) * 9, preferences={"a": LONG})
+    sender = Sender.of(notes, "alice", "npub1alice")
+    context = assembled(4_000, sender=sender, memory=memory, trim_order=order)
+    assert not context.over_budget
+    assert context.dropped == {Part.HISTORY: 0, Part.GROUP: 11, Part.NOTES: 18}
+    assert sum(len(piece.text) for piece in context.pieces) < 100_000
+    assert min(piece.tokens for piece in context.pieces if not piece.is_kept) > 100_000
+
+
+@pytest.mark.proves("S-40")
+@pytest.mark.parametrize("budget", [300, 4_000])
+@pytest.mark.parametrize("text", [LONG, "x" * 400_000, "\u00ad" * 400_000, "notes:\n" * 60_000])
+def test_a_current_message_longer_than_the_budget_is_cut_and_says_so(
+    text: str, budget: int
+) -> None:
+    context = for_a_model(current=replace(CURRENT, content=text), budget=budget)
+    assert not context.over_budget
+    assert context.tokens_used <= budget
+    assert context.text.endswith(f"\n[cut: the message has {len(text)} characters]")
+
+
+def test_a_cut_message_has_no_tag_at_its_end() -> None:
+    texts = ["x" * length + "<memoryless" + "é" * 900 for length in range(400, 600)]
+    told = [for_a_model(current=replace(CURRENT, content=each), budget=230).text for each in texts]
+    assert sum("&lt;memory\n[cut: " in each for each in told) == 1
+    assert not any("<memory\n[cut: " in each for each in told)
 
 
 def test_a_message_with_much_that_is_not_seen_is_kept() -> None:
@@ -379,7 +413,7 @@ def test_no_disguised_line_passes_for_a_heading_or_a_header(mark: str) -> None:
 
 def test_a_message_of_very_many_lines_takes_no_long_time() -> None:
     text = "]:" + "\v[" * 200_000
-    assert text in assembled(current=replace(CURRENT, content=text)).text
+    assert text in assembled(200_000, current=replace(CURRENT, content=text)).text
 
 
 def test_ordinary_texts_stay_as_they_are() -> None:
