@@ -39,6 +39,7 @@ from relay.memory.snowclaw.keys import (
     private_d,
     scope_in,
 )
+from relay.memory.snowclaw.users import MAX_NOTE
 from relay.memory.snowclaw.working_copy import WorkingCopy
 from relay.nostr import kinds
 from relay.nostr.keys import public_key
@@ -118,7 +119,7 @@ class SnowclawRecords(MemoryClient):
         self._debounce = Debounce(self._save_quietly, FLUSH_AFTER_S, later)
         self.flush_failure: Exception | None = None
         """Error of the last automatic flush; it is retried."""
-        self._refusals: dict[Subject, PublishRefused] = {}
+        self._refusals: dict[Subject, PublishRefused | Invalid] = {}
         """Of the last flush."""
         self.shortfall = ""
         """Missing relay features that are worked around; empty: none (G-30)."""
@@ -157,7 +158,7 @@ class SnowclawRecords(MemoryClient):
         if self._spool is None:
             return
         for subject, refusal in self._refusals.items():
-            if self._working_copy.has_edits(subject):
+            if isinstance(refusal, PublishRefused) and self._working_copy.has_edits(subject):
                 await asyncio.to_thread(self._spool.put_refused, refusal.event, str(refusal))
         for draft, encrypts, why in list(self._working_copy.kept_back()):
             event = self._sign_record(draft, encrypts)
@@ -319,15 +320,16 @@ class SnowclawRecords(MemoryClient):
         return self._working_copy.unsaved
 
     # -- changes ----------------------------------------------------------------------------------
-    # All raise Invalid for an invalid key, and UserError if the stored record is unreadable, since
-    # the next version would lose it, or if another group than the one given reads it.
+    # All raise Invalid for an invalid key or a text of over MAX_NOTE characters, and UserError if
+    # the stored record is unreadable, since the next version would lose it, or if another group
+    # than the one given reads it.
 
     def note_user(self, key: str, text: str, *, group: str | None = None) -> None:
         """`group`: its members may read it; None: only the owner, and who reads the stored record.
         Records of one group do not enter the context of others (S-33)."""
         known = self.user(key)
         subject = self._working_copy.subject_of(key)
-        left = self.sift(text, () if known is None else known.notes, subject)
+        left = self._sifted(text, () if known is None else known.notes, subject)
         if left is not None:
             self._edit_user(key, lambda memory: memory.noted(left), group)
 
@@ -336,7 +338,7 @@ class SnowclawRecords(MemoryClient):
         own (S-22), which agents read as members of `group`."""
         if self.pubkey in self._working_copy.owners:
             self.note_user(key, text, group=group)
-        elif (left := self.sift(text, (), self._working_copy.subject_of(key))) is not None:
+        elif (left := self._sifted(text, (), self._working_copy.subject_of(key))) is not None:
             self._edit_user(key, lambda memory: memory.annotated(left), group)
 
     def encrypt_user(self, key: str) -> None:
@@ -364,7 +366,7 @@ class SnowclawRecords(MemoryClient):
         subject = self._working_copy.subject_of(key)
         if self._working_copy.group_reading(subject) is None:
             return None
-        d, note = private_d(subject), self.sift(" ".join(text.split()), (), subject)
+        d, note = private_d(subject), self._sifted(" ".join(text.split()), (), subject)
 
         def version(at: int) -> Draft:
             lines = dict.fromkeys((*self._working_copy.private_notes(subject), note or ""))
@@ -387,7 +389,8 @@ class SnowclawRecords(MemoryClient):
         return self._working_copy.group_reading(self._working_copy.subject_of(key))
 
     def set_preference(self, key: str, name: str, value: str, *, group: str | None = None) -> None:
-        left = self.sift(value, (), self._working_copy.subject_of(key))
+        _check_length(name)
+        left = self._sifted(value, (), self._working_copy.subject_of(key))
         if left is not None:
             self._edit_user(key, lambda memory: memory.preferring(name, left), group)
 
@@ -400,11 +403,11 @@ class SnowclawRecords(MemoryClient):
         """As `annotate_user`."""
         if self.pubkey in self._working_copy.owners:
             self.note_group(group, text)
-        elif (left := self.sift(text, (), OfGroup(group))) is not None:
+        elif (left := self._sifted(text, (), OfGroup(group))) is not None:
             self._edit_group(group, lambda memory: memory.annotated(left))
 
     def set_purpose(self, group: str, text: str) -> None:
-        left = self.sift(text, (), OfGroup(group))
+        left = self._sifted(text, (), OfGroup(group))
         if left is not None:
             self._edit_group(group, lambda memory: replace(memory, purpose=left))
 
@@ -425,7 +428,12 @@ class SnowclawRecords(MemoryClient):
         known = self.group(group)
         decided = () if known is None else [decision for decision, _ in known.decisions]
         noted = () if known is None else (*known.notes, *known.themes)
-        return self.sift(text, (*noted, *decided), OfGroup(group))
+        return self._sifted(text, (*noted, *decided), OfGroup(group))
+
+    def _sifted(self, text: str, known: Iterable[str], about: Subject) -> str | None:
+        """As `sift`. Raises Invalid for a text that is too long."""
+        _check_length(text)
+        return self.sift(text, known, about)
 
     def _edit_user(
         self, key: str, edit: Callable[[UserMemory], UserMemory], readers: str | None
@@ -474,8 +482,9 @@ class SnowclawRecords(MemoryClient):
         """Publish one event per changed record; returns what was published.
 
         Refused records stay unsaved; others are published. Raises PublishRefused; Invalid if a
-        group has begun to read a record and must not read a change of it, which stays unsaved;
-        Unanswered (without a folder); SpoolFull, SpoolDamaged, OSError.
+        group has begun to read a record and must not read a change of it, which stays unsaved: both
+        for any record, see `refusal_of`; Unanswered (without a folder); SpoolFull, SpoolDamaged,
+        OSError.
         """
         async with self._flush_lock:
             self._debounce.clear()
@@ -492,16 +501,22 @@ class SnowclawRecords(MemoryClient):
                     self._working_copy.check_readers(subject)
                 except _Forgotten:
                     continue
-                except PublishRefused as refused:
+                except (PublishRefused, Invalid) as refused:
                     refusal = self._refusals[subject] = refused
-                except Invalid as refused:
-                    refusal = refused
             if self._cache is not None and self.is_online and written:
                 await self.read(await self._wanted())  # updates the cache
             if refusal is not None:
                 raise refusal
             self.flush_failure = None
             return tuple(written)
+
+    def refusal_of(self, key: str) -> PublishRefused | Invalid | None:
+        """Why the last `flush` left changes of a record unsaved; None: it did not. `key`: of a
+        user, or `group:<id>`. Raises Invalid."""
+        group = key.removeprefix("group:")
+        return self._refusals.get(
+            self._working_copy.subject_of(key) if group == key else OfGroup(group)
+        )
 
     async def _save(self, subject: Subject) -> Written:
         """Raises _Forgotten; as `write`."""
@@ -674,3 +689,9 @@ class SnowclawRecords(MemoryClient):
     def list(self, prefix: str = "") -> tuple[AgentMemory, ...]:
         """The texts whose key, or `<category>:<key>`, has this prefix, newest first."""
         return tuple(memory for _, memory in self._working_copy.memories(prefix))
+
+
+def _check_length(text: str) -> None:
+    """Raises Invalid."""
+    if len(text) > MAX_NOTE:
+        raise Invalid(f"a text of {len(text)} characters, at most {MAX_NOTE} allowed")

@@ -179,10 +179,11 @@ async def by_owner(rookery: Rookery, *args: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def served(folder: Path) -> AsyncIterator[Rookery]:
+async def served(folder: Path, **limits: int) -> AsyncIterator[Rookery]:
     """With a group in which nobody is yet but its owner."""
     async with Rookery(folder / "relay") as rookery:
         await rookery.init("--owner", cast.owner.npub, "--agent", cast.robot.npub)
+        rookery.set_up("limits", "\n".join(f"{name} = {limits[name]}" for name in limits))
         await rookery.start()
         await by_owner(rookery, "group", "create", "tea")
         yield rookery
@@ -328,6 +329,41 @@ async def test_it_says_so_when_it_may_not_remember(tmp_path: Path) -> None:
             assert answer.content == (
                 "I cannot remember that: restricted: only agents may write memory"
             )
+
+
+async def test_what_one_member_had_it_note_keeps_no_other_from_being_remembered(
+    tmp_path: Path,
+) -> None:
+    """It told each of the refusal of one record, although it had stored their notes."""
+
+    async def told(member: Client, text: str) -> str:
+        wanted = {"kinds": [9], "authors": [cast.robot.pubkey], "#h": ["tea"]}
+        question = await member.send(9, f"robot, remember: {text}", [["h", "tea"]])
+        async with (
+            asyncio.timeout(ANSWER_S),
+            member.subscribe(wanted | {"#q": [question.id]}) as answers,
+        ):
+            return (await anext(answers)).content
+
+    async with served(tmp_path, max_message_length=6_000) as rookery:
+        await let_in(rookery)
+        await by_owner(rookery, "group", "add", "tea", cast.bob.npub)
+        async with (
+            program(tmp_path, rookery) as robot,
+            Client(rookery.url, cast.alice) as alice,
+            Client(rookery.url, cast.bob) as bob,
+        ):
+            await robot.start()
+            await robot.listening()
+            refusal = "I cannot remember that: invalid: "
+            assert await told(alice, "x" * 2_001) == (
+                f"{refusal}a text of 2001 characters, at most 2000 allowed"
+            )
+            answers = [await told(alice, letter * 1_900) for letter in "abcd"]
+            assert answers[0] == "I will remember that."
+            assert answers[-1].startswith(f"{refusal}the relay accepts no message of")
+            assert await told(bob, "I like coffee") == "I will remember that."
+            assert "I like coffee" in await by_owner(rookery, "memory", "get", cast.bob.npub)
 
 
 async def test_faults_are_one_line(tmp_path: Path) -> None:

@@ -159,7 +159,12 @@ class Agent:
             raise UserError(f"what I know of you is read by {reading}")
         if known is None or note not in known.notes:
             self.claw.note_user(pubkey, note, group=group)
-        await self.claw.flush()
+        try:
+            await self.claw.flush()
+        except (PublishRefused, Invalid) as refused:
+            if (refusal := self.claw.refusal_of(pubkey)) is not None:
+                raise refusal from None
+            log.warning("what was noted of others is not stored: %s", refused)
 
 
 async def run(options: argparse.Namespace) -> None:

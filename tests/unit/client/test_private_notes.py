@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.client.writer import Outcome
+from relay.errors import Invalid
 from tests.cast import alice
 from tests.unit.client.test_rebase import (
     NOW,
@@ -55,6 +56,8 @@ async def test_what_two_machines_noted_is_kept(
     await annotate(one, "first", NOW + 1)
     async with apart(one) as claw:
         one.now = at
+        with pytest.raises(Invalid, match="at most 2000"):
+            await claw.annotate_privately(alice.npub, "x" * 2_001)
         written = await claw.annotate_privately(alice.npub, "offline")
         assert written is not None
         assert written.outcome is Outcome.QUEUED

@@ -28,7 +28,7 @@ from relay.memory.junk import Why
 from relay.memory.snowclaw.agent_memory import AgentMemory
 from relay.memory.snowclaw.context import Part, Section
 from relay.memory.snowclaw.encryption import encrypted
-from relay.memory.snowclaw.users import UserMemory
+from relay.memory.snowclaw.users import MAX_NOTE, UserMemory
 from relay.nostr.event import event_from
 from relay.nostr.filters import Filter
 from relay.nostr.keys import SecretKey
@@ -744,6 +744,29 @@ async def test_a_lone_surrogate_blocks_nothing(fake: FakeRelay) -> None:
         assert texts == ["cut \ufffd", "cut \ufffd"]
 
 
+async def test_no_text_about_a_user_or_group_is_longer_than_a_note_may_be(fake: FakeRelay) -> None:
+    """A member says what an agent notes: one text filled the record, which then was refused."""
+    most, longer = "x" * MAX_NOTE, "x" * (MAX_NOTE + 1)
+    async with started(fake) as claw:
+        edits: list[Callable[[str], None]] = [
+            lambda text: claw.note_user(alice.npub, text),
+            lambda text: claw.annotate_user(alice.npub, text),
+            lambda text: claw.set_preference(alice.npub, "language", text),
+            lambda text: claw.set_preference(alice.npub, text, "en"),
+            lambda text: claw.note_group("tea", text),
+            lambda text: claw.annotate_group("tea", text),
+            lambda text: claw.set_purpose("tea", text),
+            lambda text: claw.add_theme("tea", text),
+            lambda text: claw.add_decision("tea", text),
+        ]
+        for edit in edits:
+            with pytest.raises(Invalid, match=r"a text of 2001 characters, at most 2000 allowed"):
+                edit(longer)
+        assert claw.unsaved == 0
+        for edit in edits:
+            edit(most)
+
+
 async def test_before_it_was_loaded_nothing_stored_is_lost_by_a_flush(fake: FakeRelay) -> None:
     await fake.publish(record(ALICE, {"notes": ["old"], "mood": 1}, NOW + 5))
     async with agent(fake) as claw:
@@ -811,6 +834,33 @@ async def test_a_refused_record_keeps_no_other_from_being_saved(fake: FakeRelay)
             await until(lambda: claw.flush_failure is not None)
             assert isinstance(claw.flush_failure, PublishRefused)
             assert flushes(clock) == 1  # and again in five minutes
+
+
+async def test_a_flush_that_fails_tells_whose_record_is_not_stored(fake: FakeRelay) -> None:
+    """A program told each user of the refusal of one, although it had stored their notes."""
+
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        event = event_from(frame[1])
+        if event.d in {ALICE, "snowclaw:memory:group:tea"}:
+            await visitor.say_no(event.id, "invalid: the relay accepts no message of 9 bytes")
+        else:
+            await fake.take(visitor, frame)
+
+    fake.on["EVENT"] = refuse
+    with suppress(PublishRefused):
+        async with started(fake) as claw:
+            for key in (alice.npub, bob.npub):
+                claw.note_user(key, "x")
+            claw.note_group("tea", "y")
+            claw.note_group("den", "z")
+            with pytest.raises(PublishRefused):
+                await claw.flush()
+            for key in (alice.npub, alice.pubkey, "group:tea"):
+                assert "no message of 9 bytes" in str(claw.refusal_of(key))
+            assert (claw.refusal_of(bob.npub), claw.refusal_of("group:den")) == (None, None)
+            fake.on["EVENT"] = fake.take
+            await claw.flush()
+            assert claw.refusal_of(alice.npub) is None
 
 
 async def test_what_a_relay_refuses_at_the_end_of_the_block_is_kept_and_not_sent_again(
