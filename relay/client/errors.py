@@ -37,6 +37,8 @@ _NOT_IN_AN_ID: Final = re.compile(r"[^\w-]")
 _MAX_ID: Final = 64
 """Characters."""
 
+IN_THE_FUTURE: Final = " s in the future"
+"""In a relay's text about `created_at`."""
 MAX_SAID: Final = 2000
 """Characters kept and shown of a text by the relay: a frame may hold 16 million."""
 
@@ -98,6 +100,12 @@ class PublishRefused(ClientError):
         self.remedy = _remedy(text, signer, event.tag("h"))
         """What lifts the refusal, for people; empty: not known."""
         self.add_note("; ".join(filter(None, (f"signed with {signer}", self.remedy))))
+
+    @property
+    def is_too_early(self) -> bool:
+        """Whether the event is dated ahead of the relay's clock: it may be sent later."""
+        is_about_date = self.prefix == Prefix.INVALID and self.text.startswith("created_at: ")
+        return is_about_date and IN_THE_FUTURE in self.text
 
     @property
     def is_deleted(self) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from relay.client.errors import (
+    IN_THE_FUTURE,
     TEMPORARY,
     ClientError,
     Incomparable,
@@ -66,6 +67,8 @@ MAY_END: Final = (
 )
 """Condition on the outbox: refused until the operator lists, admits or unbans the author, or
 changes a policy."""
+_WAS_EARLY: Final = f"(refusal LIKE 'invalid: created_at: %{IN_THE_FUTURE}%' AND created_at <= ?)"
+"""Condition on the outbox: refused for a date that has passed. The clock was ahead."""
 _TEMPORARY: Final = TEMPORARY | {Prefix.AUTH_REQUIRED}
 """Temporary refusals: the record is sent again later."""
 _OF_MEMORY: Final = [kinds.APP_DATA, kinds.APP_RECORD]
@@ -108,13 +111,15 @@ async def send(
     *,
     retries: bool = False,
 ) -> Synced:
-    """Sign and send the outbox in order. `retries`: also what the relay refused for a reason that
-    may have ended. Raises CacheUnusable, OSError."""
+    """Sign and send the outbox in order, also what was dated too far ahead and no longer is.
+    `retries`: also what the relay refused for a reason that may have ended. Raises CacheUnusable,
+    OSError."""
     sent = refused = waiting = dropped = after = 0
     with suppress(ClientError):  # then the deletions wait too, or this key may not read
         await _date_deletions(client, signer, database)
     while True:
-        batch = await asyncio.to_thread(waiting_after, database, after, retries=retries)
+        now = client.now()
+        batch = await asyncio.to_thread(waiting_after, database, after, retries=retries, now=now)
         if not batch:
             return Synced(sent, refused, waiting, deleted=dropped)
         after = batch[-1].position
@@ -212,16 +217,21 @@ def _signed(signer: SecretKey, batch: Sequence[Waiting]) -> list[Event]:
 
 
 def waiting_after(
-    database: Database, position: int, number: int = _SEND_BATCH, *, retries: bool = False
+    database: Database,
+    position: int,
+    number: int = _SEND_BATCH,
+    *,
+    retries: bool = False,
+    now: int = 0,
 ) -> list[Waiting]:
-    """The first `number` records after a position; -1: all."""
+    """The first `number` records after a position; -1: all. `now`: Unix seconds."""
     with database.reading() as db:
         rows = db.execute(
             "SELECT position, kind, tags, content, created_at FROM _rk_outbox"  # noqa: S608  of ours
             # Of an earlier version: it is sent once more, and then dropped.
             " WHERE (refusal IS NULL OR refusal = ? AND kind <> ?"
-            f" OR ? AND {MAY_END}) AND position > ? ORDER BY position LIMIT ?",
-            (_DELETED, kinds.DELETION, retries, position, number),
+            f" OR ? AND {MAY_END} OR {_WAS_EARLY}) AND position > ? ORDER BY position LIMIT ?",
+            (_DELETED, kinds.DELETION, retries, now, position, number),
         )
         return [
             Waiting(row[0], Draft(row[1], orjson.loads(row[2]), row[3], row[4])) for row in rows

@@ -65,6 +65,8 @@ class Follower:
         self._used_ids: dict[str, Path] = {}
         self._missing: set[Path] = set()
         self._introduced: set[str] = set()
+        self._early: set[Path] = set()
+        """Those with lines that were refused as dated ahead: the next run sends them again."""
 
     async def run(self, after_poll: Callable[[], Awaitable[None]]) -> None:
         """Run until cancelled; `after_poll` is called after each poll. Raises PublishRefused if the
@@ -136,7 +138,10 @@ class Follower:
                 drafts = await self._transcripts.without_moved(drafts)
             sent = await self._transcripts.deliver(drafts, self._copied(tail))
             sent.duplicates += len(update.drafts) - len(drafts) + update.known
-            await asyncio.to_thread(tail.sent)
+            if any(refusal.is_too_early for refusal in sent.refused):
+                self._early.add(tail.path)
+            if tail.path not in self._early:
+                await asyncio.to_thread(tail.sent)
             self._report(Step(tail.path, session, update.change, update.lines, sent))
             if sent.stored or sent.queued or sent.duplicates:
                 await self._introduce(tail, session)

@@ -321,6 +321,21 @@ async def test_what_was_refused_for_its_author_or_a_policy_is_sent_again_if_want
         assert len(await memory.refused()) == left
 
 
+async def test_what_a_clock_that_was_ahead_dated_is_sent_when_its_date_has_passed(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    """It stayed on this machine for ever, though the agent was told that it was recorded."""
+    fake.on["EVENT"] = refusing("invalid: created_at: 920 s in the future, at most 900 s allowed")
+    async with nmem(fake, tmp_path) as memory:
+        a_session(memory.database)
+        assert (await memory.sync()).refused == 5
+    fake.on["EVENT"] = fake.take
+    async with nmem(fake, tmp_path, now=0) as memory:
+        assert ((await memory.sync()).sent, len(await memory.refused())) == (0, 5)
+    async with nmem(fake, tmp_path, now=2 * NOW) as memory:
+        assert ((await memory.sync()).sent, await memory.refused()) == (5, [])
+
+
 async def test_the_keeper_sends_refused_records_again_daily_and_after_a_change(
     fake: FakeRelay, tmp_path: Path
 ) -> None:

@@ -504,3 +504,33 @@ async def test_a_refused_line_does_not_block_others(fake: FakeRelay, path: Path)
         await following.poll()
     assert [len(step.sent.refused) for step in steps if step.sent is not None] == [1]
     assert len(ids(fake)) == 3
+
+
+async def test_lines_that_a_clock_dated_ahead_are_sent_by_a_later_run(
+    fake: FakeRelay, path: Path
+) -> None:
+    """They were missing in the session for ever: the offset behind them was saved."""
+    early = {event.id for event in told(b"".join(LINES))} - {event.id for event in told(LINES[0])}
+
+    async def refuse_early(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[1]["id"] in early:
+            text = "invalid: created_at: 923 s in the future, at most 900 s allowed"
+            await visitor.say_no(frame[1]["id"], text)
+        else:
+            await fake.take(visitor, frame)
+
+    steps: list[Step] = []
+    fake.on["EVENT"] = refuse_early
+    async with follower(fake, path, steps) as following:
+        write(path, LINES[0])
+        await following.poll()
+        write(path, *LINES[1:3])
+        await following.poll()
+        assert steps[-1].sent is not None
+        assert steps[-1].sent.refused
+        early = set()
+        write(path, *LINES[3:])
+        await following.poll()
+    async with follower(fake, path, steps) as following:
+        await following.poll()
+    assert ids(fake) == {event.id for event in told(b"".join(LINES))}
