@@ -17,7 +17,14 @@ import aiosqlite
 import orjson
 
 from relay.client.errors import ClientError
-from relay.client.foreign_database import code_in, opened, room_in, weight
+from relay.client.foreign_database import (
+    bound,
+    code_in,
+    code_run_by_writing,
+    opened,
+    room_in,
+    weight,
+)
 from relay.files import own_database
 from relay.memory.aman.checks import FIELDS, VERSION, content_fault
 from relay.memory.aman.records import Clear, Preference, Subscriptions, Summary, ToolCall
@@ -105,6 +112,7 @@ def event_ids(path: Path, relay: str) -> set[str]:
         return set()
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as file:
+            _refuse_code(file, path)
             return {
                 id_
                 for table in _WRITTEN
@@ -141,6 +149,8 @@ def replace_rows(
     try:
         os.close(own_database(path))
         with closing(sqlite3.connect(path, isolation_level=None)) as file, file:
+            file.execute("BEGIN IMMEDIATE")
+            _refuse_code(file, path)
             return _replaced(file, snapshots, relay, gone)
     except OSError as error:
         raise TablesUnusable(f"{path}: {error.strerror}") from error
@@ -148,12 +158,18 @@ def replace_rows(
         raise TablesUnusable(f"{path}: {error}") from error
 
 
+def _refuse_code(file: sqlite3.Connection, path: Path) -> None:
+    """The file may come from somebody else. Raises TablesUnusable."""
+    bound(file)
+    for fault in filter(None, (code_run_by_writing(file, table) for table in _WRITTEN)):
+        raise TablesUnusable(f"{path}: {fault}")
+
+
 def _replaced(
     file: sqlite3.Connection, snapshots: Iterable[Snapshot], relay: str, gone: Iterable[str]
 ) -> Replaced:
     gone = list(gone)
     file.execute("PRAGMA secure_delete = ON")
-    file.execute("BEGIN IMMEDIATE")
     for statement in _SCHEMA.split(";"):
         file.execute(statement)
     for table in _WRITTEN:

@@ -56,6 +56,14 @@ def code_in(db: Any, table: str) -> str | None:
     return None
 
 
+def code_run_by_writing(db: Any, table: str) -> str | None:
+    """As `code_in`, also of what writing this table would run."""
+    found = "SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE"
+    if db.execute(found, (table,)).fetchone():
+        return f"{table} has a trigger"
+    return code_in(db, table)
+
+
 def room_in(path: Path) -> int:
     """At most so many bytes of text are in the rows of a table that was written row by row. The
     default of a column that was added later is in no row: a small file could give any number."""

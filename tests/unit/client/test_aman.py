@@ -12,7 +12,7 @@ import pytest
 
 from relay.client import Client, LeftInCache, PublishRefused
 from relay.client.aman import Aman, Followed, Unreadable
-from relay.client.aman_tables import Replaced, TablesUnusable, rows_in
+from relay.client.aman_tables import Replaced, TablesUnusable, replace_rows, rows_in
 from relay.client.writer import Outcome
 from relay.errors import Invalid, UserError
 from relay.memory.aman.records import Preference, Subscriptions, Summary, ToolCall, draft_of
@@ -819,6 +819,42 @@ async def test_a_database_of_somebody_else_is_imported_within_limits(
     async with aman(fake) as memory:
         with pytest.raises(TablesUnusable, match=why):
             await memory.import_tables(path)
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (
+            "CREATE VIEW preferences AS WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1"
+            " FROM c) SELECT 'u' AS history_key, 'p' AS preference, 't' AS updated_at,"
+            " 'i' AS nostr_event_id, 1 AS nostr_created_at, 'r' AS nostr_relay,"
+            " 1 AS nostr_schema_version FROM c WHERE n < 0",
+            "preferences is no table",
+        ),
+        (
+            "CREATE TABLE Preferences (history_key TEXT PRIMARY KEY, preference TEXT,"
+            " updated_at TEXT); CREATE TABLE rows (n); CREATE TRIGGER t AFTER INSERT ON Preferences"
+            " BEGIN INSERT INTO rows VALUES (1); END",
+            "preferences has a trigger",
+        ),
+    ],
+    ids=["view", "trigger"],
+)
+async def test_a_database_of_somebody_else_runs_nothing_when_it_is_written(
+    fake: FakeRelay, tmp_path: Path, made: str, why: str
+) -> None:
+    """A view without end could only be stopped by kill -9; a trigger filled the disk."""
+    path = tmp_path / "theirs.db"
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript(made)
+    before = path.read_bytes()
+    async with aman(fake) as memory:
+        await memory.set_preference("u", "one")
+        with pytest.raises(TablesUnusable, match=why):
+            await memory.rehydrate(path)
+        with pytest.raises(TablesUnusable, match=why):
+            replace_rows(path, [], fake.url)
+    assert path.read_bytes() == before
 
 
 def original(path: Path) -> None:
