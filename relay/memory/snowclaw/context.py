@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache, partial
+from html import unescape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
@@ -22,6 +23,7 @@ from relay.memory.fence import (
     attributed,
     defused,
     fence_head,
+    folded,
     harmless,
     name_in,
     named,
@@ -269,7 +271,7 @@ class ContextAssembler:
         if len(whole) > most or len(text) > most:
             says_so = f"\n[cut: the message has {len(whole)} characters]"
             # Quoted once more: the word at the end may be another one now.
-            text = _quoted(text[: most - len(says_so) - len("&lt;")]) + says_so
+            text = _quoted(text[: most - len(says_so) - len("> &lt;")]) + says_so
         return f"{head}\n{text}"
 
     def _header(self, message: HistoryMessage) -> str:
@@ -455,22 +457,19 @@ _BREAK: Final = r"\r\n\v\f\x1c-\x1e\x85\u2028\u2029"
 _BREAKS: Final = re.compile(f"[{_BREAK}]+")
 _NOT_IN_A_NAME: Final = re.compile(r"[\[\]=\x00-\x1f\x7f\x85\u2028\u2029]+")
 _GROUP_ID: Final = re.compile(r"[A-Za-z0-9_.:'-]{1,128}")
-_SPACE: Final = rf"(?:(?![{_BREAK}])\s)*"
+_LINES: Final = re.compile(f"[^{_BREAK}]+")
+_TAGS: Final = re.compile("<[^<>]*>")
+_NOT_LETTERS: Final = re.compile("[^a-z]+")
 _LABELS: Final = ("owner", "sender", "notes", "preferences")
-_MARKUP_HINTS: Final = ("nostr", "]:", *_LABELS, *(each.split()[0].lower() for each in Section))
-_HEADINGS: Final = "|".join(
-    rf"(?:[\s_-](?<![{_BREAK}]))+".join(each.lower().split()) for each in Section
+_WORDS: Final = (
+    *(_NOT_LETTERS.sub("", section.lower()) for section in Section),
+    "nostrgroup",
+    "nostrdm",
+    "ownertrue",
 )
-"""Any blanks or dashes between the words, which Markdown shows alike."""
-_MARKUP: Final = re.compile(
-    # No part crosses a line end: else a message of many lines takes minutes.
-    rf"(?:^|(?<=[{_BREAK}]))(?={_SPACE}"
-    rf"(?:\[{_SPACE}nostr{_SPACE}:|\[[^\]{_BREAK}]*\]:|#+{_SPACE}(?:{_HEADINGS})"
-    rf"|(?:-{_SPACE})?(?:{'|'.join(_LABELS)}){_SPACE}:))"
-)
-"""On the folded form: the start of a line that looks like a heading, a message header or a sender
-line."""
-_AS_OWNER: Final = re.compile(r"^(?=\s*owner\s*:)")
+_HEADER: Final = re.compile(r"[^a-z\[]*\[(?:[^a-z0-9]*nostr[^a-z0-9:]*:|[^\]]*\][^a-z0-9:\[]*:)")
+"""On a line of the folded form: `[nostr:` or `[name]:`, whatever is not a letter around it."""
+_AS_OWNER: Final = re.compile(r"^(?=[^a-z:]*owner[^a-z:]*:)")
 
 
 def one_line(text: str) -> str:
@@ -492,9 +491,36 @@ def _quoted(text: str) -> str:
 def _quoted_once(text: str) -> str:
     text = attributed(harmless(text), "")
     # The test is over ten times as fast as the search.
-    if text.isascii() and not any(mark in text.lower() for mark in _MARKUP_HINTS):
-        return text
-    return defused(text, _MARKUP, "> ")
+    if text.isascii() and not any(mark in text for mark in "&<["):
+        letters = _NOT_LETTERS.sub("", text.lower())
+        if not any(each in letters for each in (*_WORDS, *_LABELS)):
+            return text
+    form, origins = folded(text)
+    parts: list[str] = []
+    done = 0
+    for line in _LINES.finditer(form):
+        if _is_like_ours(line[0]):
+            begins = origins[line.start()]
+            parts += (text[done:begins], "> ")
+            done = begins
+    return "".join([*parts, text[done:]])
+
+
+def _is_like_ours(line: str) -> bool:
+    """Whether a line of the folded form looks like a heading, a message header or a sender line, or
+    would if it was shown as Markdown. One with `> ` is quoted already."""
+    if line.startswith("> "):
+        return False
+    if "&" in line:
+        line = folded(unescape(line))[0]
+    line = _TAGS.sub("", line)
+    label, colon, _ = line.partition(":")
+    letters = _NOT_LETTERS.sub("", line)
+    return (
+        any(each in letters for each in _WORDS)
+        or (colon == ":" and _NOT_LETTERS.sub("", label) in _LABELS)
+        or _HEADER.match(line) is not None
+    )
 
 
 _MAX_CACHED: Final = 4_000
