@@ -1,7 +1,8 @@
 """Streamable HTTP transport on 127.0.0.1, with a bearer token (M-29).
 
 Web pages in a local browser can send requests here too, so requests with a foreign `Host` or
-`Origin` are refused before the token is checked.
+`Origin` are refused before the token is checked. Any user of the machine can connect: of
+connections without a request that has the token only the newest are kept.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 from starlette.responses import PlainTextResponse
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +27,13 @@ PATH: Final = "/mcp"
 _LOOPBACK: Final = "127.0.0.1"
 _NAMES: Final = (_LOOPBACK, "localhost", "[::1]")
 _BACKLOG: Final = 64
+_MAX_UNKNOWN: Final = 64
+"""Connections without a request that has the token. More are accepted at once, before the oldest
+are closed: together they must not use up the process's files."""
+_UNKNOWN_S: Final = 10.0
+"""How long one may be without such a request."""
+_KNOWN: Final = "rookery.known"
+"""Key of a scope: whether the request has the token."""
 
 
 class TokenGuard:
@@ -38,6 +47,7 @@ class TokenGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope) if scope["type"] == "http" else None
+        scope[_KNOWN] = refusal is None
         await (self._app if refusal is None else refusal)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
@@ -61,6 +71,35 @@ class TokenGuard:
         return scheme.lower() == b"bearer" and compare_digest(token.strip(), self._token)
 
 
+class _Connection(H11Protocol):
+    """Closed if it has no request with the token within `_UNKNOWN_S`, or is the oldest of too
+    many."""
+
+    _is_late: asyncio.TimerHandle
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._is_late = self.loop.call_later(_UNKNOWN_S, self._close_unknown)
+        unknown = [each for each in self.connections if isinstance(each, _Connection)]
+        unknown = [each for each in unknown if not each._has_token]
+        if len(unknown) > _MAX_UNKNOWN:
+            min(unknown, key=lambda each: each._is_late.when())._close_unknown()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_late.cancel()
+        super().connection_lost(exc)
+
+    @property
+    def _has_token(self) -> bool:
+        """Whether its last request has. There is no scope before the first one."""
+        return self.scope is not None and bool(self.scope.get(_KNOWN))
+
+    def _close_unknown(self) -> None:
+        if not self._has_token:
+            self.connections.discard(self)  # those that follow at once do not count it
+            self.transport.abort()
+
+
 async def serve_http(
     server: Server[Any], port: int, token: str, log: Callable[[str], None]
 ) -> None:
@@ -72,6 +111,8 @@ async def serve_http(
     http = uvicorn.Server(
         uvicorn.Config(
             TokenGuard(application, actual_port, token),
+            http=_Connection,
+            backlog=_BACKLOG,
             lifespan="on",
             log_config=None,
             access_log=False,

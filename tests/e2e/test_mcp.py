@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
@@ -467,6 +467,36 @@ async def test_while_the_relay_is_away_the_cache_answers_and_says_so(told: Rooke
 
 
 @pytest.mark.proves("M-29")
+async def test_idle_connections_without_the_token_keep_nobody_from_being_answered(
+    rookery: Rookery,
+) -> None:
+    """Any user of the machine can open them: they used up the files of the process."""
+    async with (
+        workplace(cast.rover, rookery.url) as place,
+        listening(place) as (url, token),
+        aiohttp.ClientSession() as http,
+        AsyncExitStack() as idle,
+    ):
+        port = int(url.split(":")[2].partition("/")[0])
+        waiting = []
+        for _ in range(200):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            idle.callback(writer.close)
+            waiting.append(asyncio.create_task(reader.read()))
+        ask = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        accepts = {"Accept": "application/json, text/event-stream"}
+        bearer = {"Authorization": f"Bearer {token}"}
+        async with http.post(url, json=ask, headers=accepts | bearer) as response:
+            assert response.status not in (401, 403)
+        first = waiting[: 200 - 64]
+        async with asyncio.timeout(ANSWER_S):
+            await asyncio.wait(first)
+        assert not any(each.done() for each in waiting[-30:])
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
 async def test_over_http_only_who_has_the_token_and_is_on_this_machine_is_answered(
     rookery: Rookery,
 ) -> None:
