@@ -36,8 +36,9 @@ from relay.memory.interop.documents import (
     json_in,
     markdown_in,
 )
-from relay.memory.interop.records import Fault, Form, Item, Note, Sifter, draft_of
+from relay.memory.interop.records import Fault, Form, Item, Note, Recorded, Sifter, draft_of
 from relay.memory.junk import Sieve
+from relay.memory.nmem.checks import SESSION
 from relay.memory.registry import RecordName
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_in
 from relay.memory.snowclaw.keys import AGENT
@@ -136,6 +137,7 @@ def import_(
         times = _read(path, None if form is None else Form(form), reader, done)
         stored = await _stored_notes(client, done.items, keys)
         _sift(done, None if anyway else Sieve(), stored.values())
+        stored |= await _stored_sessions(client, done.items, next(iter(keys)))
         document = await client.information_or_empty()
         limit = limit_in(document, "max_message_length") or _MAX_MESSAGE
         _sign(done, keys, stored, times, client.now(), limit)
@@ -320,6 +322,20 @@ async def _stored_notes(
     return {(event.pubkey, event.d): event async for event in client.query_all(wanted)}
 
 
+async def _stored_sessions(
+    client: Client, items: Iterable[Item], author: str
+) -> dict[tuple[str, str], Event]:
+    """As `_stored_notes`: a session may have been recorded here, with the id that it has there."""
+    drafts = [draft_of(item.record, 0) for item in items if isinstance(item.record, Recorded)]
+    ds = sorted({draft.d for draft in drafts if draft.d.startswith(SESSION)})
+    found: list[Event] = []
+    for start in range(0, len(ds), _IDS):
+        part = ds[start : start + _IDS]
+        wanted = {"kinds": [kinds.APP_DATA], "authors": [author], "#d": part}
+        found += [event async for event in client.query_all(wanted)]
+    return {(event.pubkey, event.d): event for event in found}
+
+
 def _sift(done: _Import, sieve: Sieve | None, stored: Iterable[Event]) -> None:
     memories = map(agent_memory_in, stored)
     sifter = Sifter(sieve, [known for known in memories if isinstance(known, AgentMemory)])
@@ -356,7 +372,9 @@ def _sign(
             done.faults.append(Fault(item.where, size))
         else:
             done.events[event.id] = item.where, event
-            if isinstance(item.record, Note) and (key.pubkey, event.d) in stored:
+            known = stored.get((key.pubkey, event.d))
+            is_other = known is not None and known.id != event.id
+            if is_other and not isinstance(item.record, Event):
                 done.replacing[event.id] = item.where
 
 

@@ -170,6 +170,23 @@ async def test_both_forms_of_claude_mem_send_the_same_records(
     assert (await imported(file))["unchanged"] == 6
 
 
+async def test_a_session_that_was_recorded_here_is_told_to_be_replaced(
+    relay: FakeRelay, imported: Rookery, tmp_path: Path
+) -> None:
+    """Its summary was replaced by that of somebody's file, which was told to store a new one."""
+    file = tmp_path / "claude-mem.json"
+    file.write_bytes(as_json(CLAUDE_MEM))
+    await imported(file)
+    session = next(event for event in sent(relay) if event.d.startswith("nmem:session:"))
+    at = session.created_at - 1
+    relay.events = [robot.sign(session.kind, session.tags, '{"summary":{}}', at)]
+    told = await imported(file, "--dry-run")
+    assert [each["d"] for each in told["why_replaced"]] == [session.d]
+    assert [each["d"] for each in (await imported(file))["why_replaced"]] == [session.d]
+    del relay.events[0]  # as a relay does with the older version
+    assert (await imported(file))["replaced"] == 0
+
+
 async def test_a_database_in_use_is_read_and_left_as_it_is(
     relay: FakeRelay, imported: Rookery, tmp_path: Path
 ) -> None:
