@@ -145,9 +145,11 @@ def _record_session(db: Any, session: Session, group: str | None, after: int = 0
 
 
 def record_prompt(db: Any, prompt: Prompt, group: str | None) -> int | None:
-    """Insert a prompt and queue its record; returns its id. None: it exists already."""
+    """Insert a prompt and queue its record; returns its id. None: one has it already."""
     draft = prompt_draft(prompt, group)
     number = put_prompt(db, prompt, draft.d, Origin(ONESELF, None, draft.created_at))
+    if number is None:
+        number = _taken_over(db, "_rk_prompts", draft)
     if number is not None:
         queue(db, draft)
     return number
@@ -156,13 +158,33 @@ def record_prompt(db: Any, prompt: Prompt, group: str | None) -> int | None:
 def record_observation(
     db: Any, observation: Observation, project: str, group: str | None
 ) -> int | None:
-    """Insert an observation and queue its record; returns its id. None: it exists already."""
+    """Insert an observation and queue its record; returns its id. None: one has it already."""
     draft = observation_draft(observation, project, group)
     origin = Origin(ONESELF, None, draft.created_at)
     number = put_observation(db, observation, draft.d, origin)
+    if number is None:
+        number = _taken_over(db, "_rk_observations", draft)
     if number is not None:
         queue(db, draft)
     return number
+
+
+def _taken_over(db: Any, table: str, draft: Draft) -> int | None:
+    """Make another key's row of the same record one's own; returns its id. None: it is already.
+    Whoever guesses what one records can publish it before, and delete it later."""
+    found = db.execute(
+        f"SELECT rowid, event_id, created_at FROM {table} WHERE d = ? AND author <> ?",  # noqa: S608  names of ours
+        (draft.d, ONESELF),
+    ).fetchone()
+    if found is None:
+        return None
+    number, event_id, at = found
+    ignore_events(db, [(event_id, at)])
+    db.execute(
+        f"UPDATE {table} SET author = ?, event_id = NULL, created_at = ? WHERE rowid = ?",  # noqa: S608
+        (ONESELF, draft.created_at, number),
+    )
+    return int(number)
 
 
 def record_pin(

@@ -24,7 +24,14 @@ from relay.client.nmem.queries import Found, Order, Scope, search, timeline
 from relay.client.nmem.rebuild import rebuild
 from relay.client.nmem.removal import Purge, Purged, Removed, purge, sweep
 from relay.client.nmem.sync import record_answers, waiting_after
-from relay.client.nmem.updates import add_task, event_id_of, record_pin, summarise
+from relay.client.nmem.updates import (
+    add_task,
+    event_id_of,
+    record_observation,
+    record_pin,
+    record_prompt,
+    summarise,
+)
 from relay.errors import UserError
 from relay.memory.nmem.records import (
     Observation,
@@ -769,6 +776,27 @@ def test_a_record_that_came_after_its_copy_is_there_when_the_copy_is_dropped(
     drop_deleted(here, [(copy.id, rover.pubkey)])
     assert original.id not in {id_ for id_, _ in rows(here, "_rk_passed_over")}, "not fetched again"
     assert put_all(here, [original], robot.pubkey, NOBODY) == 1
+
+
+def test_what_another_key_had_published_before_is_recorded_as_ones_own(here: Database) -> None:
+    """It was acknowledged and never sent, and was gone when the other key deleted its copy."""
+    a_session(here)
+    prompt = Prompt("s", NOW, Source.USER, "yes, go on")
+    marker = Observation("s", NOW, "marker", "AgentMarker", "the key rotates on friday")
+    drafts = prompt_draft(prompt, "tea"), observation_draft(marker, "rook", "tea")
+    guessed = [rover.sign(*draft._replace(created_at=NOW - 9)) for draft in drafts]
+    put_all(here, guessed, robot.pubkey, NOBODY)
+    for _ in range(2):
+        with here.transaction() as db:
+            taken = [
+                record_prompt(db, prompt, "tea"),
+                record_observation(db, marker, "rook", "tea"),
+            ]
+    assert taken == [None, None], "the second time it is one's own"
+    assert drop_deleted(here, [(event.id, rover.pubkey) for event in guessed]) == 0
+    assert {draft.d for draft in drafts} <= {event.d for event in sent(here)}
+    assert put_all(here, guessed, robot.pubkey, NOBODY) == 0
+    assert {author for _, _, author, *_ in rows(here, "_rk_observations")} == {""}
 
 
 @pytest.mark.parametrize("is_first", [True, False])
