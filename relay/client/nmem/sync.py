@@ -291,8 +291,9 @@ async def fetch(
         put_all, database, events, signer.pubkey, owners, progress=progress
     )
     deleted = await _deletions_of(client, missing)
-    if lists_nip(document, GROUPS):  # of another relay anybody could send one
-        deleted += await _deletions_by_admins(client, signer.pubkey, missing)
+    if sources.group is not None and lists_nip(document, GROUPS):
+        # Of another relay, or in a group of their own, anybody could send one.
+        deleted += await _deletions_by_admins(client, signer.pubkey, sources.group, missing)
     deleted += await _deletions_by_address(client, signer.pubkey, database, missing)
     authors = {**known.foreign, **{id_: author for id_, author in known.pins.items() if author}}
     gone = [id_ for id_ in missing if id_ in authors]
@@ -456,14 +457,15 @@ async def _deletions_of(client: Client, ids: Sequence[str]) -> list[tuple[str, s
 
 
 async def _deletions_by_admins(
-    client: Client, pubkey: str, ids: Sequence[str]
+    client: Client, pubkey: str, group: str, ids: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """One's own that a 9005 names, which leaves no kind 5: (id, oneself). Of others as by
-    address."""
+    """One's own that a 9005 of the group names, which leaves no kind 5: (id, oneself). Of others as
+    by address."""
     wanted, found = set(ids), set[str]()
     for start in range(0, len(ids), _FETCH_BATCH):
         part = list(ids[start : start + _FETCH_BATCH])
-        for event in await client.query({"kinds": [kinds.DELETE_EVENT], "#e": part}):
+        here = {"kinds": [kinds.DELETE_EVENT], "#h": [group]}
+        for event in await client.query({**here, "#e": part}):
             found |= wanted.intersection(event.tag_values("e"))
     return [(id_, pubkey) for id_ in sorted(found)]
 

@@ -763,19 +763,23 @@ async def test_ones_own_rows_missing_at_the_relay_stay_in_the_cache(
         assert [each.is_pinned for each in await memory.get([1])] == [True]
 
 
-@pytest.mark.parametrize("nips", [[1, 29], [1]], ids=["with groups", "another relay"])
+@pytest.mark.parametrize(
+    ("nips", "group", "left"),
+    [([1, 29], "tea", 2), ([1], "tea", 3), ([1, 29], "theirs", 3)],
+    ids=["with groups", "another relay", "in a group of somebody else"],
+)
 async def test_ones_own_row_that_an_admin_deleted_leaves_the_cache(
-    fake: FakeRelay, tmp_path: Path, nips: list[int]
+    fake: FakeRelay, tmp_path: Path, nips: list[int], group: str, left: int
 ) -> None:
-    """A relay without groups does not check who may send a 9005."""
+    """A relay without groups does not check who may send a 9005; one with groups takes it, in a
+    group that anybody may make, with ids that it no longer has."""
     fake.information = {"supported_nips": nips, "name": "a fake"}
-    async with nmem(fake, tmp_path) as memory:
+    async with nmem(fake, tmp_path, group="tea") as memory:
         a_session(memory.database)
         await memory.sync()
         removed = next(event for event in fake.events if event.d.startswith("nmem:obs:"))
         fake.events.remove(removed)
-        fake.events.append(owner.sign(9005, [["h", "tea"], ["e", removed.id]], "", NOW))
-        left = 2 if 29 in nips else 3
+        fake.events.append(owner.sign(9005, [["h", group], ["e", removed.id]], "", NOW))
         assert (await memory.sync()).deleted == 3 - left
         assert (await memory.counts()).observations == left
 
