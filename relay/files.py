@@ -113,6 +113,18 @@ def own_database(path: Path, flags: int = 0) -> int:
     return own_file(path, flags)
 
 
+def private_database(path: Path, flags: int = 0) -> None:
+    """`own_database`, with mode 0600, as its logs: SQLite gives new ones the mode of the file."""
+    os.close(own_database(path, flags))
+    real = os.path.realpath(path)
+    for file in (Path(f"{real}{end}") for end in ("", "-wal", "-shm")):
+        with suppress(FileNotFoundError):
+            about = file.lstat()
+            # Not by a descriptor: closing it would end the locks of other connections.
+            if stat.S_ISREG(about.st_mode) and about.st_mode & 0o077:
+                file.chmod(0o600)
+
+
 def _refuse_foreign(path: Path, about: os.stat_result) -> None:
     if about.st_uid not in (0, os.geteuid()):
         text = f"belongs to another user ({about.st_uid})"

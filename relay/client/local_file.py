@@ -9,7 +9,7 @@ from threading import Lock, Timer
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
-from relay.files import make_private, own_database
+from relay.files import make_private, private_database
 from relay.nostr.event import event_from_raw
 
 if TYPE_CHECKING:
@@ -52,12 +52,7 @@ class LocalFile:
         `may_lag`: the last transactions may be lost on power failure.
         """
         make_private(path.parent)
-        fd = own_database(path, os.O_NOFOLLOW)
-        try:
-            if os.fstat(fd).st_mode & 0o077:
-                os.fchmod(fd, 0o600)
-        finally:
-            os.close(fd)
+        private_database(path, os.O_NOFOLLOW)
         self._path = path
         self._lock = Lock()
         self._eraser: Timer | None = None

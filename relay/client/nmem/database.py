@@ -19,7 +19,7 @@ from relay.client.errors import ClientError
 from relay.client.local_file import NOT_DAMAGE
 from relay.client.nmem.cipher import cipher_module, database_errors, is_encrypted
 from relay.errors import how_to_install
-from relay.files import make_private, own_database, take_lock
+from relay.files import make_private, private_database, take_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -184,7 +184,7 @@ class Database:
 
     def _open(self) -> None:
         with self._translated_errors():
-            os.close(own_database(self.path))
+            private_database(self.path)
             self._connection, self.is_encrypted = open_connection(
                 self.path, self._key, busy_s=self._busy_s
             )

@@ -125,6 +125,25 @@ def test_without_the_key_an_encrypted_file_is_not_opened_nor_changed(
 
 @pytest.mark.slow
 @pytest.mark.proves("M-09")
+@pytest.mark.parametrize("adopts", [True, False], ids=["of nmem itself", "a cache"])
+def test_a_file_that_other_users_could_read_is_made_private(
+    tmp_path: Path, *, adopts: bool
+) -> None:
+    """An adopted database kept its mode, as did its log: others read what was recorded."""
+    path = tmp_path / "nmem.db"
+    if adopts:
+        an_original(path)
+    else:
+        Database(path).close()
+    path.chmod(0o644)
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA journal_mode = WAL")
+        other.execute("CREATE TABLE more (n)")  # so that there is a log
+        with closing(Database(path, adopt=ADOPT)) as here:
+            a_session(here, "s-2")
+            assert {mode(file) for file in tmp_path.iterdir()} == {0o600}
+
+
 def test_a_passphrase_encrypts_too(tmp_path: Path) -> None:
     phrase = CacheKey("it's a phrase")
     with cache(tmp_path / "nmem.db", phrase) as made:
