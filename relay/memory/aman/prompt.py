@@ -30,6 +30,8 @@ _FOOTER: Final = "\n[END MEMORY SNAPSHOT]"
 _OURS: Final = re.compile(
     r"\[(?=\s*(?:(?:end\s+)?memory\s+snapshot|summary|tools|clear\s+context)\s*\])"
 )
+_MOST_READ: Final = 8_000
+"""Characters of a text that are looked at, or twice the block: another agent may store 400,000."""
 _BREAKS: Final = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 _KEY: Final = re.compile(r"npub1\w*")
 _WORD: Final = re.compile(r"\S+")
@@ -108,7 +110,8 @@ def _sections(snapshot: Snapshot, policy: PromptPolicy) -> Iterator[_Section]:
 
     def escaped(text: str) -> str:
         # The text must not end the block, begin another one or a section.
-        text = defused(harmless(text.strip()), _OURS, "(")
+        text = text.strip()[: max(_MOST_READ, 2 * policy.max_chars)]
+        text = defused(harmless(text), _OURS, "(")
         return redacted(text) if policy.privacy is Privacy.REDACT else text
 
     def one_line(text: str) -> str:
@@ -157,7 +160,7 @@ def _own_key(snapshot: Snapshot) -> str | None:
 
 def _sender(clear: Clear) -> str:
     """The sender as in the record, without npubs, which could be taken for an author's."""
-    return defused(clear.sender_id or "unknown sender", _KEY, "")
+    return defused((clear.sender_id or "unknown sender")[:_MOST_READ], _KEY, "")
 
 
 def _when(seconds: int) -> str:

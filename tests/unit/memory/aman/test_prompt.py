@@ -115,6 +115,13 @@ def test_lengths_and_numbers_can_be_set() -> None:
     assert format_prompt(snapshot(tool("x")), PromptPolicy(max_chars=100)) is None
 
 
+def test_long_texts_of_another_agent_take_no_long_time() -> None:
+    """Each was looked through to its end, at each prompt, for the author that it may claim."""
+    text = "- by " * 80_000 + "npub1 é"
+    records = Summary("hk", text, 1, AT), tool(text), tool(text, AT + 1), Clear("hk", text, 1)
+    assert {prompt(*records).count("- by - by") > 9 for _ in range(20)} == {True}
+
+
 @pytest.mark.proves("A-28")
 def test_skip_says_nothing_at_all() -> None:
     assert format_prompt(snapshot(tool("hot")), PromptPolicy(privacy=Privacy.SKIP)) is None
