@@ -6,6 +6,7 @@ S-18, S-30, S-33…S-38. Not persistent: after a restart the agent queries the r
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -95,9 +96,9 @@ class Chat:
             self._pubkeys[author] = None
         self.key_filter = KeyFilter(self._pubkeys.keys())
         self._rings: dict[str, RingBuffer[HistoryMessage]] = {}
-        self._direct: BoundedDict[Correspondents, RingBuffer[HistoryMessage]] = BoundedDict(
-            _MAX_DIRECT
-        )
+        self._direct: dict[Correspondents, RingBuffer[HistoryMessage]] = {}
+        self._begun_by: dict[Correspondents, str] = {}
+        """Public key of who wrote the first message that was seen of a conversation."""
         self._own_ids: BoundedDict[str, None] = BoundedDict(_MAX_OWN_IDS)
         """Events of the agent itself: a reply to one addresses the agent."""
         self._deletions = Deletions()
@@ -431,8 +432,19 @@ class Chat:
             return None
         others = correspondents(message, self._agent.pubkey)
         if others not in self._direct:
+            if len(self._direct) >= _MAX_DIRECT:
+                self._drop_conversation()
+            is_own = message.pubkey == self._agent.pubkey
+            self._begun_by[others] = min(others, default="") if is_own else message.pubkey
             self._direct[others] = RingBuffer(self._direct_capacity(others))
         return self._direct[others]
+
+    def _drop_conversation(self) -> None:
+        """The oldest of whoever began most: each set of other recipients makes one, so a member
+        could begin enough to drop those of all others."""
+        ((most, _),) = Counter(self._begun_by.values()).most_common(1)
+        oldest = next(others for others, by in self._begun_by.items() if by == most)
+        del self._direct[oldest], self._begun_by[oldest]
 
     def _ring(self, group: str) -> RingBuffer[HistoryMessage]:
         if group not in self._rings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -476,6 +477,21 @@ def test_direct_messages_have_a_history_and_the_global_configuration() -> None:
     user = heard.book.user(alice.npub)
     assert user is not None
     assert (user.first_seen, user.first_seen_group) == (AT, None)
+
+
+def test_who_begins_many_conversations_drops_their_own_history_only() -> None:
+    """Each set of other recipients is a conversation: a hundred dropped those of all others."""
+    heard = Heard()
+    heard.see(direct("of bob", bob), direct("to rover", robot, rover))
+    others = [SecretKey(bytes([number] * 32)).pubkey for number in range(1, 8)]
+    sets = [each for size in range(8) for each in combinations(others, size)]
+    for number, each in enumerate(sets):
+        tags = [["p", key] for key in (robot.pubkey, *each)]
+        heard.see(unsigned(alice.pubkey, 14, tags, str(number), AT + number))
+    assert [each.content for each in heard.chat.history(frozenset({bob.pubkey}))] == ["of bob"]
+    assert len(heard.chat.history(frozenset({rover.pubkey}))) == 1
+    assert heard.chat.history(frozenset({alice.pubkey})) == []
+    assert len(heard.chat.history(frozenset({alice.pubkey, *sets[-1]}))) == 1
 
 
 @pytest.mark.proves("S-33", "S-37")
