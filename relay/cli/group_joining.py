@@ -32,7 +32,7 @@ from relay.client.settings import Actor
 from relay.errors import Prefix, UserError
 from relay.groups.actions import MIN_CODE_CHARS, number_in
 from relay.nostr import kinds
-from relay.nostr.nip42 import relay_address
+from relay.nostr.nip42 import may_stand_for
 
 if TYPE_CHECKING:
     from relay.client import Client
@@ -66,7 +66,7 @@ def join(
 
     async def work(client: Client, settings: ClientSettings) -> str:
         # The code is a secret of that relay, and the id names another group on this one.
-        if relays and relay_address(settings.relay) not in map(relay_address, relays):
+        if relays and not any(may_stand_for(settings.relay, relay) for relay in relays):
             url = printable(relays[0])
             raise UserError(
                 f"the link is of a group on {url}, not {settings.relay}: add --relay {quote(url)}"

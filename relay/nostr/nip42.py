@@ -49,6 +49,14 @@ def relay_address(url: str) -> RelayAddress | None:
     return RelayAddress(host, bare, parts.path.rstrip("/"))
 
 
+def may_stand_for(url: str, known: str) -> bool:
+    """Whether a client may send to `url` what is for the relay at `known`: the same address, and
+    not in clear text what would go by TLS."""
+    is_clear = url.strip().lower().startswith(("ws:", "http:"))
+    is_downgrade = is_clear and known.strip().lower().startswith(("wss:", "https:"))
+    return relay_address(url) == relay_address(known) and not is_downgrade
+
+
 class OwnAddresses:
     """The addresses of this relay: its public URL, else those it listens on."""
 

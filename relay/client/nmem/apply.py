@@ -40,7 +40,7 @@ from relay.memory.nmem.records import (
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 from relay.nostr.keys import npub
-from relay.nostr.nip42 import relay_address
+from relay.nostr.nip42 import may_stand_for, relay_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -87,7 +87,7 @@ def check_relay(database: Database, url: str, relay_of_file: str | None) -> None
     """Raises CacheUnusable if the cache belongs to the relay of client.toml, or to none yet, and
     `url` is another: an environment that some folder or shell has of its own. `relay_of_file`: None
     if client.toml names none."""
-    if relay_of_file is None or relay_address(url) == relay_address(relay_of_file):
+    if relay_of_file is None or may_stand_for(url, relay_of_file):
         return
     with database.reading() as db:
         bound = about(db, "relay") or relay_of_file

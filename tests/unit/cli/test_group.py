@@ -508,6 +508,8 @@ async def test_the_code_in_a_link_is_sent_to_the_relay_of_the_link_only(
     elsewhere = naddr_of("tea", relay.key.pubkey, "wss://tea.example.org;x")
     assert await rookery("join", f"{elsewhere}?invite=come-to-tea") == 1
     assert capsys.readouterr().err.endswith("add --relay 'wss://tea.example.org;x'\n")
+    safe = naddr_of("tea", relay.key.pubkey, relay.url.replace("ws:", "wss:"))
+    assert await rookery("join", f"{safe}?invite=come-to-tea") == 1, "not in clear text"
     assert relay.sent(kinds.JOIN_REQUEST) == []
     await rookery("create", "tea")
     assert await rookery("join", f"{home}?invite=come-to-tea") == 0

@@ -309,6 +309,20 @@ async def test_an_mcp_server_sends_nothing_to_another_relay_than_that_of_client_
     assert f"belongs to {NOWHERE}, the relay of client.toml" in capsys.readouterr().err
 
 
+async def test_what_waits_for_a_relay_with_tls_is_not_sent_to_its_host_in_clear_text(
+    here: Database, nmem: Nmem, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeRelay() as relay:
+        own = relay.url.replace("ws:", "wss:")
+        bind_relay(here, own, own)
+        (home / FILE).parent.mkdir(parents=True)
+        (home / FILE).write_text(f'relay = "{own}"\n')
+        monkeypatch.setenv("ROOKERY_RELAY", relay.url)
+        code, _, err = await asyncio.to_thread(nmem, "sync")
+        assert (code, relay.visits) == (1, 0)
+    assert f"belongs to {own}, the relay of client.toml" in err
+
+
 def test_a_pending_deletion_is_reported(
     here: Database, nmem: Nmem, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.errors import Invalid
-from relay.nostr.nip42 import RelayAddress, check_login, relay_address
+from relay.nostr.nip42 import RelayAddress, check_login, may_stand_for, relay_address
 from tests.cast import alice
 
 if TYPE_CHECKING:
@@ -108,6 +108,23 @@ def test_of_two_tags_the_first_counts() -> None:
 def test_spellings_of_one_address_are_equal(url: str) -> None:
     """N42-06."""
     assert relay_address(url) == address(URL)
+
+
+@pytest.mark.parametrize(
+    ("url", "known", "may"),
+    [
+        ("wss://relay.example/", "wss://relay.example:443", True),
+        ("ws://relay.example", "ws://relay.example", True),
+        ("wss://relay.example", "ws://relay.example", True),
+        ("ws://relay.example", "wss://relay.example", False),
+        (" WS://relay.example:443", "wss://relay.example", False),
+        ("wss://other.example", "wss://relay.example", False),
+    ],
+)
+def test_a_client_sends_nothing_in_clear_text_that_is_for_a_relay_with_tls(
+    url: str, known: str, *, may: bool
+) -> None:
+    assert may_stand_for(url, known) is may
 
 
 @pytest.mark.parametrize(
