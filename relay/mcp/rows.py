@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from relay.client.recall import SYSTEMS
 from relay.memory.fence import attribution, fenced
+from relay.memory.fields import compact
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 _PREVIEW: Final = 120
 """Characters."""
+_FIELD: Final = 200
+_LISTED: Final = 10
+"""Characters of a field, and entries of one, that another key wrote: it may have 390,000."""
 _RECALLED: Final = 1000
 """Characters of a record of any system."""
 _PROMPT: Final = 500
@@ -37,7 +41,7 @@ def said(text: str, url: str) -> str:
 
 def hit(found: Found) -> dict[str, Any]:
     """A list entry: enough to choose by."""
-    return {
+    entry = {
         "id": found.id,
         "timestamp": found.timestamp,
         "obs_type": found.obs_type,
@@ -46,7 +50,25 @@ def hit(found: Found) -> dict[str, Any]:
         "session_id": found.session_id,
         "is_pinned": found.is_pinned,
         "event_id": found.event_id,
-    } | _by(found.author)
+    }
+    return _short(entry, found.author) | _by(found.author)
+
+
+def _short(fields: dict[str, Any], author: str) -> dict[str, Any]:
+    """The fields; of another key not all of long ones."""
+    return {name: _beginning(value) for name, value in fields.items()} if author else fields
+
+
+def _beginning(value: Any) -> Any:
+    match value:
+        case str():
+            return value[:_FIELD]
+        case list():
+            return [_beginning(each) for each in value[:_LISTED]]
+        case dict():
+            return compact(value)[:_FIELD]
+        case _:
+            return value
 
 
 def _by(author: str) -> dict[str, str]:
@@ -101,13 +123,14 @@ def whole(found: Found) -> dict[str, Any]:
 
 def summarised(session: Session, author: str = "") -> dict[str, Any]:
     """`author`: as of `Found`."""
-    return {
+    fields = {
         "session_id": session.id,
         "project": session.project,
         "started_at": session.started_at,
         "ended_at": session.ended_at,
-        "summary": None if session.summary is None else session.summary.fields(),
-    } | _by(author)
+    }
+    summary = None if session.summary is None else _short(session.summary.fields(), author)
+    return _short(fields, author) | {"summary": summary} | _by(author)
 
 
 def traced(
@@ -165,9 +188,7 @@ def by_session(found: Sequence[Found]) -> list[dict[str, Any]]:
     """Observations of a file grouped by session, in the order given."""
     sessions: dict[str, dict[str, Any]] = {}
     for each in found:
-        session = sessions.setdefault(
-            each.session_id,
-            {"session_id": each.session_id, "project": each.project, "touches": []},
-        )
+        about = {"session_id": each.session_id, "project": each.project, "touches": []}
+        session = sessions.setdefault(each.session_id, _short(about, each.author))
         session["touches"].append(hit(each))
     return list(sessions.values())

@@ -28,11 +28,12 @@ from relay.mcp import freshness, git
 from relay.mcp.arguments import Kind, Parameter, ToolFault, arguments_in, input_schema
 from relay.mcp.freshness import Freshness
 from relay.mcp.http import TokenGuard
-from relay.mcp.rows import by_session, hits, traced
+from relay.mcp.rows import by_session, hits, summarised, traced
 from relay.mcp.schedule import time_of
 from relay.mcp.server import server_of
 from relay.mcp.tools import Place, Toolbox
 from relay.memory.nmem.records import Session
+from relay.memory.nmem.summary import Summary
 from tests import cast
 
 if TYPE_CHECKING:
@@ -567,6 +568,21 @@ def test_lists_contain_previews() -> None:
         "is_pinned": True,
         "event_id": "e" * 64,
     }
+
+
+def test_lists_hold_little_of_what_another_key_wrote_however_long_it_is() -> None:
+    """One record of a member made an answer that clients refuse, so the tool was gone."""
+    long = "x" * 100_000
+    rows = [found(1, 1, file_path=long, obs_type=long, session_id=long, project=long, author="Eve")]
+    summary = Summary(long, (long,) * 99, notes={"a": long})
+    answers = [
+        hits(rows),
+        by_session(rows),
+        summarised(Session(long, long, 1, summary=summary), "Eve"),
+        traced(Session(long, long, 1, summary=summary), [], rows, "Eve"),
+    ]
+    assert max(len(json.dumps(answer)) for answer in answers) < 10_000
+    assert len(json.dumps(summarised(Session("s", "p", 1, summary=summary)))) > 100_000, "one's own"
 
 
 # -- the protocol ---------------------------------------------------------------------------------

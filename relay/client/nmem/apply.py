@@ -28,6 +28,7 @@ from relay.client.nmem.updates import (
     record_pin,
     set_about,
 )
+from relay.client.resume import OVERLAP_S
 from relay.memory.nmem.records import (
     Observation,
     Pin,
@@ -157,7 +158,11 @@ def put_all(
         ignored |= purged_ids(db, events)  # a version of another machine, too
     read = [(record_in(event), event) for event in events if event.id not in ignored]
     records = sorted(
-        ((record, event) for record, event in read if not isinstance(record, UnreadableRecord)),
+        (
+            (record, event)
+            for record, event in read
+            if not isinstance(record, UnreadableRecord) and not _is_ahead(record, event, own)
+        ),
         key=lambda each: (_RANK[type(each[0])], _time_of(each[0], each[1]), each[1].id),
     )
     implied = _implied_sessions(records)
@@ -170,10 +175,9 @@ def put_all(
                 new += _put(db, record, event, own, implied)
         if progress is not None:
             progress(len(records[start : start + batch]))
+    put = {event.id for _, event in records}
     with database.transaction() as db:
-        ignore_events(
-            db, [(e.id, e.created_at) for record, e in read if isinstance(record, UnreadableRecord)]
-        )
+        ignore_events(db, [(e.id, e.created_at) for _, e in read if e.id not in put])
         owner_names = {ONESELF if owner == own else owner for owner in owners}
         set_about(db, {"owners": " ".join(sorted(owner_names)) if owner_names else "none"})
         recompute_pins(db)
@@ -190,6 +194,19 @@ _RANK: Final = {Session: 0, Prompt: 1, Observation: 2, Pin: 3}
 
 def _time_of(record: Record, event: Event) -> int:
     return record.timestamp if isinstance(record, (Prompt, Observation)) else event.created_at
+
+
+def _is_ahead(record: Record, event: Event, own: str) -> bool:
+    """Whether a record of another key is dated after its event, whose date the relay has checked:
+    what is newest is shown first, and some of the rest not at all."""
+    match record:
+        case Session():
+            at = max(record.started_at, record.ended_at or 0)
+        case Prompt() | Observation():
+            at = record.timestamp
+        case _:
+            return False
+    return event.pubkey != own and at > event.created_at + OVERLAP_S
 
 
 def _implied_sessions(records: Iterable[tuple[Record, Event]]) -> dict[str, Session]:

@@ -32,6 +32,9 @@ _TASKS: Final = 5
 _TITLE: Final = 120
 _SENTENCE: Final = 300
 """Characters of a text written by a model."""
+_MOST_LESSONS: Final = 20
+_LESSONS: Final = 1_000
+"""Characters of what one session learned: three sessions leave room for what comes after them."""
 _MOST_READ: Final = 8_000
 """Characters of a text of which a line is made: a member of a group may store 500,000."""
 _MOST_TOLD: Final = 600
@@ -132,7 +135,8 @@ def _sessions(
         when, intent = age(session.started_at, now), _line(summary.intent, _SENTENCE)
         lines.append(attributed(f"- [{when}] **{intent}**", by))
         if number < _WITH_LESSONS and summary.learned:
-            lessons = "; ".join(_line(lesson, _SENTENCE) for lesson in summary.learned)
+            learned = summary.learned[:_MOST_LESSONS]
+            lessons = _line("; ".join(_line(lesson, _SENTENCE) for lesson in learned), _LESSONS)
             lines.append(attributed(f"  - Learned: {lessons}", by))
     return lines
 

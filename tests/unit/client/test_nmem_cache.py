@@ -770,6 +770,23 @@ def test_session_versions_prefer_ones_own_then_the_lowest_key(
     assert len(rows(here, "_rk_sessions")) == 4
 
 
+def test_what_others_dated_after_its_event_is_passed_over(here: Database) -> None:
+    """Dates of the year 2096 stood before one's own, which were then left out, for ever."""
+    late = 4_000_000_000
+    drafts = [
+        session_draft(Session("t", "rook", late, summary=Summary("hers"))),
+        session_draft(Session("u", "rook", NOW, late, summary=Summary("hers"))),
+        prompt_draft(Prompt("t", late, Source.USER, "hers")),
+        observation_draft(Observation("v", late, "marker", "AgentMarker", "hers"), "rook"),
+    ]
+    events = [rover.sign(*draft._replace(created_at=NOW)) for draft in drafts]
+    assert put_all(here, events, robot.pubkey, NOBODY) == 0
+    assert {id_ for id_, _ in rows(here, "_rk_passed_over")} == {event.id for event in events}
+    assert rows(here, "sessions") == []
+    ahead = [rover.sign(*draft._replace(created_at=late - 900)) for draft in drafts]
+    assert put_all(here, ahead, robot.pubkey, NOBODY) == 4, "by a clock that is ahead"
+
+
 def test_only_its_author_has_a_record_deleted(here: Database) -> None:
     event = observed()
     put_all(here, [event], robot.pubkey, NOBODY)
