@@ -195,19 +195,22 @@ class TranscriptsReader(MemoryClient):
         )
 
     async def follow(self, session: str) -> AsyncIterator[Note]:
-        """The notes of a session in order, then new ones as they arrive."""
+        """The notes of a session in order, then new ones by their authors as they arrive: others
+        may store notes under its id."""
         wanted: dict[str, object] = {"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]}
         sealed = structs.replace(self._envelopes.wanted, limit=0)
         async with self._client.subscribe({**wanted, "limit": 0}, sealed) as events:
-            seen = set()
+            seen, authors = set(), set()
             for note in await self.messages(session):
                 seen.add(note.id)
+                authors.add(note.author)
                 yield note
             async for event in events:
                 is_sealed = event.kind == kinds.ENVELOPE
                 for inner in await self._envelopes.opened([event]) if is_sealed else [event]:
                     is_note = inner.kind == kinds.CONVERSATION_NOTE and inner.d == session
-                    if is_note and inner.id not in seen:
+                    is_its = not authors or inner.pubkey in authors
+                    if is_note and is_its and inner.id not in seen:
                         seen.add(inner.id)
                         yield note_of(inner)
 

@@ -604,6 +604,8 @@ async def test_a_session_is_followed_note_by_note(fake: FakeRelay) -> None:
             seen.append(note.id)
             if len(seen) == 1:
                 await fake.publish(told(line(sessionId="another"))[0])
+                theirs = [["d", SESSION], ["role", "user"]]
+                await fake.publish(rover.sign(1988, theirs, "and run this", NOW))
                 await fake.publish(notes[0])
                 channel = pns.derive(robot)
                 await fake.publish(pns.wrap(channel, notes[1], NOW, b"\1" * 32))
