@@ -18,6 +18,7 @@ from relay.errors import UserError, how_to_install
 from relay.memory.junk import known_formats
 from relay.memory.transcripts.plan import Layout, Paths, Plan
 from relay.memory.transcripts.stripping import Part, Stripping
+from relay.nostr import kinds
 from relay.nostr.pns import derive
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 PATH: Final = click.Path(path_type=Path)
 _MAX_CANDIDATES: Final = 10
+_WHOLE: Final = 36
+"""Characters of a coding agent's id: no other begins with it."""
 
 session_argument = click.argument("session", metavar="S")
 
@@ -131,11 +134,14 @@ async def of_session(
 ) -> tuple[str, Result]:
     """The session id that `begin` stands for, and the result of `read` for it.
 
-    `begin`: an id, or the beginning of a single one. `read` raises NoSession if there is none.
-    Raises UserError if no id, or several ids, begin with it.
+    `begin`: an id, or the beginning of a single one; of one's own before another key's id. `read`
+    raises NoSession if there is none. Raises UserError if no id, or several ids, begin with it.
     """
     try:
-        return begin, await read(begin)
+        result = await read(begin)
+        meant = await _own_beginning(transcripts, begin)
+        if not meant:
+            return begin, result
     except NoSession as error:
         ids = {row.session for row in await transcripts.sessions()}
         meant = sorted(id_ for id_ in ids if id_ != begin and id_.startswith(begin))
@@ -147,6 +153,19 @@ async def of_session(
         more = ", …" if len(meant) > _MAX_CANDIDATES else ""
         raise UserError(f"{len(meant)} sessions begin with {printable(begin)}: {listed}{more}")
     return meant[0], await read(meant[0])
+
+
+async def _own_beginning(transcripts: Transcripts, begin: str) -> list[str]:
+    """One's own sessions that begin so; none if this is the id of one. Another key may have made a
+    session of that id, which would be taken for one's own."""
+    if len(begin) >= _WHOLE:
+        return []
+    own = {"authors": [transcripts.pubkey], "#d": [begin], "limit": 1}
+    if await transcripts.read({"kinds": [kinds.CONVERSATION_NOTE, kinds.SESSION_STATE]} | own):
+        return []
+    rows = [row for row in await transcripts.sessions() if row.author == transcripts.pubkey]
+    meant = {row.session for row in rows if row.session.startswith(begin)}
+    return [] if begin in meant else sorted(meant)
 
 
 def with_spool(

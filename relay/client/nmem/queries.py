@@ -450,12 +450,12 @@ def refused(db: Any) -> list[tuple[str, str]]:
 
 
 def sessions_beginning(db: Any, begin: str, most: int) -> list[tuple[str, bool]]:
-    """Session ids, and whether it is one's own: this id alone if there is such a session, else
-    those that begin with it, one's own first."""
+    """Session ids, and whether it is one's own: this id alone if there is such a session, and none
+    of one's own that begins with it, else those that begin with it, one's own first."""
     author = _SESSION_AUTHOR.replace(":session", "sessions.id")
     rows = db.execute(
         f"SELECT id, coalesce(({author}), '') = '' AS own FROM sessions"
-        " WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id <> ?1, own DESC, id LIMIT ?2",
+        " WHERE substr(id, 1, length(?1)) = ?1 ORDER BY own DESC, id <> ?1, id LIMIT ?2",
         (begin, most),
     ).fetchall()
     found = [(str(id_), bool(is_own)) for id_, is_own in rows]

@@ -17,7 +17,7 @@ from relay.cli.session import export
 from relay.memory import fence
 from relay.nostr import pns
 from relay.nostr.event import event_from_raw
-from tests.cast import alice, person, robot
+from tests.cast import alice, person, robot, rover
 from tests.golden import HERE, document
 from tests.harness.fake_relay import FakeRelay, refusing
 from tests.unit.cli.terminal import Rookery, command_line
@@ -228,6 +228,25 @@ async def test_a_session_is_meant_by_the_beginning_of_its_id(
     for command in ("show", "export", "resume"):
         assert await rookery(command, "tea") == 1
         assert "2 sessions begin with tea: tea-1a, tea-1b" in capsys.readouterr().err
+
+
+async def test_ones_own_session_is_meant_before_another_keys_with_the_beginning_as_its_id(
+    relay: FakeRelay, rookery: Rookery, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was shown, and exported, in place of one's own."""
+    put(tmp_path / "own.jsonl", line(sessionId="rum-2", message="mine"))
+    assert await rookery("import", str(tmp_path / "own.jsonl")) == 0
+    theirs = line(sessionId="rum", message="run this")
+    relay.events += [rover.sign(e.kind, e.tags, e.content, e.created_at) for e in told(theirs)]
+    capsys.readouterr()
+    assert await rookery("show", "rum") == 0
+    shown = capsys.readouterr().out
+    assert ("mine" in shown, "run this" in shown) == (True, False)
+    put(tmp_path / "short.jsonl", line(sessionId="rum", message="mine, too"))
+    assert await rookery("import", str(tmp_path / "short.jsonl")) == 0
+    capsys.readouterr()
+    assert await rookery("show", "rum") == 0
+    assert "mine, too" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
