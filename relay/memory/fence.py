@@ -27,6 +27,9 @@ _MAX_NAME: Final = 40
 """Characters."""
 _MAX_READ: Final = 1_000
 """Characters of a name that are read."""
+_MAX_RECALLED: Final = 10_000
+"""Characters of one text of another key, as an entry of Anamnesis has at most: to look through a
+large one takes long."""
 _MAX_WORD: Final = 64
 """Characters of what another key calls a record."""
 _NOT_PLAIN: Final = re.compile(r"[^A-Za-z0-9_:./@#+-]")
@@ -91,14 +94,22 @@ def attributed(text: str, by: str) -> str:
 
 
 def recalled(
-    text: str, source: tuple[str, ...], author: str, reader: str, name: str | None = None
+    text: str,
+    source: tuple[str, ...],
+    author: str,
+    reader: str,
+    name: str | None = None,
+    *,
+    most: int | None = _MAX_RECALLED,
 ) -> str:
     """One record in a fence, with its author unless that is the reader. `source`: words that name
     it; see `plain`. `author`, `reader`: public keys. `name`: the author's, as its profile tells
-    it."""
+    it. `most`: characters of a text that the reader did not write; None: all."""
     if author == reader:
         return fenced(attributed(text, ""), " ".join(filter(None, source)), npub(author))
     words = " ".join(filter(None, map(plain, source)))
+    if most is not None and len(text) > most:
+        text = f"{text[:most]}…"
     return fenced(attributed(text, attribution(author, name)), words, npub(author))
 
 

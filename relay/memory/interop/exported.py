@@ -171,7 +171,7 @@ def _for_reading(event: Event, own: Container[str], name: str | None) -> str:
         text = "(encrypted)" if may_be_encrypted(event) else event.content
     if event.pubkey in own:
         return f"{text.strip()}\n"
-    return f"{recalled(text, (str(event.kind), event.d), event.pubkey, '', name)}\n"
+    return f"{recalled(text, (str(event.kind), event.d), event.pubkey, '', name, most=None)}\n"
 
 
 def _hash_of(text: str) -> str:

@@ -237,3 +237,18 @@ def test_other_dashes_stay() -> None:
 )
 def test_a_short_npub_stands_beside_every_name(name: str | None, shown: str) -> None:
     assert attribution(cast.robot.pubkey, name) == f"{shown} ({cast.robot.npub[:20]}…)"
+
+
+def test_of_a_large_text_of_another_key_the_beginning_is_recalled() -> None:
+    """A few records of a member made a context of megabytes, after many seconds."""
+    text = "- by " * 80_000 + "npub1 é"
+    author, reader = cast.robot.pubkey, cast.rover.pubkey
+    for _ in range(20):
+        told = recalled(text, ("nmem",), author, reader, "Ann")
+    assert len(told) < 11_000
+    assert f"… — by {attribution(author, 'Ann')}\n" in told
+    longest = "x" * 10_000
+    assert longest in recalled(longest, ("nmem",), author, reader)
+    own = "x" * 10_001
+    assert own in recalled(own, ("nmem",), reader, reader)
+    assert own in recalled(own, ("nmem",), author, reader, most=None)
