@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.errors import Invalid
+from relay.memory.fence import visible
 from relay.nostr.keys import SecretKey
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class KeyFilter:
         self.hex_flagged = 0
 
     def filtered(self, text: str) -> Filtered:
-        text, nsecs = _NSEC.subn(_redacted, text)
+        # A context leaves out what is not seen: a key with such a character would be whole in it.
+        text, nsecs = _NSEC.subn(_redacted, visible(text))
         flagged = 0
 
         def replacement(match: re.Match[str]) -> str:

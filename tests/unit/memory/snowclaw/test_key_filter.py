@@ -73,3 +73,10 @@ def test_no_nsec_gets_through(secret: bytes, before: str, after: str) -> None:
     out = filtered(f"{before}{nsec}{after}")
     assert nsec not in out
     assert nsec[5:] not in out
+
+
+@pytest.mark.parametrize("unseen", ["\u00ad", "\u200b", "\u2066", "\x01"])
+def test_a_key_with_a_character_that_is_not_seen_is_removed(unseen: str) -> None:
+    """A context leaves the character out, and had the whole key."""
+    for key, out in ((alice.nsec, REDACTED), (HEX, FLAGGED)):
+        assert filtered(f"my key is {key[:20]}{unseen}{key[20:]}") == f"my key is {out}"
