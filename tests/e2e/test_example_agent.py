@@ -326,9 +326,8 @@ async def test_it_says_so_when_it_may_not_remember(tmp_path: Path) -> None:
         async with Client(rookery.url, cast.alice) as alice, alice.subscribe(wanted) as answers:
             await alice.send(9, "robot, remember: this", [["h", "tea"]])
             answer = await anext(answers)
-            assert answer.content == (
-                "I cannot remember that: restricted: only agents may write memory"
-            )
+            assert answer.content == "I cannot remember that here."
+        await robot.says("restricted: only agents may write memory")
 
 
 async def test_what_one_member_had_it_note_keeps_no_other_from_being_remembered(
@@ -355,13 +354,12 @@ async def test_what_one_member_had_it_note_keeps_no_other_from_being_remembered(
         ):
             await robot.start()
             await robot.listening()
-            refusal = "I cannot remember that: invalid: "
-            assert await told(alice, "x" * 2_001) == (
-                f"{refusal}a text of 2001 characters, at most 2000 allowed"
-            )
+            refusal = "I cannot remember that here."
+            assert await told(alice, "x" * 2_001) == refusal
+            await robot.says("a text of 2001 characters, at most 2000 allowed")
             answers = [await told(alice, letter * 1_900) for letter in "abcd"]
-            assert answers[0] == "I will remember that."
-            assert answers[-1].startswith(f"{refusal}the relay accepts no message of")
+            assert (answers[0], answers[-1]) == ("I will remember that.", refusal)
+            await robot.says("the relay accepts no message of")
             assert await told(bob, "I like coffee") == "I will remember that."
             assert "I like coffee" in await by_owner(rookery, "memory", "get", cast.bob.npub)
 

@@ -147,7 +147,9 @@ class Agent:
             try:
                 await self.remember(message.pubkey, note[1].strip(), message.tag("h"))
             except RookeryError as error:
-                return f"I cannot remember that: {error}"
+                # The reason may name another group, or what others have the agent note.
+                log.warning("not remembered of %s: %s", message.pubkey[:8], error)
+                return "I cannot remember that here."
         context = self.claw.assemble(message, SYSTEM, BUDGET)
         return await asyncio.to_thread(self.model.reply, context.text)
 
