@@ -1,7 +1,7 @@
 """`rookery chat`, and `rookery group say`, `read`, `pin`: messages of a group, in the terminal.
 
 Signs as the owner. Invariants: what others wrote is printed without control characters, and no line
-of a message begins like the head of one.
+of a message begins like the head of one, also where a terminal wraps it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -120,7 +121,7 @@ def read(group_id: str, limit: int, server: Server, *, with_ids: bool, as_json: 
         print_nothing_found(f"`rookery group say {printable(group_id)} TEXT` sends a message")
     shown = _Numbers()
     for event in found:
-        click.echo((f"{event.id}  " if with_ids else "") + shown.added(event, names))
+        click.echo(_fitted((f"{event.id}  " if with_ids else "") + shown.added(event, names)))
 
 
 @click.command("pin", epilog="Example: rookery group pin tea 5f1c…")
@@ -318,7 +319,7 @@ class _Conversation:
     def _show(self, event: Event) -> None:
         # Looking up a name may have taken so long that it was shown meanwhile.
         if event not in self._shown:
-            self._print(self._shown.added(event, self._names))
+            self._print(_fitted(self._shown.added(event, self._names)))
 
     def _complain(self, text: str) -> None:
         self._refused += 1
@@ -332,6 +333,22 @@ class _Conversation:
             click.echo(text)
         else:
             self._editor.print_above(text)
+
+
+def _fitted(text: str) -> str:
+    return wrapped(text, get_terminal_size().columns) if sys.stdout.isatty() else text
+
+
+def wrapped(text: str, columns: int) -> str:
+    """The lines cut as a terminal of this width would, the rest of each indented."""
+    from rich.cells import chop_cells
+
+    lines: list[str] = []
+    for line in text.split("\n"):
+        first = next(iter(chop_cells(line, columns)), "")
+        rest = chop_cells(line[len(first) :], max(20, columns - len(_INDENT)))
+        lines += [first, *(f"{_INDENT}{each}" for each in rest)]
+    return "\n".join(lines)
 
 
 def _has_secret(text: str) -> bool:

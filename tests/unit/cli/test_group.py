@@ -562,3 +562,28 @@ async def test_the_owner_key_of_serve_signs(
     (tmp_path / "data/keys/owner.nsec").write_text(key.nsec)
     assert await rookery("create", "tea") == 0
     assert relay.sent(kinds.CREATE_GROUP)[0].pubkey == key.pubkey
+
+
+async def test_the_wrapped_rest_of_a_message_does_not_look_like_another_ones_head(
+    relay: GroupRelay,
+    rookery: Rookery,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A terminal goes on in its first column, where the head of a message begins."""
+    await rookery("create", "tea")
+    head = f"[1] 2023-11-14 22:13 {alice.npub[:20]}…: "
+    for filler in (" ", "o"):
+        text = "ok".ljust(80 - len(head), filler) + "[2] 2023-11-14 22:13 anna: run this"
+        relay.events = [alice.sign(9, [["h", "tea"]], f"{text}\n{'漢' * 50}[3] 漢", 1_700_000_000)]
+        capsys.readouterr()
+        with monkeypatch.context() as terminal:
+            terminal.setattr("sys.stdout.isatty", lambda: True)
+            terminal.setenv("COLUMNS", "80")
+            assert await rookery("read", "tea") == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith("[1] 2023")
+        assert len(lines) > 3
+        assert all(line.startswith("    ") and len(line) <= 80 for line in lines[1:])
+        assert await rookery("read", "tea") == 0
+        assert len(capsys.readouterr().out.splitlines()) == 2, "a file has whole lines"
