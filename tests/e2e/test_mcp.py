@@ -497,6 +497,7 @@ async def test_idle_connections_without_the_token_keep_nobody_from_being_answere
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
+@pytest.mark.proves("M-29")
 async def test_over_http_only_who_has_the_token_and_is_on_this_machine_is_answered(
     rookery: Rookery,
 ) -> None:

@@ -123,8 +123,6 @@ def test_without_the_key_an_encrypted_file_is_not_opened_nor_changed(
     assert capfd.readouterr() == ("", "")  # SQLCipher has words of its own for it
 
 
-@pytest.mark.slow
-@pytest.mark.proves("M-09")
 @pytest.mark.parametrize("adopts", [True, False], ids=["of nmem itself", "a cache"])
 def test_a_file_that_other_users_could_read_is_made_private(
     tmp_path: Path, *, adopts: bool
@@ -144,6 +142,8 @@ def test_a_file_that_other_users_could_read_is_made_private(
             assert {mode(file) for file in tmp_path.iterdir()} == {0o600}
 
 
+@pytest.mark.slow
+@pytest.mark.proves("M-09")
 def test_a_passphrase_encrypts_too(tmp_path: Path) -> None:
     phrase = CacheKey("it's a phrase")
     with cache(tmp_path / "nmem.db", phrase) as made:
