@@ -341,7 +341,8 @@ class Inspector(Protocol):
         """Whether a write would succeed now (disk not full, file not read-only)."""
 
     async def erasure(self, request: str) -> Erasure | None:
-        """What the plan with this request in `erasures` deleted; kept for ERASURE_DAYS."""
+        """What the plan with this request in `erasures` deleted; kept for ERASURE_DAYS. `is_erased`
+        knows of it then, whichever process committed it."""
 
     def is_erased(self, request: str) -> bool:
         """Whether no byte of what `erasure` names is left in `Features.erased_from`; False: not

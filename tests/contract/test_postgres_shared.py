@@ -13,6 +13,7 @@ from relay.access.management import ListChange, ListName
 from relay.errors import Outdated, StoreFault
 from relay.groups.group import EndedGroup
 from relay.lifecycle.rows import Stored, WritePlan
+from relay.nostr.erasure import Erasure
 from relay.storage import PageQuery
 from relay.storage.postgres import following, listening
 from relay.storage.postgres.store import PostgresStore
@@ -272,6 +273,30 @@ async def test_what_others_deleted_and_set_is_told(postgres: PostgresServer) -> 
         assert told.lists == {ListName.BANNED_KEYS: {cast.carol.pubkey: "rude"}}
         assert told.passed_on == {head: [Stored(0, typing, "tea")]}
         assert told.rights_at == head
+
+
+async def test_nothing_passes_for_erased_before_the_deletion_was_taken_over(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other relay signed a receipt at once."""
+    monkeypatch.setattr("relay.storage.postgres.store._FOLLOWED_S", 0)
+    erasure = Erasure("ab" * 32, cast.alice.pubkey, 5, 1000)
+    async with processes(postgres, 2) as (one, other):
+        row = await stored(one.store, unsigned(cast.alice))
+        erasure.add(row.event.id, row.event.kind)
+
+        def plan(out: WritePlan) -> None:
+            out.removes.add(row.seq)
+            out.erasures[erasure.request] = erasure
+
+        head = await change(one.store, plan)
+        assert await one.store.erasure(erasure.request) == erasure
+        with pytest.raises(StoreFault, match="cannot be followed"):
+            await other.store.erasure(erasure.request)
+        while other.store.committed() < head:
+            await other.hears()
+        assert await other.store.erasure(erasure.request) == erasure
+        assert not other.store.is_erased(erasure.request)
 
 
 async def _post(process: Process) -> int:

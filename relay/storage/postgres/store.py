@@ -55,6 +55,8 @@ _HELD: Final = {
     False: "another relay has the database open: stop it first",
     True: "another relay has the database open for itself: set [storage] shared there too",
 }
+_FOLLOWED_S: Final = 5.0
+"""In which a commit of another relay is taken over at the latest, if the database answers."""
 _BULK_S: Final = 3600
 """Reads of the whole store; others end after a minute."""
 
@@ -288,7 +290,16 @@ class PostgresStore(Reader):
 
     async def erasure(self, request: str) -> Erasure | None:
         rows = await self._named("erasure", bytes.fromhex(request))
-        return erasure_of(request, rows[0]) if rows else None
+        if not rows:
+            return None
+        # Before it has followed a commit of another relay, `is_erased` takes its rows for erased.
+        head = await self.head()
+        try:
+            async with asyncio.timeout(_FOLLOWED_S):
+                await self.committed_after(head - 1)
+        except TimeoutError:
+            raise StoreFault("database: commits of other relays cannot be followed") from None
+        return erasure_of(request, rows[0])
 
     def is_erased(self, request: str) -> bool:
         return self._erasing.is_erased(request)
