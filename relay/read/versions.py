@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from relay.storage import EventReader
 
 _AT_ONCE: Final = 64
+_FOLLOWED_S: Final = 5.0
+"""In which a commit of another relay is taken over at the latest, if the store answers."""
 _MAX_RETRIES: Final = 16
 """How often a page is read again because read rights changed during the read."""
 
@@ -98,6 +100,14 @@ class VersionReader:
         return row.seq if await self._may_read(row, visibility, asked) else None
 
     async def _may_read(self, row: Stored, visibility: Visibility, asked: Filter) -> bool:
+        if row.seq > self._store.committed():
+            # Of another relay on the store: a commit before it may take the right to read it.
+            # `versions` asks for the rights again.
+            try:
+                async with asyncio.timeout(_FOLLOWED_S):
+                    await self._store.committed_after(row.seq - 1)
+            except TimeoutError:
+                raise StoreFault("commits of other relays cannot be followed") from None
         readable = await self._linked_rows.readable(row, visibility)
         return visibility.may_read(row, asked, readable)
 

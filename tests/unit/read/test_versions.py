@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -183,6 +184,28 @@ async def test_versions_of_a_group_are_for_its_members_of_now(home: Library) -> 
     assert await home.seen_by(bob) == [2, 1]
     await home.take(home.made(admin, 9001, ["p", bob.pubkey], h="tea"))
     assert await home.seen_by(bob) == []
+
+
+async def test_what_another_relay_committed_is_read_with_the_rights_of_then(
+    home: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With several relays on one database: a removed member read what was written afterwards."""
+    await group_tea(home, "private")
+    await home.keep(1, tags=[["h", "tea"]])
+    reader, known = home.reader(), home.store.committed()
+
+    async def taken_over(seq: int) -> int:
+        monkeypatch.undo()
+        await home.take(home.made(admin, 9001, ["p", bob.pubkey], h="tea"))
+        return home.store.committed()
+
+    await home.keep(2, tags=[["h", "tea"]])
+    store = SimpleNamespace(
+        versions=home.store.versions, committed=home.store.committed, committed_after=taken_over
+    )
+    monkeypatch.setattr(store, "committed", lambda: known)
+    monkeypatch.setattr(reader, "_store", store)
+    assert await reader.versions(Viewer(frozenset({bob.pubkey})), NOTES, None) == ((), False)
 
 
 async def config(home: Library, number: int, *tags: Sequence[str]) -> None:
