@@ -377,10 +377,11 @@ def _within(h: str | None, row: Stored) -> bool:
 
 def is_group_record(event: Event) -> bool:
     """Whether the event may be needed to replay a group."""
-    return _is_of_record(event.kind)
+    return is_of_record(event.kind)
 
 
-def _is_of_record(kind: int) -> bool:
+def is_of_record(kind: int) -> bool:
+    """As `is_group_record`, of an event that is not read."""
     return kind in kinds.GROUP_RECORDS or kind in kinds.GROUP_STATE
 
 
@@ -464,7 +465,7 @@ def delete_banned_author(pubkey: str, found: Found, plan: WritePlan) -> None:
             for stone in tombstones_of_author(row):
                 add_tombstone(stone, found, plan)
     for named, about in list(found.present.items()):
-        if about.pubkey == pubkey and not _is_of_record(about.kind):
+        if about.pubkey == pubkey and not is_of_record(about.kind):
             del found.present[named]
     plan.deleted_authors[pubkey] = found.last_seq
 

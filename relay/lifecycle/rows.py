@@ -19,7 +19,7 @@ from relay.nostr.event import Address, Event
 from relay.nostr.kinds import NO_KINDS, KindClass, KindSet, class_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from relay.access.management import ListChange
     from relay.access.quotas import Account
@@ -81,6 +81,9 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     expires_at: int | None = None
 
 
+UNPINNED_AT_ONCE: Final = 16
+"""Pinned rows that leave in one transaction: each may be of another group, for which the relay
+signs a 39005."""
 MOST_WITH_PREFIX: Final = 4_096
 """Bytes of a row that is read because a `previous` names it: an event may name 64."""
 
@@ -343,16 +346,16 @@ class ExpiredRow(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """Rows of a vanishing key or an ending group that are deleted before the others. Rows that the
-    last step needs stay: records of groups, and pinned rows."""
+    """Rows of a vanishing key or an ending group that are deleted before the others. Records of
+    groups stay for the last step, and pinned rows until they are unpinned."""
 
     pubkey: str | None
     """Rows of this key, as `Vanish.covers` them; None: rows of `group`."""
     until: int
     group: str | None
-    kept: frozenset[str | Slot]
+    pinned: Container[str | Slot]
     most: int
-    """Bytes to delete at most, old versions included."""
+    """Bytes of the rows that are found at most, old versions included; or one larger row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +394,7 @@ class Lookups:
     present: frozenset[str | Slot] = frozenset()
     """Rows by id or slot that are not read, however large they are: into `Found.present`."""
     pinned_in: Callable[[str], PinnedRows] = no_pins
-    """Group in which one of the `vanishing_keys` has rows → the pinned rows to look up for it."""
+    """Group → the pinned rows to look up if one of the `vanishing_keys` has rows in it."""
     names_in: Callable[[Event], frozenset[RecordName]] = no_names
     """The names that a found record refers to: they are looked up too, step by step."""
     most: int | None = None
@@ -408,8 +411,8 @@ class Lookups:
     requests: frozenset[str] = frozenset()
     """ids of kinds 5, into `Found.begun`."""
     leaving: Leaving | None = None
-    """Rows to delete first: the seqs of as many as fit, but at least one, go into
-    `Found.leaving`."""
+    """Rows to delete first. Nothing is found when all of them fit, or there is only one. Else some
+    that fit: at least one row, into `Found.leaving` or `Found.pinned`."""
     whole_kinds: KindSet = NO_KINDS
     """Rows of these are read whole if their id has one of `id_prefixes`; of others an `outline`."""
     usage_by: Callable[[Found], Iterable[Account]] = no_accounts
@@ -446,7 +449,9 @@ class Found:
     present: dict[str | Slot, Present] = field(default_factory=dict)
     """Those of `Lookups.present` that are stored and not removed since."""
     leaving: list[int] = field(default_factory=list)
-    """seq of the rows to delete now; empty when all the rest fits into one transaction."""
+    """seq of the rows to delete now."""
+    pinned: list[str | Slot] = field(default_factory=list)
+    """Names of the rows to unpin before they leave: those of `UNPINNED_AT_ONCE` rows at most."""
     begun: set[str] = field(default_factory=set)
     """Those of `Lookups.requests` that have deleted something, now or in pieces before."""
     id_prefixes: dict[tuple[str, str], list[Stored]] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import orjson
@@ -12,7 +13,15 @@ from relay.access.quotas import recipients_of
 from relay.access.visibility import everything_visible
 from relay.errors import StoreFault
 from relay.groups.group import EndedGroup, Groups
-from relay.lifecycle.rows import SENT_TO_ONE, ExpiredRow, Leaving, Present, Slot, Stored
+from relay.lifecycle.rows import (
+    SENT_TO_ONE,
+    UNPINNED_AT_ONCE,
+    ExpiredRow,
+    Leaving,
+    Present,
+    Slot,
+    Stored,
+)
 from relay.nostr.erasure import Erasure
 from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindClass, class_of
@@ -195,19 +204,26 @@ def note_shares(
         shares[name] = max(size / max(limit, 1), shares.get(name, 0.0))
 
 
-def leaving_seqs(rows: Iterable[Sequence[Any]], leaving: Leaving) -> list[int]:
-    """seqs of the rows that fit, at least one; none when all of them fit. `rows`: seq, bytes, and
-    the columns for `present`."""
+def find_leaving(rows: Iterable[Sequence[Any]], leaving: Leaving, found: Found) -> None:
+    """Into `Found.leaving` and `Found.pinned`. `rows`: seq, bytes, and the columns for `present`;
+    no more of them are read than fit."""
     seqs: dict[int, None] = {}
+    pinned: dict[int, list[str | Slot]] = {}
     size = 0
     for seq, bytes_, *about in rows:
-        if seq in seqs or any(present(tuple(about), leaving.kept)):
+        if seq in seqs or seq in pinned:
             continue
         size += bytes_
-        if seqs and size > leaving.most:
-            return list(seqs)
-        seqs[seq] = None
-    return []
+        if size > leaving.most and (seqs or pinned):
+            found.leaving = list(seqs)
+            first = islice(pinned.values(), UNPINNED_AT_ONCE)
+            found.pinned = [*chain.from_iterable(first)]
+            return
+        names = [name for name, _ in present(tuple(about), leaving.pinned)]
+        if names:
+            pinned[seq] = names
+        else:
+            seqs[seq] = None
 
 
 def erasure_of(request: str, row: Sequence[Any]) -> Erasure:

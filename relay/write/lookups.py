@@ -223,7 +223,7 @@ class _Builder:
             requests=frozenset(self._requests),
             named=frozenset(self._named),
             named_near=frozenset(self._named_near),
-            pinned_in=self._pinned_in if self._vanishing else no_pins,
+            pinned_in=self._pinned_in if self._vanishing or self._ending else no_pins,
             names_in=self._systems.names_in,
             referrers=frozenset(self._referrers),
             referring_kinds=self._referring_kinds,

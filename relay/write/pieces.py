@@ -8,6 +8,7 @@ transaction, and the event is judged and stored as any other.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Container
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +27,7 @@ from relay.lifecycle.rows import Leaving, Slot
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.write.judge import are_restricted
-from relay.write.pins import row_of_pin
+from relay.write.pins import pinning_rows
 from relay.write.world import Removed, is_told_of, knows_own_rows, target_row
 
 if TYPE_CHECKING:
@@ -84,6 +85,11 @@ class Pieces(ABC):
     @property
     def left_groups(self) -> Set[str]:
         """Groups that a vanishing key leaves in this pass."""
+        return frozenset()
+
+    @property
+    def unpinned(self) -> Set[Target]:
+        """Rows whose pins this pass removes."""
         return frozenset()
 
     @abstractmethod
@@ -197,15 +203,17 @@ class _Named(Pieces):
 
 
 class _Emptying(Pieces):
-    """A key that vanishes, or a group that ends: rows that nothing else depends on leave first."""
+    """A key that vanishes, or a group that ends: all but records of groups leaves first, until the
+    rest fits into one transaction. A pass finds pinned rows that are next, and the pass after it
+    unpins them, whether they leave with it or later."""
 
     is_last = False
 
     def __init__(self) -> None:
         super().__init__()
         self._left_groups: frozenset[str] = frozenset()
-        self._pinned: tuple[object, frozenset[Target]] = None, frozenset()
-        """What groups pin, and its rows: there may be a hundred thousand."""
+        self._unpinned: frozenset[Target] = frozenset()
+        """Rows that this pass unpins."""
 
     def lookups(self, wanted: Lookups, candidate: Candidate, groups: Groups) -> Lookups:
         """The lookups that the judge needs, and the rows to delete; the others only in the last
@@ -216,12 +224,13 @@ class _Emptying(Pieces):
         self._left_groups = frozenset()
         if leaves_many(candidate, groups):
             self._left_groups = frozenset(sorted(groups.groups_of(event.pubkey))[:_LEFT_AT_ONCE])
-        if self._pinned[0] is not groups.pinned:
-            self._pinned = groups.pinned, frozenset(filter(None, map(row_of_pin, groups.pinned)))
+        pinning = pinning_rows(self._unpinned, groups)
+        lists = [wanted.pinned_in(group_id).slots for group_id in pinning]
+        notices = frozenset([slot for slot in wanted.slots if slot.d in self._left_groups])
         return replace(
             wanted,
             ids=frozenset({event.id}),
-            slots=frozenset([slot for slot in wanted.slots if slot.d in self._left_groups]),
+            slots=notices.union(*lists),
             present=frozenset(),
             vanishing_keys={},
             record_groups=frozenset(),
@@ -230,7 +239,7 @@ class _Emptying(Pieces):
                 event.pubkey if candidate.vanishes else None,
                 event.created_at,
                 candidate.group,
-                self._pinned[1],
+                _PinnedBy(groups, self._unpinned),
                 _MOST_DELETED,
             ),
         )
@@ -239,7 +248,7 @@ class _Emptying(Pieces):
         if is_old_request(candidate.event, world.now):
             self._left_groups = frozenset()
         if not (world.found.leaving or self._left_groups):
-            return False
+            return False  # it unpins only what leaves
         world.found.stored_keys = frozenset({candidate.event.pubkey})
         return True
 
@@ -258,11 +267,29 @@ class _Emptying(Pieces):
     def left_groups(self) -> Set[str]:
         return self._left_groups
 
+    @property
+    def unpinned(self) -> Set[Target]:
+        return self._unpinned
+
     def advance(self, found: Found) -> None:
-        self.is_last = not (found.leaving or self._left_groups)
+        self._unpinned = frozenset(found.pinned)
+        self.is_last = not (found.leaving or self._unpinned or self._left_groups)
 
     def shrink(self) -> None:
         raise AssertionError("the last pass has no bound")
+
+
+class _PinnedBy(Container[Target]):
+    """What groups pin; it is not copied, for there may be a hundred thousand."""
+
+    def __init__(self, groups: Groups, but: Set[Target]) -> None:
+        self._groups = groups
+        self._but = but
+
+    def __contains__(self, named: object) -> bool:
+        if named in self._but or not isinstance(named, str | Slot):
+            return False
+        return bool(pinning_rows([named], self._groups))
 
 
 def leaves_many(candidate: Candidate, groups: Groups) -> bool:

@@ -33,6 +33,10 @@ def pin_of_slot(slot: Slot) -> Pin:
     return "a", str(slot)
 
 
+def _pin_of(named: str | Slot) -> Pin:
+    return ("e", named) if isinstance(named, str) else pin_of_slot(named)
+
+
 def slot_of_pin(pin: Pin) -> Slot | None:
     """The slot that an `a` pin names; None for other spellings of an address: pins are looked up
     by their text."""
@@ -60,6 +64,11 @@ def pinning(pins: Iterable[Pin], groups: Groups) -> frozenset[str]:
     return frozenset[str]().union(*map(groups.pinned.of, pins))
 
 
+def pinning_rows(rows: Iterable[str | Slot], groups: Groups) -> frozenset[str]:
+    """Ids of the groups that pin one of these rows."""
+    return pinning(map(_pin_of, rows), groups)
+
+
 def all_pinning(groups: Groups) -> frozenset[str]:
     """Ids of the groups that have pins."""
     return frozenset[str]().union(*groups.pinned.values())
@@ -68,7 +77,7 @@ def all_pinning(groups: Groups) -> frozenset[str]:
 def without_pins(rows: Iterable[str | Slot], groups: Groups) -> Groups:
     """These groups, without pins of these rows."""
     for named in rows:
-        pin = ("e", named) if isinstance(named, str) else pin_of_slot(named)
+        pin = _pin_of(named)
         for group_id in groups.pinned.of(pin):
             groups = groups.with_group(groups.by_id[group_id].without_pin(pin))
     return groups

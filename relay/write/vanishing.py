@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from relay.groups.group import Group
     from relay.groups.notices import Draft
+    from relay.lifecycle.rows import Slot
     from relay.nostr.event import Event
     from relay.write.changes import Changes
     from relay.write.relay_lists import RelayLists
@@ -67,6 +68,13 @@ def leave_groups(request: Event, group_ids: Set[str], changes: Changes) -> None:
     """Take the author out of these groups, before the rest of the request is carried out."""
     before = changes.world.groups
     _leave(request, changes, keeps=before.groups_of(request.pubkey) - group_ids)
+    _notify(before, changes)
+
+
+def unpin_rows(rows: Set[str | Slot], changes: Changes) -> None:
+    """Drop the pins of rows that leave, in every group."""
+    before = changes.world.groups
+    changes.set_groups(without_pins(rows, before))
     _notify(before, changes)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from relay.access.quotas import SizedBy
 from relay.errors import TooMuchToRead
-from relay.lifecycle.rows import Leaving, OwnRow, Slot, Tombstone, WritePlan
+from relay.lifecycle.rows import UNPINNED_AT_ONCE, Leaving, OwnRow, Slot, Tombstone, WritePlan
 from relay.lifecycle.versions import History
 from relay.nostr.erasure import Erasure
 from tests import cast
@@ -29,20 +29,20 @@ async def leaving(
     store: Store,
     pubkey: str | None = None,
     group: str | None = None,
-    kept: frozenset[str | Slot] = frozenset(),
+    pinned: frozenset[str | Slot] = frozenset(),
     most: int = 1,
     until: int = 1000,
-) -> list[int]:
-    """What the store finds."""
-    seen: list[int] = []
+) -> tuple[list[int], list[str | Slot]]:
+    """What the store finds: seqs, and what is to be unpinned."""
+    seen: list[Found] = []
 
     def decide(found: Found) -> WritePlan:
-        seen.extend(found.leaving)
+        seen.append(found)
         return WritePlan()
 
-    asked = Leaving(pubkey, until, group, kept, most)
+    asked = Leaving(pubkey, until, group, pinned, most)
     await store.append(replace(NOTHING_WANTED, leaving=asked), decide)
-    return seen
+    return seen[-1].leaving, seen[-1].pinned
 
 
 async def leave(store: Store, seqs: list[int], erasure: Erasure | None = None) -> None:
@@ -60,7 +60,7 @@ async def all_but_one(
 ) -> tuple[set[str], set[str]]:
     """What leaves, one row at a time, and what is left then."""
     before = {row.event.id for row in await store.since(0, MAX)}
-    while seqs := await leaving(store, pubkey, group):
+    while seqs := (await leaving(store, pubkey, group))[0]:
         assert len(seqs) == 1
         await leave(store, seqs)
     left = {row.event.id for row in await store.since(0, MAX)}
@@ -130,19 +130,76 @@ async def test_what_leaves_with_a_group_that_it_does_not_name_is_kept_out(store:
     }
 
 
-async def test_what_is_to_be_kept_does_not_leave(store: Store) -> None:
+async def test_what_leaves_with_a_group_may_be_in_it_without_its_name(store: Store) -> None:
+    """Comments and reactions, by authors who also wrote into other groups and with its name."""
+    goes = [unsigned(who, 1111, [], f"{n}") for n in range(3) for who in (cast.alice, cast.bob)]
+    goes += [unsigned(cast.alice, 1111, HERE), unsigned(cast.carol, 7)]
+    stays = [unsigned(cast.alice, 1111, [], "den"), unsigned(cast.carol, 7, [], "none")]
+    for event in goes:
+        await stored(store, event, group="tea")
+    await stored(store, stays[0], group="den")
+    await stored(store, stays[1])
+    gone, left = await all_but_one(store, None, "tea")
+    assert gone < ids(goes)
+    assert len(gone) == len(goes) - 1
+    assert left > ids(stays)
+
+
+async def test_old_versions_of_rows_without_the_name_of_their_group_leave_too(
+    store: Store,
+) -> None:
+    """They count as events of the group."""
+    history = History(9)
+    records = [unsigned(cast.alice, 30023, [["d", "x"], *HERE], f"{n}", n) for n in range(3)]
+    for event in records:
+        batch = Batch(event, now=1000, history=history)
+        await store.append(batch.wanted, batch.decide)
+    unnamed = unsigned(cast.alice, 30023, [["d", "y"]])
+    await stored(store, unnamed, group="tea")
+    gone, left = await all_but_one(store, None, "tea")
+    assert len(gone) == 1
+    assert gone | left == {records[-1].id, unnamed.id}
+
+
+async def test_pinned_rows_that_do_not_fit_are_named(store: Store) -> None:
     note, record = unsigned(cast.alice, 9, HERE), unsigned(cast.alice, 30023, [["d", "x"], *HERE])
     others = [unsigned(cast.alice, 9, HERE, f"{n}") for n in range(3)]
     rows = [await stored(store, each) for each in (note, record, *others)]
-    kept: frozenset[str | Slot] = frozenset({note.id, Slot(ALICE, 30023, "x")})
+    slot = Slot(ALICE, 30023, "x")
+    pinned: frozenset[str | Slot] = frozenset({note.id, record.id, slot})
     free = {row.seq for row in rows[2:]}
-    size = sum(len(event.raw) for event in others)
+    names: dict[int, set[str | Slot]] = {
+        rows[0].seq: {note.id},
+        rows[1].seq: {record.id, slot},
+    }
+    size = sum(len(row.event.raw) for row in rows)
     for pubkey, group in ((ALICE, None), (None, "tea")):
-        found = await leaving(store, pubkey, group, kept, size - 1)
-        assert len(found) == 2
-        assert set(found) < free
-        assert await leaving(store, pubkey, group, kept, size) == [], "all fit"
-        assert await leaving(store, pubkey, group, most=size), "without the others"
+        assert await leaving(store, pubkey, group, pinned, size) == ([], []), "all fit"
+        seqs, first = await leaving(store, pubkey, group, pinned, size - 1)
+        unpinned = [names[seq] for seq in names if names[seq] & set(first)]
+        assert set(seqs) <= free
+        assert set(first) == set[str | Slot]().union(*unpinned)
+        assert len(seqs) + len(unpinned) == 4, "as many as fit"
+    for row in rows[2:]:
+        await leave(store, [row.seq])
+    for pubkey, group in ((ALICE, None), (None, "tea")):
+        seqs, first = await leaving(store, pubkey, group, pinned)
+        assert not seqs
+        assert set(first) in names.values()
+        (seq,), _ = await leaving(store, pubkey, group, pinned - set(first))
+        assert names[seq] == set(first), "it leaves when it is unpinned"
+
+
+async def test_few_pinned_rows_are_named_at_once(store: Store) -> None:
+    notes = [unsigned(cast.alice, 9, HERE, f"{n}") for n in range(UNPINNED_AT_ONCE + 2)]
+    for note in notes:
+        await stored(store, note)
+    pinned: frozenset[str | Slot] = frozenset(ids(notes))
+    most = sum(len(note.raw) for note in notes) - 1
+    for pubkey, group in ((ALICE, None), (None, "tea")):
+        seqs, first = await leaving(store, pubkey, group, pinned, most)
+        assert not seqs
+        assert len(set(first)) == UNPINNED_AT_ONCE
 
 
 async def test_old_versions_leave_with_their_row_and_are_noted(store: Store) -> None:
@@ -173,8 +230,8 @@ async def test_old_versions_count_as_bytes_of_their_row(store: Store) -> None:
     await stored(store, note)
     size = sum(len(event.raw) for event in (*records, note))
     for pubkey, group in ((ALICE, None), (None, "tea")):
-        assert len(await leaving(store, pubkey, group, most=size - 1)) == 1
-        assert await leaving(store, pubkey, group, most=size) == [], "all fit"
+        assert len((await leaving(store, pubkey, group, most=size - 1))[0]) == 1
+        assert await leaving(store, pubkey, group, most=size) == ([], []), "all fit"
     own_note, own_record = OwnRow(note.id, ALICE), OwnRow(records[2].id, ALICE)
     of_slot = frozenset({Slot(ALICE, 30023, "x")})
     for wanted in (

@@ -36,6 +36,7 @@ from relay.lifecycle.rows import (
     ERASURE_DAYS,
     MOST_WITH_PREFIX,
     SENT_TO_ONE,
+    UNPINNED_AT_ONCE,
     Found,
     OldVersion,
     Present,
@@ -160,7 +161,7 @@ class ReferenceStore:
         found.begun.update(lookups.requests & self._erasures.keys())
         found.group_records.extend(self._records(lookups))
         if lookups.leaving is not None:
-            found.leaving = self._leaving(lookups.leaving)
+            self._find_leaving(lookups.leaving, found)
         for account in lookups.usage.union(lookups.usage_by(found)):
             sizes = [
                 len(row.event.raw)
@@ -244,21 +245,27 @@ class ReferenceStore:
         groups = (lookups.record_groups | moderated) - {None}
         return [row for row in rows if row.group in groups and is_group_record(row.event)]
 
-    def _leaving(self, leaving: Leaving) -> list[int]:
+    def _find_leaving(self, leaving: Leaving, found: Found) -> None:
         gone = None if leaving.pubkey is None else Vanish(leaving.pubkey, leaving.until)
-        seqs: list[int] = []
-        size = 0
-        for row in self._rows.values():
-            is_asked = row.group == leaving.group if gone is None else gone.covers(row.event)
-            if not is_asked or is_group_record(row.event):
-                continue
-            if row.event.id in leaving.kept or row.slot in leaving.kept:
-                continue
-            size += self._size_with_old(row)
-            if seqs and size > leaving.most:
-                return seqs
-            seqs.append(row.seq)
-        return []
+        rows = [
+            row
+            for row in self._rows.values()
+            if (row.group == leaving.group if gone is None else gone.covers(row.event))
+            and not is_group_record(row.event)
+        ]
+        fit = sum(
+            size <= leaving.most for size in accumulate(self._size_with_old(row) for row in rows)
+        )
+        first = rows[: max(1, fit)]
+        if len(first) == len(rows):
+            return
+        names = {
+            row.seq: [name for name in (row.event.id, row.slot) if name and name in leaving.pinned]
+            for row in first
+        }
+        found.leaving = [seq for seq, pinned in names.items() if not pinned]
+        pinned = [each for each in names.values() if each]
+        found.pinned = [*chain.from_iterable(pinned[:UNPINNED_AT_ONCE])]
 
     def _apply(self, plan: WritePlan) -> None:
         for seq, moved_to in plan.moves.items():

@@ -15,8 +15,8 @@ from relay.storage.postgres.sql.writes import usage_of
 from relay.storage.rows import (
     MAX_REFERRERS,
     MAX_REFERRING_STEPS,
+    find_leaving,
     is_id_prefix,
-    leaving_seqs,
     limited_reads,
     note_recipient,
     note_shares,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from relay.storage.postgres.sql.sweep import SweepQueries
 
 _LEAVING_ROWS: Final = 1000
-"""Rows read to fill one piece of a deletion: more than fit into 64 KiB."""
+"""Rows read to fill one piece of a deletion: more than fit into 64 KiB. A row may come twice."""
 
 
 class Finder:
@@ -59,7 +59,8 @@ class Finder:
         if lookups.most_own is not None:
             await self._check_sizes(lookups, lookups.most_own)
         if lookups.leaving is not None:
-            found.leaving = await self._leaving(lookups.leaving)
+            rows = await self._rows_leaving(lookups.leaving)
+            find_leaving(rows, lookups.leaving, found)
         most, most_own = lookups.most, lookups.most_own
         if (most is not None and await self._size_of(lookups) > most) or (
             most_own is not None and await self._own_size(lookups) > most_own
@@ -123,15 +124,16 @@ class Finder:
         if size > most:
             raise TooMuchToRead
 
-    async def _leaving(self, leaving: Leaving) -> list[int]:
-        limit = _LEAVING_ROWS + len(leaving.kept)
+    async def _rows_leaving(self, leaving: Leaving) -> list[tuple[Any, ...]]:
+        """seq, bytes, and the columns for `present`, of more than fit."""
         if leaving.pubkey is not None:
             key, p = bytes.fromhex(leaving.pubkey), self._hashes.tag("p", leaving.pubkey)
-            rows = await self._db.fetch(QUERIES["leaving_of_key"], key, p, leaving.until, limit)
+            asked = key, p, leaving.until, _LEAVING_ROWS
+            rows = await self._db.fetch(QUERIES["leaving_of_key"], *asked)
         else:
             group = (leaving.group or "").encode()
-            rows = await self._db.fetch(QUERIES["leaving_of_group"], group, limit)
-        return leaving_seqs([(*row[:5], row[5].decode(), *row[6:]) for row in rows], leaving)
+            rows = await self._db.fetch(QUERIES["leaving_of_group"], group, _LEAVING_ROWS)
+        return [(*row[:5], row[5].decode(), *row[6:]) for row in rows]
 
     async def _own_size(self, lookups: Lookups) -> int:
         """Bytes of the rows that are to be deleted; none of them is read for it."""

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from relay.access.quotas import Size
 from relay.errors import TooMuchToRead
-from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
+from relay.lifecycle.deletion import CLOCK_SKEW_S, is_of_record, not_vanished
 from relay.lifecycle.rows import MOST_WITH_PREFIX, TAG_BYTES, Found, Tombstone, narrowed, outline
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.storage.hashes import id_key
 from relay.storage.rows import (
     MAX_REFERRERS,
     MAX_REFERRING_STEPS,
+    find_leaving,
     is_id_prefix,
-    leaving_seqs,
     limited_reads,
     note_recipient,
     note_shares,
@@ -29,7 +30,7 @@ from relay.storage.sqlite.sql.writes import usage_of
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Hashable, Iterable, Mapping
+    from collections.abc import Hashable, Iterable, Iterator, Mapping
 
     from relay.lifecycle.rows import Leaving, Lookups, OwnRow, Slot, Stored
     from relay.memory.registry import RecordName
@@ -108,7 +109,7 @@ class Finder:
             self._find_present(lookups.present, found)
             self._find_recipients(found)
         if lookups.leaving is not None:
-            found.leaving = self._leaving(lookups.leaving)
+            find_leaving(self._rows_leaving(lookups.leaving), lookups.leaving, found)
         if lookups.vanishing_keys or lookups.record_groups:
             self._find_records(lookups, found)
         for request in lookups.requests:
@@ -231,17 +232,31 @@ class Finder:
             for (id_,) in self._db.execute(QUERIES["sent_to"], asked):
                 note_recipient(id_.hex(), pubkey, found)
 
-    def _leaving(self, leaving: Leaving) -> list[int]:
-        group, pubkey, hash_of = leaving.group, leaving.pubkey, self._hashes.tag
-        tag = hash_of("h", group) if pubkey is None and group else hash_of("p", pubkey or "")
+    def _rows_leaving(self, leaving: Leaving) -> Iterator[tuple[Any, ...]]:
+        """seq, bytes, and the columns for `present`; read as far as they are asked for."""
+        group, pubkey, hash_of = leaving.group or "", leaving.pubkey, self._hashes.tag
+        tag = hash_of("h", group) if pubkey is None else hash_of("p", pubkey)
         newest = orjson.dumps(self._tag_buffer.seqs_of([tag])).decode()
-        if pubkey is None:
-            name: str = "leaving_of_group"
-            asked: dict[str, Value] = {"h": tag, "grp": group, "newest": newest}
-        else:
-            name = "leaving_of_key"
+        if pubkey is not None:
             asked = {**key_of(pubkey), "p": tag, "until": leaving.until, "newest": newest}
-        return leaving_seqs(self._db.execute(QUERIES[name], asked), leaving)
+            yield from self._db.execute(QUERIES["leaving_of_key"], asked)
+            return
+        named: dict[int, tuple[bytes, int]] = {}
+        asked = {"h": tag, "grp": group, "newest": newest}
+        for row in self._db.execute(QUERIES["leaving_of_group"], asked):
+            named[row[0]] = row[3], row[4]
+            yield row
+        yield from self._leaving_unnamed(group, Counter(named.values()))
+
+    def _leaving_unnamed(
+        self, group: str, counted: Counter[tuple[bytes, int]]
+    ) -> Iterator[tuple[Any, ...]]:
+        """Rows of a group that do not name it. `counted`: (pubkey, kind) of those that do."""
+        counted.update(self._db.execute(QUERIES["old_in_group"], (group,)))
+        for pubkey, kind, events in self._db.execute(QUERIES["sizes_of_group"], (group,)):
+            if events > counted[pubkey, kind] and not is_of_record(kind):
+                asked = {**key_of(pubkey.hex()), "kind": kind, "grp": group}
+                yield from self._db.execute(QUERIES["leaving_of_author_in_group"], asked)
 
     def _find_records(self, lookups: Lookups, found: Found) -> None:
         groups = set(lookups.record_groups)

@@ -463,9 +463,7 @@ async def test_what_broke_off_is_completed_when_it_is_sent_again(
         ((accepted, _),) = await home.take(request)
         assert not accepted
     left = {event.id for event in await home.log()} & {row.id for row in rows}
-    assert rows[0].id in left, "it is pinned"
     assert 0 < len(left) < len(rows)
-    assert home.groups.by_id["tea"].pins == (("e", rows[0].id),)
     await home.restart()
     assert await home.take(request) == [STORED]
     left = {event.id for event in await home.log()} & {row.id for row in rows}
@@ -476,6 +474,119 @@ async def test_what_broke_off_is_completed_when_it_is_sent_again(
         assert {row.id for row in rows} <= {event_id for event_id, _ in erasure.ids}
     else:
         assert erasure is None
+
+
+class Deleted:
+    """Ids of the rows of each transaction from now on that deletes some."""
+
+    def __init__(self, home: Home) -> None:
+        self.by_transaction: list[set[str]] = []
+        stored = home.ingest._stored
+
+        async def noted(items: Sequence[Any]) -> Any:
+            before = {event.id for event in await home.log()}
+            batch = await stored(items)
+            if gone := before - {event.id for event in await home.log()}:
+                self.by_transaction.append(gone)
+            return batch
+
+        home.ingest._stored = noted  # type: ignore[method-assign]
+
+    def most_of(self, rows: Sequence[Event]) -> int:
+        """Of these, in one transaction."""
+        ids = {row.id for row in rows}
+        assert ids <= set[str]().union(*self.by_transaction)
+        return max(len(gone & ids) for gone in self.by_transaction)
+
+
+async def test_rows_that_do_not_name_their_group_leave_in_pieces(home: Home) -> None:
+    """Comments without `h` left in the last transaction, however many they were."""
+    await home.do(alice, 9007, h="tea")
+    root = await home.do(alice, 1, h="tea")
+    rows = [
+        await home.do(who, 1111, ["e", root.id], ["k", "1"], content="x" * 500)
+        for _ in range(6)
+        for who in (alice, bob)
+    ]
+    deleted = Deleted(home)
+    assert await home.take(home.made(alice, 9008, h="tea")) == [STORED]
+    assert deleted.most_of(rows) <= 3
+    await home.take(*rows)
+    assert not {event.id for event in await home.log()} & {row.id for row in rows}, "sent again"
+    assert await home.rebuilt() == home.groups
+
+
+@pytest.mark.parametrize("kind", [62, 9008])
+async def test_pinned_rows_leave_in_pieces(home: Home, kind: int) -> None:
+    """They left in the last transaction: 64 large ones of each group."""
+    pinned: list[Event] = []
+    for group in ("tea", "den"):
+        await home.do(alice, 9007, h=group)
+        rows = await rows_of_alice(home, 6, h=group)
+        rows.append(await home.do(alice, 30023, ["d", group], h=group, content="x" * 500))
+        pins = [*named(rows[:6]), ["a", f"30023:{alice.pubkey}:{group}"]]
+        await home.do(alice, 9010, *pins, h=group)
+        pinned += rows
+    await home.do(alice, 9000, ["p", bob.pubkey, "admin"], h="den")
+    kept = await home.do(bob, 9, h="den")
+    await home.do(bob, 9010, *pins, ["e", kept.id], h="den")
+    deleted = Deleted(home)
+    before = home.groups.by_id["den"].pins
+    assert await home.take(emptying(home, kind)) == [STORED]
+    gone = pinned if kind == 62 else pinned[:7]
+    assert deleted.most_of(gone) <= 3
+    assert home.groups.by_id["den"].pins == ((("e", kept.id),) if kind == 62 else before)
+    assert await home.rebuilt() == home.groups
+
+
+@pytest.mark.parametrize("kind", [62, 9008])
+async def test_pins_of_what_broke_off_are_those_that_are_left(
+    home: Home, monkeypatch: pytest.MonkeyPatch, kind: int
+) -> None:
+    await home.do(alice, 9007, h="tea")
+    rows = await rows_of_alice(home, 9, h="tea")
+    await home.do(alice, 9010, *named(rows), h="tea")
+    request = emptying(home, kind)
+    with monkeypatch.context() as broken:
+        broken.setattr(home.store, "append", Failing(home.store, 2).append)
+        ((accepted, _),) = await home.take(request)
+        assert not accepted
+    left = {event.id for event in await home.log()} & {row.id for row in rows}
+    pinned = {name for _, name in home.groups.by_id["tea"].pins}
+    assert 0 < len(left) < len(rows)
+    assert pinned <= left
+    assert await home.rebuilt() == home.groups
+    await home.restart()
+    assert await home.take(request) == [STORED]
+    assert not {event.id for event in await home.log()} & {row.id for row in rows}
+    assert await home.rebuilt() == home.groups
+
+
+async def test_who_pins_again_what_leaves_does_not_keep_it(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await home.do(bob, 9007, h="tea")
+    rows = await rows_of_alice(home, 9, h="tea")
+    await home.do(bob, 9010, *named(rows), h="tea")
+    pinnings: list[Letter] = []
+    stored = home.ingest._stored
+
+    async def then_pin(items: Sequence[Any]) -> Any:
+        batch = await stored(items)
+        if batch.is_piece and len(pinnings) < 100:
+            pinnings.append(home.post(home.made(bob, 9010, *named(rows), h="tea"), connection=2))
+            while home.ingest.waiting["verify"]:  # noqa: ASYNC110 -- threads verify it
+                await asyncio.sleep(0.001)
+        return batch
+
+    monkeypatch.setattr(home.ingest, "_stored", then_pin)
+    assert await home.post(home.request(alice), connection=1).answer == STORED
+    assert len(pinnings) < 100
+    for letter in pinnings:
+        await letter.answer
+    assert not {event.id for event in await home.log()} & {row.id for row in rows}
+    assert home.groups.by_id["tea"].pins == ()
+    assert await home.rebuilt() == home.groups
 
 
 async def test_a_refused_end_of_a_group_deletes_nothing(home: Home) -> None:
@@ -541,7 +652,8 @@ async def state_after(
                     for row in log
                     if row.event.kind not in signed
                 ],
-                [(row.event.kind, row.event.tags) for row in log if row.event.kind in signed],
+                # Pins may be signed for before the rest.
+                sorted((row.event.kind, row.event.tags) for row in log if row.event.kind in signed),
                 sizes,
                 home.groups,
                 store.groups,

@@ -157,6 +157,13 @@ FROM (
 ) AS t CROSS JOIN events AS e ON e.seq = t.seq
 WHERE e.grp = :grp AND e.kind NOT BETWEEN 9000 AND 9022 AND e.kind NOT BETWEEN 39000 AND 39005;
 
+-- :leaving_of_author_in_group  id_key and pubkey, kind, group -> as `leaving_of_key`
+SELECT e.seq, {size}, {about} FROM events AS e INDEXED BY events_author
+WHERE author_key = :key AND pubkey = :pubkey AND kind = :kind AND grp = :grp;
+
+-- :old_in_group  group -> pubkey, kind of each old version
+SELECT pubkey, kind FROM old_versions INDEXED BY old_versions_group WHERE grp = ? AND grp IS NOT NULL;
+
 -- :key_is_stored  id_key and pubkey, hash of p, [newest seq] -> 1 when something would go with the key
 SELECT 1 FROM events INDEXED BY events_author WHERE author_key = :key AND pubkey = :pubkey
 UNION ALL
