@@ -81,6 +81,12 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     expires_at: int | None = None
 
 
+MOST_DELETED: Final = 64 << 10
+"""Bytes of rows that one transaction deletes; a row of this size has up to 5,000 tags and takes
+50 ms to delete. A larger deletion is done in pieces."""
+LONG_EXPIRED: Final = 1
+"""`expires_at` of a row that was deleted and is still to be swept: it is as if it had expired. No
+row is stored with it, because such an event has expired."""
 UNPINNED_AT_ONCE: Final = 16
 """Pinned rows that leave in one transaction: each may be of another group, for which the relay
 signs a 39005."""
@@ -220,7 +226,8 @@ class WritePlan:
     """Vanished key → groups that had ended while it was a member: it is no former one of any."""
     deleted_groups: set[str] = field(default_factory=set)
     """Groups whose rows are all deleted but their 9007 and 9008 (N29-124). For rows of these, and
-    of a group in `ending`, the store adds `tombstones_of_ended`."""
+    of a group in `ending`, the store adds `tombstones_of_ended`. Records of a group that are more
+    than MOST_DELETED become LONG_EXPIRED instead."""
     vanishes: list[Vanish] = field(default_factory=list)
     """Requests to vanish; rows that the batch itself adds are deleted too (N62-01)."""
     deleted_authors: dict[str, int] = field(default_factory=dict)
@@ -466,8 +473,8 @@ class Found:
     """Of these keys: → groups that a 9000 puts it into which is dated over CLOCK_SKEW_S after the
     request."""
     group_records: list[Stored] = field(default_factory=list)
-    """9000–9022 and 39000–39005 of the groups, in order of seq, as they are stored; not updated:
-    `remaining_records` applies the batch to them."""
+    """9000–9022 and 39000–39005 of the groups, in order of seq, as they are stored, but those that
+    are LONG_EXPIRED; not updated: `remaining_records` applies the batch to them."""
     usage: UsageCounter = field(default_factory=UsageCounter)
     """Rows deleted with a whole group or key are subtracted at the commit only."""
     oldest_dependencies: dict[RetentionDependency, int] = field(default_factory=dict)

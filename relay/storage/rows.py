@@ -14,6 +14,7 @@ from relay.access.visibility import everything_visible
 from relay.errors import StoreFault
 from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.rows import (
+    MOST_DELETED,
     SENT_TO_ONE,
     UNPINNED_AT_ONCE,
     ExpiredRow,
@@ -22,6 +23,7 @@ from relay.lifecycle.rows import (
     Slot,
     Stored,
 )
+from relay.nostr import kinds
 from relay.nostr.erasure import Erasure
 from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindClass, class_of
@@ -224,6 +226,13 @@ def find_leaving(rows: Iterable[Sequence[Any]], leaving: Leaving, found: Found) 
             pinned[seq] = names
         else:
             seqs[seq] = None
+
+
+def records_to_sweep(rows: Iterable[tuple[int, int, int]]) -> set[int]:
+    """seqs of the records that stay until a sweep when their group ends; none when all of them fit
+    into one transaction. `rows`: seq, kind, bytes."""
+    sizes = {seq: size for seq, kind, size in rows if kind in kinds.GROUP_RECORDS}
+    return set(sizes) if sum(sizes.values()) > MOST_DELETED else set()
 
 
 def erasure_of(request: str, row: Sequence[Any]) -> Erasure:

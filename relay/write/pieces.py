@@ -23,7 +23,7 @@ from relay.lifecycle.deletion import (
     is_old_request,
     note_erased,
 )
-from relay.lifecycle.rows import Leaving, Slot
+from relay.lifecycle.rows import MOST_DELETED, Leaving, Slot
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.write.judge import are_restricted
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from relay.write.judge import Judgement
     from relay.write.world import World
 
-_MOST_DELETED: Final = 64 << 10
-"""Bytes of the rows that the deletions of a batch name; a row of this size has up to 5,000 tags and
-takes 50 ms to delete. A larger deletion is done in pieces."""
 _WHOLE: Final = frozenset({kinds.VANISH, kinds.DELETE_GROUP})
 _LEFT_AT_ONCE: Final = 16
 """Groups that a vanishing key leaves in one transaction: the relay signs three events for each."""
@@ -149,7 +146,7 @@ class _Named(Pieces):
             present=wanted.present.union(self._targets if candidate.targets is None else ()),
             own_rows=frozenset([own for own in wanted.own_rows if own.id in targets]),
             own_slots=wanted.own_slots & targets,
-            most_own=_MOST_DELETED if is_divisible else None,
+            most_own=MOST_DELETED if is_divisible else None,
         )
 
     def begin(self, candidate: Candidate, world: World) -> bool:
@@ -240,7 +237,7 @@ class _Emptying(Pieces):
                 event.created_at,
                 candidate.group,
                 _PinnedBy(groups, self._unpinned),
-                _MOST_DELETED,
+                MOST_DELETED,
             ),
         )
 
@@ -307,7 +304,7 @@ def bounded(wanted: Lookups, indivisible: int) -> Lookups:
     limit for at most `indivisible` named rows: they cannot be divided further."""
     named = len(wanted.own_rows) + len(wanted.own_slots)
     if named > indivisible or wanted.vanishing_keys or wanted.ending_groups:
-        return replace(wanted, most_own=_MOST_DELETED)
+        return replace(wanted, most_own=MOST_DELETED)
     return wanted
 
 

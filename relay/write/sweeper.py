@@ -13,12 +13,14 @@ import asyncio
 import logging
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from relay.access.quotas import Size
 from relay.errors import StoreFault
 from relay.lifecycle.retention import LastScan
+from relay.lifecycle.rows import MOST_DELETED
 from relay.write.commands import ExpireRows, Purpose, SweepRows, SweepVersions
 
 if TYPE_CHECKING:
@@ -40,8 +42,8 @@ _FULL_SCAN_S: Final = 3600
 """Interval of scans of all rows; the others look only at rows that changed since. A removed pin or
 a new summary takes effect within this time."""
 _BATCH_ROWS: Final = 256
-_BATCH_BYTES: Final = 1 << 17
-"""Limit of the rows of a transaction. 128 KiB may have 10,000 tags, which take 0.1 s to remove."""
+_BATCH_BYTES: Final = MOST_DELETED
+"""Limit of the rows of a transaction, but for a larger one, which is alone in it."""
 _SCAN_ROWS: Final = 200_000
 """Rows found per query: their seq only."""
 _PAUSE_FACTOR: Final = 8.0
@@ -107,13 +109,19 @@ def _batches(found: Iterable[ExpiredRow]) -> Iterator[Sequence[ExpiredRow]]:
     batch: list[ExpiredRow] = []
     size = 0
     for row in found:
-        batch.append(row)
         size += row.size
-        if size >= _BATCH_BYTES or len(batch) == _BATCH_ROWS:
+        if batch and (size > _BATCH_BYTES or len(batch) == _BATCH_ROWS):
             yield batch
-            batch, size = [], 0
+            batch, size = [], row.size
+        batch.append(row)
     if batch:
         yield batch
+
+
+def _that_fit(rows: Sequence[Stored]) -> Sequence[Stored]:
+    """The first of them, for one transaction."""
+    sizes = accumulate([len(row.event.raw) for row in rows])
+    return rows[: max(1, sum(1 for size in sizes if size <= _BATCH_BYTES))]
 
 
 def _released(
@@ -368,7 +376,7 @@ class Sweeper:
                 start = 0
                 while batch := due[start : start + _BATCH_ROWS]:
                     began = monotonic()
-                    rows = await self._store.stored(batch)
+                    rows = _that_fit(await self._store.stored(batch))
                     if not rows:
                         start += len(batch)
                         continue

@@ -9,12 +9,33 @@ import pytest
 
 from relay.access.quotas import SizedBy
 from relay.errors import TooMuchToRead
-from relay.lifecycle.rows import UNPINNED_AT_ONCE, Leaving, OwnRow, Slot, Tombstone, WritePlan
+from relay.groups.group import EndedGroup
+from relay.lifecycle.rows import (
+    MOST_DELETED,
+    UNPINNED_AT_ONCE,
+    Leaving,
+    OwnRow,
+    Slot,
+    Tombstone,
+    WritePlan,
+)
 from relay.lifecycle.versions import History
 from relay.nostr.erasure import Erasure
 from tests import cast
 from tests.contract.crowd import ALICE, BOB
-from tests.contract.writing import MAX, NOTHING_WANTED, Batch, change, look_up, stored, unsigned
+from tests.contract.writing import (
+    EVERYTHING,
+    MAX,
+    NOTHING_WANTED,
+    Batch,
+    asked,
+    change,
+    in_order,
+    look_up,
+    read,
+    stored,
+    unsigned,
+)
 
 if TYPE_CHECKING:
     from relay.lifecycle.rows import Found
@@ -258,3 +279,48 @@ async def test_keys_and_groups_of_much_are_too_much_for_one_transaction(store: S
             await store.append(replace(wanted, most_own=size - 1), lambda _: WritePlan())
         for most in (size, None):
             await store.append(replace(wanted, most_own=most), lambda _: WritePlan())
+
+
+# records of a group that has ended ----------------------------------------------------------------
+
+
+async def end(store: Store, group: str) -> None:
+    def plan(out: WritePlan) -> None:
+        out.groups[group] = EndedGroup()
+        out.deleted_groups.add(group)
+
+    await change(store, plan)
+
+
+async def test_records_too_large_for_one_transaction_are_left_to_a_sweep(store: Store) -> None:
+    """2 MB of 9000s with 5,000 tags each were one transaction of four seconds."""
+    created, chat = unsigned(cast.alice, 9007, HERE), unsigned(cast.alice, 9, HERE)
+    put, later = (unsigned(cast.alice, 9000, HERE, each * (MOST_DELETED // 2)) for each in "xy")
+    of_another = unsigned(cast.alice, 9000, [["h", "den"]], "x" * MOST_DELETED)
+    for event in (created, put, chat, later, of_another):
+        await stored(store, event)
+    await end(store, "tea")
+    for filter_, left in (
+        (asked(authors=[ALICE]), [created, of_another]),
+        (asked(tag_h=["tea"]), [created]),
+        (asked(kinds=[9000]), [of_another]),
+        (asked(ids=[put.id, created.id]), [created]),
+    ):
+        assert await read(store, filter_, now=1000) == in_order(*left)
+        assert await store.count([filter_], EVERYTHING, now=1000) == len(left)
+    assert {row.id for row in await store.expired(1000, MAX)} == ids([put, later])
+    assert ids([row.event for row in await store.since(0, MAX)]) == ids(
+        [created, put, later, of_another]
+    )
+    records = (await look_up(store, recorded=["tea"])).group_records
+    assert [row.event.id for row in records] == [created.id]
+
+
+async def test_records_that_fit_into_one_transaction_leave_with_their_group(store: Store) -> None:
+    created = unsigned(cast.alice, 9007, HERE)
+    puts = [unsigned(cast.alice, 9000, HERE, each * (MOST_DELETED // 4)) for each in "xyz"]
+    for event in (created, *puts):
+        await stored(store, event)
+    await end(store, "tea")
+    assert [row.event.id for row in await store.since(0, MAX)] == [created.id]
+    assert await store.expired(1000, MAX) == []

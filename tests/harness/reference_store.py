@@ -34,6 +34,7 @@ from relay.lifecycle.deletion import (
 from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
 from relay.lifecycle.rows import (
     ERASURE_DAYS,
+    LONG_EXPIRED,
     MOST_WITH_PREFIX,
     SENT_TO_ONE,
     UNPINNED_AT_ONCE,
@@ -51,7 +52,13 @@ from relay.nostr import kinds
 from relay.nostr.nip50 import Needs, Search, Searchable, search_from, searchable, words_of
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, PARSED_BYTES, Features, Page, PageQuery, Place, recall
-from relay.storage.rows import INDEXED_BYTES, expired_row, limited_reads, note_shares
+from relay.storage.rows import (
+    INDEXED_BYTES,
+    expired_row,
+    limited_reads,
+    note_shares,
+    records_to_sweep,
+)
 from tests.harness.fts_reading import FtsReading
 
 if TYPE_CHECKING:
@@ -243,6 +250,7 @@ class ReferenceStore:
             and row.event.kind in kinds.MODERATION
         }
         groups = (lookups.record_groups | moderated) - {None}
+        rows = [row for row in rows if row.expires_at != LONG_EXPIRED]
         return [row for row in rows if row.group in groups and is_group_record(row.event)]
 
     def _find_leaving(self, leaving: Leaving, found: Found) -> None:
@@ -292,10 +300,16 @@ class ReferenceStore:
             for row in left if request in plan.erasures else ():
                 plan.erasures[request].add(row.event.id, row.event.kind)
         # After the adds: rows that the same batch adds to a deleted group are deleted too.
-        for seq, row in list(self._rows.items()):
-            if row.group in plan.deleted_groups and row.event.kind not in _OUTLIVE_THEIR_GROUP:
-                del self._rows[seq]
-                self._tombstones += tombstones_of_ended(row)
+        for ending in plan.deleted_groups:
+            rows = [row for row in self._rows.values() if row.group == ending]
+            rows = [row for row in rows if row.event.kind not in _OUTLIVE_THEIR_GROUP]
+            late = records_to_sweep((r.seq, r.event.kind, len(r.event.raw)) for r in rows)
+            for row in rows:
+                if row.seq in late:
+                    self._rows[row.seq] = structs.replace(row, expires_at=LONG_EXPIRED)
+                else:
+                    del self._rows[row.seq]
+                    self._tombstones += tombstones_of_ended(row)
         for seq, old in list(self._old.items()):
             if old.row.group in plan.deleted_groups:
                 del self._old[seq]

@@ -20,6 +20,7 @@ from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import BAN, END_OF_GROUP, event_target, tombstone_of_id
 from relay.lifecycle.rows import (
     ERASURE_DAYS,
+    LONG_EXPIRED,
     Found,
     Tombstone,
 )
@@ -30,7 +31,7 @@ from relay.storage.postgres.following import Changes, others_since
 from relay.storage.postgres.lookups import Finder
 from relay.storage.postgres.rows import columns
 from relay.storage.postgres.sql.named import QUERIES
-from relay.storage.rows import Growth, PreparedColumns, erasure_of
+from relay.storage.rows import Growth, PreparedColumns, erasure_of, records_to_sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
@@ -236,9 +237,12 @@ class Writer:
         for group_id in plan.deleted_groups:
             group = group_id.encode()
             rows = await db.fetch(QUERIES["rows_of_group"], group)
-            seqs = [seq for (seq,) in rows]
+            late = records_to_sweep([tuple(row) for row in rows])
+            seqs = [seq for seq, *_ in rows if seq not in late]
             await self._keep_out(db, seqs, group_id)
             await self._delete_many(db, seqs, change)
+            if late:
+                await db.execute(QUERIES["expire_rows"], list(late), LONG_EXPIRED)
             await self._forget(db, change, None, "forget_of_group", group)
         for gone in plan.vanishes:
             await self._delete_of_key(db, gone, change, plan.erasures.get(gone.request))

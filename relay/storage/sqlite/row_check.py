@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import orjson
 
 from relay.errors import Invalid
-from relay.lifecycle.rows import Keep, keep_by_kind, slot_of, version_of
+from relay.lifecycle.rows import LONG_EXPIRED, Keep, keep_by_kind, slot_of, version_of
 from relay.nostr.event import event_from
 from relay.nostr.nip40 import expiry_of
 from relay.storage.hashes import Hashes, id_key
@@ -103,7 +103,7 @@ class RowCheck:
         versions = {version_of(event, each) for each in (keep, Keep.LATEST, Keep.LATEST_TS)}
         group = self._rules.group_of(event)
         try:
-            expires_at = expiry_of(event)
+            expires_at = row.expires_at if row.expires_at == LONG_EXPIRED else expiry_of(event)
         except Invalid:
             expires_at = row.expires_at
         return Row(

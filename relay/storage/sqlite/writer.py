@@ -30,6 +30,7 @@ from relay.lifecycle.deletion import (
 )
 from relay.lifecycle.rows import (
     ERASURE_DAYS,
+    LONG_EXPIRED,
     Found,
     Keep,
     Lookups,
@@ -47,6 +48,7 @@ from relay.storage.rows import (
     PreparedColumns,
     erasure_of,
     event_in,
+    records_to_sweep,
 )
 from relay.storage.sqlite.lookups import Finder, key_of
 from relay.storage.sqlite.sql.named import QUERIES
@@ -104,6 +106,8 @@ class _Change(Growth[_SizeKey]):
     """Length of the slice of the tag buffer."""
     deleted: set[int] = field(default_factory=set)
     """seq of deleted rows, also of those that became old versions."""
+    expired: set[int] = field(default_factory=set)
+    """seq of rows that are LONG_EXPIRED now."""
     moved: set[int] = field(default_factory=set)
     """seq of rows that are now of a group."""
     groups: Mapping[str, Group | EndedGroup] = field(default_factory=dict)
@@ -222,7 +226,9 @@ class Writer:
         self._tag_buffer.rows_deleted(change.deleted)
         if change.deleted:
             self._row_cache.discard(change.deleted)
-        self._readable_rows.changed(change.deleted | change.moved, groups=change.regroups)
+        self._readable_rows.changed(
+            change.deleted | change.expired | change.moved, groups=change.regroups
+        )
         self._forget(change.deleted)
         self._tag_buffer.slice_flushed(change.flushed)
         self._tag_buffer.add([row for row in change.tags if row[3] not in change.deleted])
@@ -290,8 +296,11 @@ class Writer:
                 QUERIES["rows_of_group"],
                 {"h": h, "d": d, "grp": group_id, "newest": self._newest([h, d], change)},
             )
-            seqs = [row[0] for row in found.fetchall()]
+            rows = found.fetchall()
+            late = records_to_sweep(rows)
+            seqs = [seq for seq, *_ in rows if seq not in late]
             self._delete_many(seqs, change, keep_out=tombstones_of_ended)
+            self._expire(late, change)
             self._forget_found(change, "old_of_group", {"grp": group_id})
             self._delete_unnamed(group_id, change)
         for gone in plan.vanishes:
@@ -314,6 +323,12 @@ class Writer:
             else:
                 db.execute(QUERIES["put_entry"], (noted.list_name, noted.item, noted.note))
 
+    def _expire(self, seqs: Collection[int], change: _Change) -> None:
+        if seqs:
+            named = orjson.dumps(sorted(seqs)).decode()
+            self._db.execute(QUERIES["expire_rows"], {"at": LONG_EXPIRED, "seqs": named})
+            change.expired.update(seqs)
+
     def _move(self, moves: Mapping[int, str], change: _Change) -> None:
         if not moves:
             return
@@ -334,7 +349,7 @@ class Writer:
             if grp == group_id:
                 left[pubkey, kind] += events
         for (pubkey, kind), events in left.items():
-            if events > 0 and kind not in (kinds.CREATE_GROUP, kinds.DELETE_GROUP):
+            if events > 0 and kind not in kinds.GROUP_RECORDS:  # these name it
                 named = {**key_of(pubkey.hex()), "kind": kind, "grp": group_id}
                 found = self._db.execute(QUERIES["rows_of_author_in_group"], named)
                 seqs = [seq for (seq,) in found.fetchall()]

@@ -14,6 +14,7 @@ import pytest
 from relay.cli.services import run_services
 from relay.config import load_config
 from relay.groups.actions import UNTOLD_FLAGS, Flag
+from relay.lifecycle.rows import LONG_EXPIRED
 from relay.storage.hashes import Hashes
 from relay.storage.sqlite.connections import connection
 from tests import cast
@@ -178,6 +179,11 @@ def test_a_sound_store_has_no_finding(folder: Path) -> None:
     assert code == 0
     assert "nothing is wrong" in printed
     assert "search.db" not in printed
+    assert as_json("verify", "--data", folder)["findings"] == []
+
+
+def test_records_of_an_ended_group_that_wait_for_a_sweep_are_no_fault(folder: Path) -> None:
+    plant(folder, f"UPDATE events SET expires_at = {LONG_EXPIRED} WHERE kind = 9000")
     assert as_json("verify", "--data", folder)["findings"] == []
 
 

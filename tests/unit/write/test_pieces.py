@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from relay.errors import StoreFault
 from relay.facts import Origin
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, owner, person
+from tests.contract.writing import asked
 from tests.effort import examples
 from tests.harness.reference_store import ReferenceStore
 from tests.harness.relay_in_process import (
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from tests.harness.relay_in_process import Letter
 
 OPEN = policy_of("open")
-BOUND = "relay.write.pieces._MOST_DELETED"
+BOUND = "relay.write.pieces.MOST_DELETED"
 SMALL = 2000
 """Bytes: two rows of these tests."""
 
@@ -595,6 +597,100 @@ async def test_a_refused_end_of_a_group_deletes_nothing(home: Home) -> None:
     ((accepted, _),) = await home.take(home.made(bob, 9008, h="tea"))
     assert not accepted
     assert await home.log() == before
+
+
+# the records of a group that has ended -----------------------------------------------------------
+
+
+async def recorded(home: Home, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
+    """Alice's group, and its 9000s, which are too large for one transaction."""
+    monkeypatch.setattr("relay.storage.rows.MOST_DELETED", SMALL)
+    monkeypatch.setattr("relay.write.sweeper._BATCH_BYTES", SMALL)
+    await home.do(alice, 9007, h="tea")
+    put = ["p", bob.pubkey]
+    for _ in range(12):
+        await home.do(alice, 9000, put, h="tea", content="x" * 500)
+    return [event for event in await home.log() if event.kind == 9000]
+
+
+async def records_left(home: Home) -> list[int]:
+    """Their kinds."""
+    return [event.kind for event in await home.log() if event.kind in kinds.GROUP_RECORDS]
+
+
+async def rows_after_each_commit(home: Home, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many there are now, and then after each commit that follows."""
+    stored, numbers = home.ingest._stored, [len(await home.log())]
+
+    async def counted(items: Sequence[Any]) -> Any:
+        batch = await stored(items)
+        numbers.append(len(await home.log()))
+        return batch
+
+    monkeypatch.setattr(home.ingest, "_stored", counted)
+    return numbers
+
+
+async def test_records_of_an_ended_group_are_deleted_a_few_at_a_time(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2 MB of them, with 5,000 tags each, were one transaction of four seconds."""
+    puts = await recorded(home, monkeypatch)
+    numbers = await rows_after_each_commit(home, monkeypatch)
+    await home.do(alice, 9008, h="tea")
+    assert {put.id for put in puts} <= {event.id for event in await home.log()}
+    assert not await home.store.matching(asked(kinds=[9000]), limit=99, now=home.now)
+    assert await home.sweep.once() == len(puts)
+    assert await records_left(home) == [9007, 9008]
+    deleted = [before - after for before, after in pairwise(numbers)]
+    assert max(deleted[1:]) <= 3, "rows in one transaction"
+    assert await home.rebuilt() == home.groups
+
+
+async def test_records_of_an_ended_group_are_gone_from_its_end_on(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers are the same before the sweep and after it, and after a restart."""
+    puts = await recorded(home, monkeypatch)
+    await home.do(alice, 9008, h="tea")
+    before = await home.take(*puts, home.made(alice, 9007, h="tea"))
+    assert not any(accepted for accepted, _ in before)
+    await home.restart()
+    assert await home.take(*puts, home.made(alice, 9007, h="tea")) == before
+    await home.sweep.once()
+    assert await home.take(*puts, home.made(alice, 9007, h="tea")) == before
+    assert await records_left(home) == [9007, 9008]
+
+
+async def test_a_sweep_of_records_that_broke_off_goes_on_after_a_restart(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    puts = await recorded(home, monkeypatch)
+    await home.do(alice, 9008, h="tea")
+    with monkeypatch.context() as broken:
+        broken.setattr(home.store, "append", Failing(home.store, 2).append)
+        with pytest.raises(StoreFault):
+            await home.sweep.once()
+    left = {event.id for event in await home.log()} & {put.id for put in puts}
+    assert 0 < len(left) < len(puts)
+    await home.restart()
+    assert await home.sweep.once() == len(left)
+    assert await records_left(home) == [9007, 9008]
+
+
+async def test_a_key_vanishes_from_the_records_of_an_ended_group(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its receipt is about what has left the store."""
+    puts = await recorded(home, monkeypatch)
+    await home.do(alice, 9008, h="tea")
+    request = home.request(alice)
+    assert await home.take(request) == [STORED]
+    puts = [put for put in puts if put.pubkey == alice.pubkey]
+    assert not {put.id for put in puts} & {event.id for event in await home.log()}
+    erasure = await home.store.erasure(request.id)
+    assert erasure is not None
+    assert {put.id for put in puts} <= {event_id for event_id, _ in erasure.ids}
 
 
 # pieces of any size -------------------------------------------------------------------------------

@@ -69,14 +69,15 @@ async def test_however_many_have_expired_all_of_them_go(home: Home) -> None:
 
 @pytest.mark.parametrize("purpose", [*Purpose])
 async def test_large_rows_expire_few_at_a_time(home: Home, purpose: Purpose) -> None:
-    """96 events of 5,000 tags that expired together kept writes waiting for seconds."""
+    """96 events of 5,000 tags that expired together kept writes waiting for seconds: a row of this
+    size has up to 5,000."""
     size = 50_000
     for number in range(10):
         await home.do(alice, 1, until(10), content=f"{number}".rjust(size))
     home.now = NOON + 10
     together = [line.bytes async for lines in home.sweep.run_now(purpose) for line in lines]
     assert sum(together) > 10 * size
-    assert max(together) < 4 * size
+    assert max(together) < 2 * size
 
 
 @pytest.mark.proves("N40-09")

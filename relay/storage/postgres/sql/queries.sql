@@ -199,9 +199,12 @@ WHERE EXISTS (
     AND e.grp = w.grp AND e.kind NOT BETWEEN 9000 AND 9022 AND e.kind NOT BETWEEN 39000 AND 39005
 );
 
--- :rows_of_group  group -> seq of rows to delete when it ends (N29-124)
-SELECT seq FROM events WHERE substring(grp, 1, 64) = substring($1::bytea, 1, 64) AND grp = $1
+-- :rows_of_group  group -> seq, kind and bytes of rows to delete when it ends (N29-124)
+SELECT seq, kind, octet_length(raw) FROM events WHERE substring(grp, 1, 64) = substring($1::bytea, 1, 64) AND grp = $1
 AND kind NOT IN (9007, 9008);
+
+-- :expire_rows  [seq], expires_at
+UPDATE events SET expires_at = $2 WHERE seq = ANY($1::bigint[]);
 
 -- :rows_of_key  pubkey, hash of p, until, newest seq -> seq of rows to delete when a key vanishes (N62-01)
 SELECT seq FROM events WHERE pubkey = $1 AND created_at <= $3 AND seq <= $4
@@ -261,12 +264,13 @@ SELECT DISTINCT e.grp
 FROM tags AS t JOIN events AS e ON e.seq = t.seq
 WHERE t.hash = $1 AND t.kind = 9000 AND t.created_at > $2 AND e.grp IS NOT NULL;
 
--- :records_of_groups  [group] -> columns of a row, in order of seq, of all that their state is built from
+-- :records_of_groups  [group] -> columns of a row, in order of seq, of all that their state is built from, but those that are LONG_EXPIRED
 SELECT {row}
 FROM events AS e
 WHERE substring(e.grp, 1, 64) IN (SELECT substring(w.grp, 1, 64) FROM unnest($1::bytea[]) AS w (grp))
 AND e.grp = ANY($1::bytea[])
-AND (e.kind BETWEEN 9000 AND 9022 OR e.kind BETWEEN 39000 AND 39005) ORDER BY e.seq;
+AND (e.kind BETWEEN 9000 AND 9022 OR e.kind BETWEEN 39000 AND 39005)
+AND e.expires_at IS DISTINCT FROM 1 ORDER BY e.seq;
 
 -- :move_events  [seq], [group] -> pubkey, kind, bytes, group
 UPDATE events AS e SET grp = w.grp FROM unnest($1::bigint[], $2::bytea[]) AS w (seq, grp)

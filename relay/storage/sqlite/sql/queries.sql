@@ -96,13 +96,16 @@ FROM (
     WHERE kind IN (SELECT value FROM json_each(?)) AND seq > ? ORDER BY seq LIMIT ?
 ) AS found CROSS JOIN events AS e ON e.seq = found.seq ORDER BY e.seq;
 
--- :rows_of_group  hash of h, hash of d, group, [newest seq] -> seq of rows to delete when a group ends (N29-124)
-SELECT e.seq FROM (
+-- :rows_of_group  hash of h, hash of d, group, [newest seq] -> seq, kind and bytes of rows to delete when a group ends (N29-124)
+SELECT e.seq, e.kind, length(e.raw) FROM (
     SELECT seq FROM tags WHERE hash IN (:h, :d)
     UNION
     SELECT value FROM json_each(:newest)
 ) AS t CROSS JOIN events AS e ON e.seq = t.seq
 WHERE e.grp = :grp AND e.kind NOT IN (9007, 9008);
+
+-- :expire_rows  expires_at, [seq]
+UPDATE events SET expires_at = :at WHERE seq IN (SELECT value FROM json_each(:seqs));
 
 -- :sizes_of_group  group -> pubkey, kind, events
 SELECT pubkey, kind, events FROM sizes INDEXED BY sizes_group WHERE grp = ? AND grp > '';
@@ -202,10 +205,10 @@ FROM (
 ) AS t CROSS JOIN events AS e ON e.seq = t.seq
 WHERE e.kind = 9000 AND e.created_at > :after AND e.grp IS NOT NULL;
 
--- :records_of_groups  [group] -> columns of a row, in order of seq, of all that their state is built from
+-- :records_of_groups  [group] -> columns of a row, in order of seq, of all that their state is built from, but those that are LONG_EXPIRED
 SELECT {row}
 FROM events AS e INDEXED BY events_kind
-WHERE (e.kind BETWEEN 9000 AND 9022 OR e.kind BETWEEN 39000 AND 39005)
+WHERE e.expires_at IS NOT 1 AND (e.kind BETWEEN 9000 AND 9022 OR e.kind BETWEEN 39000 AND 39005)
 AND e.grp IN (SELECT value FROM json_each(:groups)) ORDER BY e.seq;
 
 -- :raws_by_seq  [seq] -> seq, created_at, id_key, pubkey, kind, grp, raw, whether it has a slot, version
