@@ -421,13 +421,13 @@ async def _compared(
 async def _pins(
     client: Client, document: Mapping[str, object], keys: Collection[str]
 ) -> list[Event]:
-    """Pins by these authors. Pins have no common tag: they are found by prefix if the relay
-    supports it (G-09), else by author."""
+    """Pins by these authors. Pins have no common tag: without their prefix (G-09), which a relay
+    need not support, all records of the authors are read."""
+    if not keys:
+        return []
     wanted: dict[str, object] = {"kinds": [kinds.APP_DATA], "authors": sorted(keys)}
     if reads_prefixes(document, kinds.APP_DATA):
-        wanted = {"kinds": [kinds.APP_DATA], "#d": [PIN]}
-    elif not keys:
-        return []
+        wanted["#d"] = [PIN]
     found: list[Event] = []
     async for events in client.query_pages(wanted):
         found += [event for event in events if event.d.startswith(PIN) and event.pubkey in keys]

@@ -904,6 +904,20 @@ async def test_an_invalid_relay_owner_is_ignored(
         assert await memory.rebuild() > 0
 
 
+async def test_of_pins_those_by_keys_that_count_are_read_only(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    """Each synchronisation read those of everybody: thousands of one member were megabytes."""
+    fake.information = {"memory": {"prefix_d_kinds": [30078]}}
+    async with nmem(fake, tmp_path) as memory:
+        a_session(memory.database)
+        await memory.sync()
+    wanted = [each for _, _, *filters in fake.verbs("REQ") for each in filters]
+    pins = [each for each in wanted if each.get("#d") == ["nmem:pin:"]]
+    assert pins
+    assert all({robot.pubkey, rover.pubkey} <= {*each["authors"]} for each in pins)
+
+
 @pytest.mark.proves("M-07")
 async def test_a_pin_deleted_at_the_relay_has_no_effect(fake: FakeRelay, tmp_path: Path) -> None:
     async with nmem(fake, tmp_path) as here, nmem(fake, tmp_path, rover) as there:
