@@ -93,8 +93,9 @@ def recalled(found: Hit, reader: str) -> dict[str, Any]:
 def _of_claim(claim: Provenance) -> dict[str, Any]:
     return {
         "superseded_by": claim.superseded_by,
-        "supersedes": list(claim.supersedes),
-        "vouched_by": [attribution(str(each["id"])) for each in claim.vouchers],
+        # Any agent may let thousands of its memories be superseded by one.
+        "supersedes": list(claim.supersedes[:_LISTED]),
+        "vouched_by": [attribution(str(each["id"])) for each in claim.vouchers[:_LISTED]],
     }
 
 

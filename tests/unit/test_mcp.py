@@ -21,14 +21,16 @@ from mcp import Client as McpClient
 from mcp import MCPError
 from mcp.types import TextContent
 
+from relay.client.claims import Provenance
 from relay.client.errors import Unreachable
 from relay.client.nmem import Found, FoundPrompt, Nmem, memory
+from relay.client.recall import Hit
 from relay.errors import how_to_install
 from relay.mcp import freshness, git
 from relay.mcp.arguments import Kind, Parameter, ToolFault, arguments_in, input_schema
 from relay.mcp.freshness import Freshness
 from relay.mcp.http import TokenGuard
-from relay.mcp.rows import by_session, hits, summarised, traced
+from relay.mcp.rows import by_session, hits, recalled, summarised, traced
 from relay.mcp.schedule import time_of
 from relay.mcp.server import server_of
 from relay.mcp.tools import Place, Toolbox
@@ -583,6 +585,14 @@ def test_lists_hold_little_of_what_another_key_wrote_however_long_it_is() -> Non
     ]
     assert max(len(json.dumps(answer)) for answer in answers) < 10_000
     assert len(json.dumps(summarised(Session("s", "p", 1, summary=summary)))) > 100_000, "one's own"
+
+
+def test_of_the_memories_that_one_supersedes_ten_are_listed() -> None:
+    event = cast.rover.sign(78, [["d", "anamnesis:memory:x"]], "tea", 1)
+    vouchers = [{"id": "b" * 64}] * 2_000
+    claim = Provenance(vouchers, ("a" * 64,) * 2_000, None)
+    row = recalled(Hit("X", event, "tea", provenance=claim), cast.rover.pubkey)
+    assert (len(row["supersedes"]), len(row["vouched_by"])) == (10, 10)
 
 
 # -- the protocol ---------------------------------------------------------------------------------
