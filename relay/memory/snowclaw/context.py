@@ -216,7 +216,7 @@ class ContextAssembler:
         """`history`: oldest first; the current message in it is not repeated. `memory`: of this
         group, or None. `memory_by`: its author, as `Sender.by`. `budget`: tokens. `summaries`: what
         stands for the group memory or the notes if those do not all fit; data, like them. A
-        current message that is longer than the budget is cut, and says so."""
+        current message of over `_MOST_WHOLE` that is longer than the budget is cut, and says so."""
         source = f"snowclaw group {plain(self.group_id)}" if self.group_id else DIRECT
         fence = fence_head(source, self.agent) if self.agent else ""
         selection = _Selection(budget)
@@ -264,9 +264,9 @@ class ContextAssembler:
                 assert_never(self.history_style)
 
     def _cut(self, message: HistoryMessage, left: int) -> str:
-        """The current message, cut to this number of tokens."""
+        """The current message; a long one is cut to this number of tokens."""
         head, whole = self._header(message), message.content
-        most = max(_BEGINNING, 4 * left - len(f"# {Section.CURRENT}\n{head}\n") - 2)
+        most = max(_MOST_WHOLE, 4 * left - len(f"# {Section.CURRENT}\n{head}\n") - 2)
         text = _quoted(whole[:most])
         if len(whole) > most or len(text) > most:
             says_so = f"\n[cut: the message has {len(whole)} characters]"
@@ -329,6 +329,9 @@ def tokens(text: str, more: int = 0) -> int:
 _SUMMARY: Final = "Summary: "
 _BEGINNING: Final = 200
 """Code points of a text that are in its piece, whatever the budget."""
+_MOST_WHOLE: Final = 16_000
+"""Code points of a current message that is whole, whatever the budget (S-39): to look through one
+of 390,000 takes seconds."""
 _SECTIONS: Final = {
     Part.HISTORY: Section.HISTORY,
     Part.GROUP: Section.GROUP,
