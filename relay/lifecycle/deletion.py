@@ -449,6 +449,15 @@ def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
     return deleted
 
 
+def delete_own_records(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
+    """Delete those of the author's records that are in `found`, as `vanish` does; returns them."""
+    vanished = Vanish(request.pubkey, request.created_at)
+    deleted = [row for row in found.group_records if vanished.covers(row.event)]
+    for row in deleted:
+        remove(row, found, plan)
+    return deleted
+
+
 def tombstone_while_vanishing(request: Event) -> Tombstone:
     """Refuses what the request deletes while it is carried out, before `vanish`. Not stored."""
     return Tombstone(key_target(request.pubkey), request.pubkey, request.created_at, _VANISH)

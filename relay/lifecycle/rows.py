@@ -363,6 +363,9 @@ class Leaving(NamedTuple):
     pinned: Container[str | Slot]
     most: int
     """Bytes of the rows that are found at most, old versions included; or one larger row."""
+    groups: int = 0
+    """When no such row is found, and the key wrote one of 9000–9020 until then in more groups: the
+    records of so many of them, instead of all, go into `Found.group_records`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,6 +416,8 @@ class Lookups:
     most_own: int | None = None
     """As `most`, for three sums, each with old versions: the rows of `own_rows` and `own_slots`,
     those of the `vanishing_keys`, and those of the `ending_groups`."""
+    most_moderated: int | None = None
+    """As `most`, for the number of groups where the `vanishing_keys` wrote one of 9000–9020."""
     ending_groups: frozenset[str] = frozenset()
     """Groups that a 9008 of the batch may end."""
     requests: frozenset[str] = frozenset()
@@ -470,8 +475,8 @@ class Found:
     """The `Lookups.vanishing_keys` with a row by them, or a gift wrap, notice or 9000 for them; but
     not those of which a stored request of the same or a later date is known: they have vanished."""
     put_later: dict[str, set[str]] = field(default_factory=dict)
-    """Of these keys: → groups that a 9000 puts it into which is dated over CLOCK_SKEW_S after the
-    request."""
+    """Of these keys, and that of `Lookups.leaving` if `group_records` has some of its groups: →
+    groups that a 9000 puts it into which is dated over CLOCK_SKEW_S after the request."""
     group_records: list[Stored] = field(default_factory=list)
     """9000–9022 and 39000–39005 of the groups, in order of seq, as they are stored, but those that
     are LONG_EXPIRED; not updated: `remaining_records` applies the batch to them."""

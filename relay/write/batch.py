@@ -47,7 +47,7 @@ from relay.write.pieces import bounded, leaves_many
 from relay.write.relay_lists import RelayLists
 from relay.write.rulings import apply_ruling
 from relay.write.swept_rows import expire, sweep, sweep_versions
-from relay.write.vanishing import leave_groups, remove_author, unpin_rows
+from relay.write.vanishing import leave_groups, remove_author, restate_groups, unpin_rows
 from relay.write.world import Removed, World
 
 if TYPE_CHECKING:
@@ -326,6 +326,8 @@ class Batch:
                 leave_groups(candidate.event, pieces.left_groups, self._changes)
             if pieces.unpinned:
                 unpin_rows(pieces.unpinned, self._changes)
+            if self._found.group_records:
+                self.restated += restate_groups(candidate.event, self._changes)
             if rows:
                 self._changes.unpin(judged.outdated_pins)
                 self._changes.forget(rows, keeps_pins=candidate.sender.origin is not Origin.WIRE)

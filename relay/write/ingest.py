@@ -627,7 +627,8 @@ class Ingest:
             self._delivery.add(batch.delivered)
             if batch.restated > _MAX_RESTATED:
                 pause = batch.restated * _RESTATED_S
-                self._vanish_from = asyncio.get_running_loop().time() + pause
+                begins = max(self._vanish_from, asyncio.get_running_loop().time())
+                self._vanish_from = begins + pause
             took = perf_counter() - batch.taken_at
             if ends_large_group and took > _SLOW_END_S:
                 self._end_from = asyncio.get_running_loop().time() + 9 * took

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 _WHOLE: Final = frozenset({kinds.VANISH, kinds.DELETE_GROUP})
 _LEFT_AT_ONCE: Final = 16
 """Groups that a vanishing key leaves in one transaction: the relay signs three events for each."""
+_RESTATED_AT_ONCE: Final = 16
+"""Groups of which the relay restates in one transaction what a vanishing key had said: it signs
+five events or more for each."""
 Target = str | Slot
 """An id or an address."""
 
@@ -238,13 +241,16 @@ class _Emptying(Pieces):
                 candidate.group,
                 _PinnedBy(groups, self._unpinned),
                 MOST_DELETED,
+                _RESTATED_AT_ONCE,
             ),
         )
 
     def begin(self, candidate: Candidate, world: World) -> bool:
-        if is_old_request(candidate.event, world.now):
+        found = world.found
+        # Groups that are restated are left with that.
+        if found.group_records or is_old_request(candidate.event, world.now):
             self._left_groups = frozenset()
-        if not (world.found.leaving or self._left_groups):
+        if not (found.leaving or self._left_groups or found.group_records):
             return False  # it unpins only what leaves
         world.found.stored_keys = frozenset({candidate.event.pubkey})
         return True
@@ -270,7 +276,9 @@ class _Emptying(Pieces):
 
     def advance(self, found: Found) -> None:
         self._unpinned = frozenset(found.pinned)
-        self.is_last = not (found.leaving or self._unpinned or self._left_groups)
+        self.is_last = not (
+            found.leaving or self._unpinned or self._left_groups or found.group_records
+        )
 
     def shrink(self) -> None:
         raise AssertionError("the last pass has no bound")
@@ -304,7 +312,7 @@ def bounded(wanted: Lookups, indivisible: int) -> Lookups:
     limit for at most `indivisible` named rows: they cannot be divided further."""
     named = len(wanted.own_rows) + len(wanted.own_slots)
     if named > indivisible or wanted.vanishing_keys or wanted.ending_groups:
-        return replace(wanted, most_own=MOST_DELETED)
+        return replace(wanted, most_own=MOST_DELETED, most_moderated=_RESTATED_AT_ONCE)
     return wanted
 
 

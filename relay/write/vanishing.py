@@ -15,6 +15,7 @@ from relay.groups.rules import as_imported
 from relay.lifecycle.deletion import (
     CLOCK_SKEW_S,
     delete_named,
+    delete_own_records,
     note_erased,
     remaining_records,
     vanish,
@@ -76,6 +77,26 @@ def unpin_rows(rows: Set[str | Slot], changes: Changes) -> None:
     before = changes.world.groups
     changes.set_groups(without_pins(rows, before))
     _notify(before, changes)
+
+
+def restate_groups(request: Event, changes: Changes) -> int:
+    """Take the author and their records out of the groups in `Found.group_records`, before the rest
+    of the request is carried out. Returns the bytes of the records that were replayed."""
+    before, found = changes.world.groups, changes.found
+    group_ids = {row.group for row in found.group_records if row.group is not None}
+    for row in found.group_records:
+        if row.slot is not None:  # the relay may replace it
+            found.rows.setdefault(row.event.id, row)
+            found.slots.setdefault(row.slot, row)
+    removed = delete_own_records(request, found, changes.plan)
+    note_erased(request, removed, changes.plan, changes.now)
+    changes.forget(removed)
+    rejoined = found.put_later.get(request.pubkey, set())
+    kept = before.groups_of(request.pubkey) - group_ids
+    _leave(request, changes, keeps=kept | rejoined)
+    size = _restate(group_ids, request, changes)
+    _notify(before, changes)
+    return size
 
 
 def _leave(request: Event, changes: Changes, *, keeps: Set[str]) -> None:

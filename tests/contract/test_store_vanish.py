@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.errors import WriteOutcome
+from relay.errors import TooMuchToRead, WriteOutcome
 from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import CLOCK_SKEW_S, key_target
-from relay.lifecycle.rows import Slot, Stored, Tombstone, Vanish, WritePlan
+from relay.lifecycle.rows import Leaving, Slot, Stored, Tombstone, Vanish, WritePlan
 from relay.nostr.event import event_from_raw, signed
 from relay.storage import PageQuery
 from relay.storage.sqlite import writer as module
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
+    from relay.lifecycle.rows import Found
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
@@ -307,6 +308,45 @@ async def test_found_has_the_records_of_groups_that_the_key_moderated(store: Sto
     assert await told([BOB], []) == of("den")
     assert await told([ALICE], ["den", "never"]) == of("tea", "den")
     assert await told([ALICE, BOB, CAROL], []) == of("tea", "den", "far")
+
+
+def founded(number: int) -> list[Event]:
+    """9007s by Alice, each of another group."""
+    return [unsigned(cast.alice, 9007, [["h", f"g{place}"]]) for place in range(number)]
+
+
+async def test_too_many_moderated_groups_are_too_much(store: Store) -> None:
+    """More than `Lookups.most_moderated` groups raise TooMuchToRead, also those of several keys."""
+    await write(store, *founded(3), unsigned(cast.bob, 9002, [["h", "g0"]]))
+    for keys in ([ALICE], [ALICE, BOB]):
+        found = await look_up(store, vanishing=keys, most_moderated=3)
+        assert {row.group for row in found.group_records} == {"g0", "g1", "g2"}
+    await write(store, unsigned(cast.bob, 9002, [["h", "tea"]]))
+    with pytest.raises(TooMuchToRead):
+        await look_up(store, vanishing=[ALICE, BOB], most_moderated=3)
+    assert len((await look_up(store, vanishing=[ALICE, BOB])).group_records) == 5
+
+
+async def test_found_has_the_records_of_some_groups_after_all_rows_that_leave(store: Store) -> None:
+    """Of so many groups as `Leaving.groups`; none when the key has moderated no more. With the
+    groups that it was put into long after its request."""
+    later = 1001 + CLOCK_SKEW_S
+    notes = [unsigned(cast.alice, content=f"{number}") for number in range(2)]
+    names = unsigned(cast.owner, 9000, [["h", "g0"], ["p", ALICE]], at=later)
+    too_late = unsigned(cast.alice, 9002, [["h", "late"]], at=1001)
+    await write(store, *founded(3), *notes, names, too_late)
+
+    async def told(groups: int, most: int = 10_000) -> Found:
+        leaving = Leaving(ALICE, 1000, None, frozenset(), most, groups)
+        return await look_up(store, leaving=leaving)
+
+    found = await told(2)
+    assert len({row.group for row in found.group_records}) == 2
+    assert found.put_later == {ALICE: {"g0"}}
+    assert {row.group for row in found.group_records} <= {"g0", "g1", "g2"}
+    assert (await told(3)).group_records == []
+    early = await told(2, most=1)
+    assert (len(early.leaving), early.group_records) == (1, [])
 
 
 async def test_what_a_key_moderates_after_its_request_is_not_looked_up(store: Store) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from relay.access.quotas import Account, Quota
     from relay.access.visibility import Visibility
     from relay.groups.group import EndedGroup, Group
-    from relay.lifecycle.rows import OwnRow, RetentionDependency, Slot, Tombstone
+    from relay.lifecycle.rows import Leaving, OwnRow, RetentionDependency, Slot, Tombstone
     from relay.lifecycle.versions import History
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
@@ -241,6 +241,8 @@ async def look_up(
     own_rows: Set[OwnRow] = frozenset(),
     present: Set[str | Slot] = frozenset(),
     most: int | None = None,
+    most_moderated: int | None = None,
+    leaving: Leaving | None = None,
 ) -> Found:
     """What the store looks up; nothing is written."""
     answers: list[Found] = []
@@ -262,6 +264,8 @@ async def look_up(
         frozenset(own_rows),
         present=frozenset(present),
         most=most,
+        most_moderated=most_moderated,
+        leaving=leaving,
         whole_kinds=whole_kinds,
     )
     await store.append(wanted, decide)

@@ -150,9 +150,6 @@ class ReferenceStore:
                     about = row.event.kind, row.event.pubkey, group, row.expires_at
                     known = found.id_prefixes.setdefault((group, prefix), [])
                     known.append(row if is_whole else outline(*about, quiet=row.quiet))
-        for key, at in lookups.vanishing_keys.items():
-            puts = [row for row in self._rows.values() if _puts_later(key, at, row.event)]
-            found.put_later[key] = {row.group for row in puts if row.group is not None}
         rows = [row for row in self._counted() if not is_group_record(row.event)]
         keys = lookups.vanishing_keys.keys()
         gone = [len(r.event.raw) for r in rows if _goes_with(keys, r.event)]
@@ -166,9 +163,9 @@ class ReferenceStore:
             if most is not None and bytes_ > most:
                 raise TooMuchToRead(self._shares(lookups))
         found.begun.update(lookups.requests & self._erasures.keys())
-        found.group_records.extend(self._records(lookups))
         if lookups.leaving is not None:
             self._find_leaving(lookups.leaving, found)
+        found.group_records.extend(self._records(lookups, found))
         for account in lookups.usage.union(lookups.usage_by(found)):
             sizes = [
                 len(row.event.raw)
@@ -241,17 +238,41 @@ class ReferenceStore:
                 further.update(*(lookups.names_in(row.event) for row in rows))
             step = frozenset(further - found.named.keys())
 
-    def _records(self, lookups: Lookups) -> list[Stored]:
+    def _records(self, lookups: Lookups, found: Found) -> list[Stored]:
+        most, leaving = lookups.most_moderated, lookups.leaving
+        groups = set[str]()
+        for key, at in lookups.vanishing_keys.items():
+            groups.update(self._moderated(key, at))
+            found.put_later[key] = self._put_later(key, at)
+        if most is not None and len(groups) > most:
+            raise TooMuchToRead
+        is_left = bool(found.leaving or found.pinned)
+        if leaving is not None and leaving.pubkey is not None and not is_left:
+            moderated = self._moderated(leaving.pubkey, leaving.until)
+            if len(moderated) > leaving.groups:
+                groups.update(moderated[: leaving.groups])
+                later = self._put_later(leaving.pubkey, leaving.until)
+                found.put_later[leaving.pubkey] = later
+        groups |= lookups.record_groups
         rows = [self._rows[seq] for seq in sorted(self._rows)]
-        moderated = {
-            row.group
-            for row in rows
-            if row.event.created_at <= lookups.vanishing_keys.get(row.event.pubkey, -1)
-            and row.event.kind in kinds.MODERATION
-        }
-        groups = (lookups.record_groups | moderated) - {None}
         rows = [row for row in rows if row.expires_at != LONG_EXPIRED]
         return [row for row in rows if row.group in groups and is_group_record(row.event)]
+
+    def _moderated(self, pubkey: str, until: int) -> list[str]:
+        groups = {
+            row.group
+            for row in self._rows.values()
+            if row.event.pubkey == pubkey
+            and row.event.created_at <= until
+            and row.event.kind in kinds.MODERATION
+            and row.group is not None
+            and row.expires_at != LONG_EXPIRED
+        }
+        return sorted(groups)
+
+    def _put_later(self, pubkey: str, at: int) -> set[str]:
+        puts = [row for row in self._rows.values() if _puts_later(pubkey, at, row.event)]
+        return {row.group for row in puts if row.group is not None}
 
     def _find_leaving(self, leaving: Leaving, found: Found) -> None:
         gone = None if leaving.pubkey is None else Vanish(leaving.pubkey, leaving.until)

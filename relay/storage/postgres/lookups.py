@@ -81,8 +81,7 @@ class Finder:
         if lookups.present:
             await self._find_present(lookups.present)
             await self._find_recipients()
-        if lookups.vanishing_keys or lookups.record_groups:
-            await self._find_records(lookups)
+        await self._find_records(lookups)
         if lookups.requests:
             requests = [bytes.fromhex(request) for request in lookups.requests]
             begun = await self._db.fetch(QUERIES["requests_begun"], requests)
@@ -255,17 +254,38 @@ class Finder:
             step = self._found.add_referrers(step, rows)
 
     async def _find_records(self, lookups: Lookups) -> None:
-        found = self._found
-        groups = [group.encode() for group in lookups.record_groups]
+        """Raises TooMuchToRead."""
+        found, most, leaving = self._found, lookups.most_moderated, lookups.leaving
+        groups = set[bytes]()
         for pubkey, at in lookups.vanishing_keys.items():
-            key, p = bytes.fromhex(pubkey), self._hashes.tag("p", pubkey)
-            moderated = await self._db.fetch(QUERIES["groups_moderated"], key, at)
-            groups += [group for (group,) in moderated]
-            put = await self._db.fetch(QUERIES["groups_put_into"], p, at + CLOCK_SKEW_S)
-            found.put_later[pubkey] = {group.decode() for (group,) in put}
+            groups.update(await self._moderated(pubkey, at, most))
+            found.put_later[pubkey] = await self._put_later(pubkey, at)
+        if most is not None and len(groups) > most:
+            raise TooMuchToRead
+        is_left = bool(found.leaving or found.pinned)
+        if leaving is not None and leaving.pubkey is not None and not is_left:
+            pubkey, at = leaving.pubkey, leaving.until
+            moderated = await self._moderated(pubkey, at, leaving.groups)
+            if len(moderated) > leaving.groups:
+                groups.update(moderated[: leaving.groups])
+                found.put_later[pubkey] = await self._put_later(pubkey, at)
+        groups.update([group.encode() for group in lookups.record_groups])
         if groups:
-            for row in await self._rows("records_of_groups", groups):
+            for row in await self._rows("records_of_groups", list(groups)):
                 found.group_records.append(found.rows.get(row.event.id, row))
+
+    async def _moderated(self, pubkey: str, until: int, most: int | None) -> list[bytes]:
+        """Groups where the key wrote one of 9000–9020; one more than `most` at most."""
+        limit = None if most is None else most + 1
+        key = bytes.fromhex(pubkey)
+        rows = await self._db.fetch(QUERIES["groups_moderated"], key, until, limit)
+        return [group for (group,) in rows]
+
+    async def _put_later(self, pubkey: str, at: int) -> set[str]:
+        """As `Found.put_later`."""
+        p = self._hashes.tag("p", pubkey)
+        rows = await self._db.fetch(QUERIES["groups_put_into"], p, at + CLOCK_SKEW_S)
+        return {group.decode() for (group,) in rows}
 
     async def _rows(self, name: str, *values: object) -> list[Stored]:
         return [stored(row) for row in await self._db.fetch(QUERIES[name], *values)]

@@ -110,8 +110,7 @@ class Finder:
             self._find_recipients(found)
         if lookups.leaving is not None:
             find_leaving(self._rows_leaving(lookups.leaving), lookups.leaving, found)
-        if lookups.vanishing_keys or lookups.record_groups:
-            self._find_records(lookups, found)
+        self._find_records(lookups, found)
         for request in lookups.requests:
             if self._db.execute(QUERIES["erasure"], (bytes.fromhex(request),)).fetchone():
                 found.begun.add(request)
@@ -259,18 +258,35 @@ class Finder:
                 yield from self._db.execute(QUERIES["leaving_of_author_in_group"], asked)
 
     def _find_records(self, lookups: Lookups, found: Found) -> None:
-        groups = set(lookups.record_groups)
+        """Raises TooMuchToRead."""
+        groups, most, leaving = set[str](), lookups.most_moderated, lookups.leaving
         for pubkey, at in lookups.vanishing_keys.items():
-            asked = {**key_of(pubkey), "until": at}
-            moderated = self._db.execute(QUERIES["groups_moderated"], asked)
-            groups.update(group for (group,) in moderated)
-            asked = {**self._named_by_p(pubkey), "after": at + CLOCK_SKEW_S}
-            put = self._db.execute(QUERIES["groups_put_into"], asked)
-            found.put_later[pubkey] = {group for (group,) in put}
+            groups.update(self._moderated(pubkey, at, most))
+            found.put_later[pubkey] = self._put_later(pubkey, at)
+        if most is not None and len(groups) > most:
+            raise TooMuchToRead
+        is_left = bool(found.leaving or found.pinned)
+        if leaving is not None and leaving.pubkey is not None and not is_left:
+            moderated = self._moderated(leaving.pubkey, leaving.until, leaving.groups)
+            if len(moderated) > leaving.groups:
+                groups.update(moderated[: leaving.groups])
+                found.put_later[leaving.pubkey] = self._put_later(leaving.pubkey, leaving.until)
+        groups |= lookups.record_groups
         if groups:
             named = orjson.dumps(list(groups)).decode()
             for row in self._rows("records_of_groups", {"groups": named}):
                 found.group_records.append(found.rows.get(row.event.id, row))
+
+    def _moderated(self, pubkey: str, until: int, most: int | None) -> list[str]:
+        """Groups where the key wrote one of 9000–9020; one more than `most` at most."""
+        limit = -1 if most is None else most + 1
+        asked = {**key_of(pubkey), "until": until, "limit": limit}
+        return [group for (group,) in self._db.execute(QUERIES["groups_moderated"], asked)]
+
+    def _put_later(self, pubkey: str, at: int) -> set[str]:
+        """As `Found.put_later`."""
+        asked = {**self._named_by_p(pubkey), "after": at + CLOCK_SKEW_S}
+        return {group for (group,) in self._db.execute(QUERIES["groups_put_into"], asked)}
 
     def _find_named(self, lookups: Lookups, found: Found) -> None:
         self._follow(lookups.named, lookups, found, MAX_REFERENCE_STEPS)

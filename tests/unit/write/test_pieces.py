@@ -32,13 +32,16 @@ from tests.property.world import run
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
+    from relay.groups.group import Groups
     from relay.lifecycle.rows import Found, Lookups, WritePlan
     from relay.nostr.event import Event
     from relay.storage import Store
+    from relay.write.batch import Batch
     from tests.harness.relay_in_process import Letter
 
 OPEN = policy_of("open")
 BOUND = "relay.write.pieces.MOST_DELETED"
+AT_ONCE = "relay.write.pieces._RESTATED_AT_ONCE"
 SMALL = 2000
 """Bytes: two rows of these tests."""
 
@@ -211,7 +214,7 @@ async def tea_with_admin(home: Home) -> None:
     await home.do(owner, 9007, h="tea")
     await home.do(owner, 9002, ["closed"], h="tea")
     await home.do(owner, 9000, ["p", admin.pubkey, "admin"], h="tea")
-    await home.do(owner, 9000, ["p", alice.pubkey], h="tea")
+    await home.do(owner, 9000, ["p", alice.pubkey, "admin"], h="tea")
 
 
 async def refused_after_a_piece(
@@ -239,7 +242,7 @@ async def refused_after_a_piece(
 
 async def test_a_refused_deletion_deletes_nothing(home: Home) -> None:
     await home.do(owner, 9007, h="tea")
-    await home.do(owner, 9000, ["p", alice.pubkey], h="tea")
+    await home.do(owner, 9000, ["p", alice.pubkey, "admin"], h="tea")
     rows = await rows_of_alice(home, h="tea")
     (answer,) = await home.take(home.made(bob, 9005, *named(rows), h="tea"))
     assert not answer[0]
@@ -589,6 +592,75 @@ async def test_who_pins_again_what_leaves_does_not_keep_it(
     assert not {event.id for event in await home.log()} & {row.id for row in rows}
     assert home.groups.by_id["tea"].pins == ()
     assert await home.rebuilt() == home.groups
+
+
+async def founded(home: Home) -> None:
+    """Groups of Alice's of many sorts: a subgroup, with pins, with a request, ended, of others."""
+    for group in ("den", "end", "sub", "tea"):
+        await home.do(alice, 9007, h=group)
+        await home.do(alice, 9000, ["p", bob.pubkey, "moderator"], h=group)
+    await home.do(alice, 9002, ["name", "Den"], ["private"], ["closed"], h="den")
+    await home.do(alice, 9009, ["code", "open-sesame"], h="den")
+    await home.do(bob, 9009, ["code", "close-sesame"], h="den")
+    await home.do(alice, 9002, ["parent", "tea"], h="sub")
+    pinned = [await home.do(who, 9, h="tea", content="x" * 500) for who in (alice, bob)]
+    await home.do(alice, 9010, *named(pinned), h="tea")
+    await home.do(alice, 9001, ["p", bob.pubkey], h="sub")
+    await home.do(alice, 9008, h="end")
+    await home.do(bob, 9007, h="pub")
+    await home.do(bob, 9000, ["p", alice.pubkey, "moderator"], h="pub")
+    await home.do(alice, 9000, ["p", carol.pubkey], h="pub")
+    await rows_of_alice(home, 3)
+    await home.do(owner, 9007, h="last")
+    await home.do(owner, 9000, ["p", alice.pubkey], h="last")
+
+
+async def groups_without_alice(store: Store, at_once: int, age: int, fails_after: int) -> Groups:
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(BOUND, SMALL)
+        changed.setattr(AT_ONCE, at_once)
+        async with Home(store, OPEN) as home:
+            await founded(home)
+            asked = home.now
+            home.now += age
+            await home.do(owner, 9000, ["p", alice.pubkey, "admin"], h="tea")
+            stored, passes = home.ingest._stored, list[bool]()
+
+            async def checked(items: Sequence[Any]) -> Batch:
+                batch = await stored(items)
+                passes.append(batch.is_piece)
+                assert await home.rebuilt() == home.groups
+                return batch
+
+            changed.setattr(home.ingest, "_stored", checked)
+            request = home.request(alice, at=asked)
+            with pytest.MonkeyPatch.context() as broken:
+                broken.setattr(store, "append", Failing(store, fails_after).append)
+                answers = await home.take(request)
+            if answers != [STORED]:
+                assert await home.rebuilt() == home.groups
+                await home.restart()
+                assert await home.take(request) == [STORED]
+            if at_once == 1 and answers == [STORED]:
+                assert sum(passes) >= 4
+            assert await home.take(request) == [DUPLICATE]
+            assert await home.found(authors=[alice.pubkey]) == []
+            await home.restart()
+            return home.groups
+
+
+@pytest.mark.parametrize("kind", ["reference", "sqlite"])
+@pytest.mark.parametrize("age", [60, 1000])
+@pytest.mark.parametrize("fails_after", [1000, 2, 4, 5])
+async def test_groups_are_what_their_log_says_after_each_piece_of_a_request_to_vanish(
+    kind: str, age: int, fails_after: int
+) -> None:
+    """Also if it breaks off. 1,000 s after the request, Alice is in a group again."""
+    async with store_of("reference") as store:
+        whole = await groups_without_alice(store, 16, age, 1000)
+    async with store_of(kind) as store:
+        assert await groups_without_alice(store, 1, age, fails_after) == whole
+    assert whole.groups_of(alice.pubkey) == (frozenset() if age == 60 else {"tea"})
 
 
 async def test_a_refused_end_of_a_group_deletes_nothing(home: Home) -> None:

@@ -10,7 +10,7 @@ from relay.access.quotas import Size, SizedBy
 from relay.access.visibility import Viewer
 from relay.facts import Origin
 from relay.groups.actions import Flag
-from relay.lifecycle.rows import Found, WritePlan
+from relay.lifecycle.rows import Found, Vanish, WritePlan
 from relay.nostr import kinds
 from relay.nostr.nip42 import OwnAddresses, relay_address
 from relay.write.candidate import Sender, candidate_of
@@ -376,6 +376,43 @@ async def test_a_member_of_many_groups_leaves_few_at_a_time(home: Home) -> None:
         assert await members_shown(home, group) == {admin.pubkey}
     assert len(await home.found(kinds=[9001])) == 70
     assert await home.rebuilt() == home.groups
+
+
+@pytest.mark.parametrize("who", [admin, owner])
+async def test_of_many_groups_that_a_key_moderated_few_are_restated_at_a_time(
+    home: Home, who: SecretKey
+) -> None:
+    """3,960 of them kept all writers waiting for 10 s. An owner is a member of none."""
+    groups = await in_groups(home, 40, bob)
+    put = [home.made(owner, 9000, ["p", carol.pubkey], h=group) for group in groups]
+    code = [home.made(who, 9009, ["code", f"sesame-{group}"], h=group) for group in groups]
+    assert await home.take(*put, *code) == [STORED] * 80
+    before, log = home.groups, await home.log()
+    restated: list[int] = []
+    stored = home.ingest._stored
+
+    async def noted(items: Sequence[LaneItem]) -> Batch:
+        batch = await stored(items)
+        signed = [row for row in batch.rows if row.event.pubkey == RELAY.pubkey]
+        restated.append(len({row.group for row in signed if row.event.kind == 9000}))
+        return batch
+
+    home.ingest._stored = noted  # type: ignore[method-assign]
+    request = await home.vanish(who)
+    assert (max(restated), sum(restated)) == (16, 40)
+    assert await home.found(authors=[who.pubkey]) == []
+    for group in groups:
+        members = before.by_id[group].members.keys() - {who.pubkey}
+        assert home.groups.by_id[group].members.keys() == members
+        assert home.groups.by_id[group].invites == {}
+        assert await members_shown(home, group) == members
+        shown = await home.found(kinds=[39000, 39001, 39002, 39005], tag_d=[group])
+        assert len({event.kind for event in shown}) == len(shown)
+    erasure = await home.store.erasure(request.id)
+    assert erasure is not None
+    assert erasure.total == sum(map(Vanish(who.pubkey, request.created_at).covers, log))
+    assert await home.take(request) == [DUPLICATE]
+    await is_the_same_after_a_restart(home)
 
 
 async def test_an_old_request_of_a_member_of_many_groups_is_refused(home: Home) -> None:

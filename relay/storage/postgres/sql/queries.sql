@@ -255,9 +255,10 @@ WHERE t.hash = ANY($2::bigint[]) AND t.kind = 1059 AND e.grp IS NOT NULL;
 SELECT seq, id FROM events WHERE pubkey = $1 AND seq <= $2
 AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005;
 
--- :groups_moderated  pubkey, until -> groups where the key wrote one of 9000–9020
+-- :groups_moderated  pubkey, until, limit -> groups where the key wrote one of 9000–9020
 SELECT DISTINCT grp FROM events
-WHERE pubkey = $1 AND created_at <= $2 AND kind BETWEEN 9000 AND 9020 AND grp IS NOT NULL;
+WHERE pubkey = $1 AND created_at <= $2 AND kind BETWEEN 9000 AND 9020 AND grp IS NOT NULL
+AND expires_at IS DISTINCT FROM 1 LIMIT $3;
 
 -- :groups_put_into  hash of p, after -> groups into which a later 9000 puts the key
 SELECT DISTINCT e.grp

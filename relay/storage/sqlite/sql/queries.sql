@@ -191,10 +191,10 @@ SELECT seq FROM events INDEXED BY events_author
 WHERE author_key = :key AND pubkey = :pubkey AND seq <= :upto
 AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005;
 
--- :groups_moderated  id_key and pubkey, until -> groups where the key wrote one of 9000–9020
+-- :groups_moderated  id_key and pubkey, until, limit -> groups where the key wrote one of 9000–9020
 SELECT DISTINCT grp FROM events INDEXED BY events_author
 WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey
-AND kind BETWEEN 9000 AND 9020 AND grp IS NOT NULL;
+AND kind BETWEEN 9000 AND 9020 AND grp IS NOT NULL AND expires_at IS NOT 1 LIMIT :limit;
 
 -- :groups_put_into  hash of p, after, [newest seq] -> groups into which a later 9000 puts the key
 SELECT DISTINCT e.grp
