@@ -124,8 +124,13 @@ def _cost_of_event(
     if changes_group:
         told = min(len(event.tags), MAX_MEMBER_NOTICES)
         cost += _CHANGE_COST + told + (len(event.tags) - told) // _CHANGED_PER_COST
-        # Each is written, and the version before it overwritten.
-        cost += 2 * _size_described(event, group, groups) // _WEIGHT_PER_COST
+        for each in _described(event, group, groups):
+            # It is written, and the version before it overwritten.
+            size = size_of_tags(each.metadata) + _CHILD_SIZE * len(each.children)
+            cost += 2 * size // _WEIGHT_PER_COST
+            tags = [["d", each.id], *map(list, each.metadata)]
+            signed = Event("", relay, 0, kinds.GROUP_METADATA, tags, "", "", b"")
+            cost += number_for(signed) // _FILTERS_PER_COST
         if event.kind == kinds.DELETE_GROUP and group is not None and group.is_admin(event.pubkey):
             cost += _ALONE + len(group.members) // _CHANGED_PER_COST
             cost += _CHANGE_COST * len(group.children)
@@ -146,9 +151,9 @@ def _cost_of_event(
     return cost
 
 
-def _size_described(event: Event, group: Group | None, groups: Groups) -> int:
-    """Bytes of the 39000s that are signed again: of the group, and of those above and below it
-    that it comes to or leaves."""
+def _described(event: Event, group: Group | None, groups: Groups) -> list[Group]:
+    """Those whose 39000 is signed again: the group, and those above and below it that it comes to
+    or leaves."""
     found: list[Group | None]
     if event.kind == kinds.DELETE_GROUP and group is not None:
         found = [groups.get(group.parent), *map(groups.get, group.children)]
@@ -157,12 +162,8 @@ def _size_described(event: Event, group: Group | None, groups: Groups) -> int:
         if group is not None:
             found.append(groups.get(group.parent))
     else:
-        return 0
-    return sum(
-        size_of_tags(each.metadata) + _CHILD_SIZE * len(each.children)
-        for each in found
-        if each is not None
-    )
+        return []
+    return [each for each in found if each is not None]
 
 
 def _cost_of_list(group: Group, number_for: Callable[[Event], int], relay: str) -> int:

@@ -465,6 +465,24 @@ async def test_what_many_get_as_a_list_of_members_costs_as_much_as_to_send_it(
     assert max(sizes) == 1
 
 
+async def test_what_many_filters_are_compared_with_for_a_group_above_counts(
+    relay: Relay, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A 9002 of a subgroup has the 39000s of both groups above signed, and delivered: 50 together
+    took 2 s with 72,000 filters."""
+    made = [on(owner, 9007, h=above) for above in ("left", "right")]
+    made += [on(owner, 9007, ["parent", "left"], h=f"sub{number}") for number in range(6)]
+    assert await relay.take(*made) == [STORED] * 8
+    above = (39000, "right")
+    monkeypatch.setattr(
+        relay.live, "number_for", lambda event: 9000 * ((event.kind, event.tag("d")) == above)
+    )
+    sizes.clear()
+    moves = [on(owner, 9002, ["parent", "right"], h=f"sub{number}") for number in range(6)]
+    assert await relay.take(*moves) == [STORED] * 6
+    assert max(sizes) == 1
+
+
 async def test_others_are_committed_while_the_store_makes_room_for_many_tags(relay: Relay) -> None:
     """150 events of 4,900 tags kept an event of another for 50 to 110 ms each."""
     relay.store.tags_to_come.clear()
