@@ -30,7 +30,7 @@ from relay.memory.nmem.summary import EMPTY_SESSION, summary_from
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from relay.client.nmem.database import Database
 
@@ -201,16 +201,15 @@ def _drop_waiting(db: Any, ds: Iterable[str]) -> None:
 
 
 def _observations(db: Any, wanted: Purge) -> list[tuple[int, str | None, str, int]]:
-    rows: list[tuple[int, str | None, str, int]] = db.execute(
-        "SELECT o.id, k.event_id, k.d, k.created_at FROM observations o"
-        " JOIN sessions s ON s.id = o.session_id"
+    rows: list[tuple[Any, ...]] = db.execute(
+        "SELECT o.id, k.event_id, k.d, k.created_at, o.content, o.file_path, o.tool_name,"
+        " o.metadata FROM observations o JOIN sessions s ON s.id = o.session_id"
         " JOIN _rk_observations k ON k.observation_id = o.id"
         " WHERE k.author = :own AND (:id IS NULL OR o.id = :id)"
         " AND (:session IS NULL OR o.session_id = :session)"
         " AND (:project IS NULL OR s.project = :project)"
         " AND (:obs_type IS NULL OR o.obs_type = :obs_type)"
-        " AND (:before IS NULL OR o.timestamp < :before) AND (:query IS NULL OR o.id IN"
-        " (SELECT rowid FROM observations_fts WHERE observations_fts MATCH :query))",
+        " AND (:before IS NULL OR o.timestamp < :before)",
         {
             "own": ONESELF,
             "id": wanted.id,
@@ -218,10 +217,29 @@ def _observations(db: Any, wanted: Purge) -> list[tuple[int, str | None, str, in
             "project": wanted.project,
             "obs_type": wanted.obs_type,
             "before": wanted.before,
-            "query": wanted.query,
         },
     ).fetchall()
-    return rows
+    if wanted.query is not None:
+        # The index has the content only. A failed command's output is metadata, for instance.
+        texts = [
+            "\n".join(filter(None, (*row[4:7], *_texts_in(orjson.loads(row[7] or "null")))))
+            for row in rows
+        ]
+        rows = [rows[number] for number in _matching(db, texts, wanted.query)]
+    return [(number, event_id, d, at) for number, event_id, d, at, *_ in rows]
+
+
+def _texts_in(value: object) -> Iterator[str]:
+    """All texts of a JSON value, names of fields too."""
+    left = [value]
+    while left:
+        match left.pop():
+            case str() as text:
+                yield text
+            case dict() as fields:
+                left += [*fields, *fields.values()]
+            case list() as values:
+                left += values
 
 
 def _prompts(db: Any, wanted: Purge) -> list[tuple[int, str | None, str, int]]:
@@ -266,7 +284,8 @@ def _summaries(db: Any, wanted: Purge) -> list[tuple[str, str | None, int]]:
 
 def _tasks(db: Any, wanted: Purge) -> list[int]:
     rows = db.execute(
-        "SELECT id, prompt FROM _rk_tasks WHERE (:project IS NULL OR project = :project)"
+        "SELECT id, prompt || ' ' || ifnull(cwd, '') FROM _rk_tasks"
+        " WHERE (:project IS NULL OR project = :project)"
         " AND (:before IS NULL OR queued_at < :before)",
         {"project": wanted.project, "before": wanted.before},
     ).fetchall()

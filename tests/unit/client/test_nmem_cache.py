@@ -1033,6 +1033,27 @@ def test_a_purge_by_words_takes_them_out_of_summaries(here: Database, tmp_path: 
 
 
 @pytest.mark.parametrize(
+    "where",
+    [
+        {"metadata": {"response": "no such file\nzebra"}},
+        {"metadata": {"commit": [{"zebra": 1}]}},
+        {"file_path": "/w/zebra/plan.txt"},
+    ],
+    ids=["metadata", "name of a field", "path"],
+)
+def test_a_purge_by_words_looks_into_all_of_an_observation(
+    here: Database, where: dict[str, Any]
+) -> None:
+    """The output of a failed command was left, and no search found it any more."""
+    a_session(here)
+    with here.transaction() as db:
+        made = Observation("s", NOW + 50, "command_failed", "PostToolUse", "cat", **where)
+        assert record_observation(db, made, "rook", None)
+    assert purged(here, Purge(search="zebra")) == Purged(1)
+    assert not any("zebra" in event.content for event in sent(here) if event.kind != 5)
+
+
+@pytest.mark.parametrize(
     ("wanted", "left"),
     [
         (Purge(project="rook"), ["paint the zebra"]),
