@@ -12,7 +12,7 @@ from relay.errors import TooMuchToRead, WriteOutcome
 from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import CLOCK_SKEW_S, key_target
 from relay.lifecycle.rows import Leaving, Slot, Stored, Tombstone, Vanish, WritePlan
-from relay.nostr.event import event_from_raw, signed
+from relay.nostr.event import MAX_CREATED_AT, event_from_raw, signed
 from relay.storage import PageQuery
 from relay.storage.sqlite import writer as module
 from tests import cast
@@ -372,6 +372,8 @@ async def test_found_has_the_groups_that_a_key_was_put_into_long_after_its_reque
     found = await look_up(store, vanishing=[ALICE, CAROL])
     assert found.put_later == {ALICE: {"tea"}, CAROL: set()}
     assert found.rows == {}
+    found = await look_up(store, vanishing=[ALICE], vanishing_at=MAX_CREATED_AT)
+    assert found.put_later == {ALICE: set()}
 
 
 async def test_who_vanishes_is_no_former_member_of_groups_that_ended(store: Store) -> None:

@@ -9,6 +9,7 @@ from relay.errors import TooMuchToRead
 from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
 from relay.lifecycle.rows import MOST_WITH_PREFIX, Tombstone, narrowed, outline
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
+from relay.nostr.event import MAX_CREATED_AT
 from relay.storage.postgres.rows import columns, present, stored
 from relay.storage.postgres.sql.named import QUERIES
 from relay.storage.postgres.sql.writes import usage_of
@@ -284,7 +285,8 @@ class Finder:
     async def _put_later(self, pubkey: str, at: int) -> set[str]:
         """As `Found.put_later`."""
         p = self._hashes.tag("p", pubkey)
-        rows = await self._db.fetch(QUERIES["groups_put_into"], p, at + CLOCK_SKEW_S)
+        after = min(at + CLOCK_SKEW_S, MAX_CREATED_AT)
+        rows = await self._db.fetch(QUERIES["groups_put_into"], p, after)
         return {group.decode() for (group,) in rows}
 
     async def _rows(self, name: str, *values: object) -> list[Stored]:

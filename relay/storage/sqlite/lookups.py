@@ -12,6 +12,7 @@ from relay.errors import TooMuchToRead
 from relay.lifecycle.deletion import CLOCK_SKEW_S, is_of_record, not_vanished
 from relay.lifecycle.rows import MOST_WITH_PREFIX, TAG_BYTES, Found, Tombstone, narrowed, outline
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
+from relay.nostr.event import MAX_CREATED_AT
 from relay.storage.hashes import id_key
 from relay.storage.rows import (
     MAX_REFERRERS,
@@ -285,7 +286,7 @@ class Finder:
 
     def _put_later(self, pubkey: str, at: int) -> set[str]:
         """As `Found.put_later`."""
-        asked = {**self._named_by_p(pubkey), "after": at + CLOCK_SKEW_S}
+        asked = {**self._named_by_p(pubkey), "after": min(at + CLOCK_SKEW_S, MAX_CREATED_AT)}
         return {group for (group,) in self._db.execute(QUERIES["groups_put_into"], asked)}
 
     def _find_named(self, lookups: Lookups, found: Found) -> None:
