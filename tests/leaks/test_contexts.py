@@ -105,6 +105,7 @@ MODULES = {
     "relay/memory/aman/prompt.py": RECORDS,
     "relay/memory/nmem/context.py": NMEM,
     "relay/memory/snowclaw/chat.py": SNOWCLAW,
+    "relay/memory/snowclaw/key_filter.py": SNOWCLAW,
     "relay/memory/snowclaw/context.py": SNOWCLAW,
 }
 """What imports the fence."""
