@@ -202,26 +202,33 @@ async def test_a_cheap_item_waits_for_no_costly_ones_of_many_others(clerk: Clerk
     assert clerk.batches[:4] == [["z"], [*"ggg"], ["A"], ["B"]]
 
 
+async def sent_again(
+    clerk: Clerk, lane: Lane[str], items: str, *, again: str, batches: int
+) -> None:
+    """Those of `again` are put once more when they are committed, until so many batches are."""
+    commit = clerk.commit
+
+    async def answered(batch: Sequence[str]) -> None:
+        await commit(batch)
+        if len(clerk.batches) < batches:
+            put_all(lane, "".join(item for item in batch if item in again))
+
+    lane._commit = answered
+    async with running(lane):
+        await clerk.busy_with(lane, "z")
+        put_all(lane, items)
+        clerk.may_go_on.set()
+        while len(clerk.batches) < batches:  # noqa: ASYNC110 -- each is an iteration of the loop
+            await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize("order", ["AAAbc", "bAcAA", "bcAdeAA", "AbAcA"])
 async def test_a_costly_item_is_committed_while_others_send_one_after_the_other(
     clerk: Clerk, order: str
 ) -> None:
     """Each of the others begins anew with nothing used, for ever before the costly one."""
     lane = lane_of(clerk, max_batch=12, cost=10)
-    commit = clerk.commit
-
-    async def answered(batch: Sequence[str]) -> None:
-        await commit(batch)
-        if len(clerk.batches) < 20:
-            put_all(lane, "".join(item for item in batch if item in "bcde"))
-
-    lane._commit = answered
-    async with running(lane):
-        await clerk.busy_with(lane, "z")
-        put_all(lane, order)
-        clerk.may_go_on.set()
-        while len(clerk.batches) < 20:  # noqa: ASYNC110 -- each is an iteration of the loop
-            await asyncio.sleep(0)
+    await sent_again(clerk, lane, order, again="bcde", batches=20)
     assert max(number for number, batch in enumerate(clerk.batches) if "A" in batch) <= 6
 
 
@@ -230,20 +237,8 @@ async def test_a_flood_of_cheap_items_from_many_holds_nothing_that_costs_more(
 ) -> None:
     """Each of them begins anew when it was served, for ever before an item of twice the cost."""
     lane = lane_of(clerk, max_batch=8, cost=3)
-    commit = clerk.commit
-
-    async def answered(batch: Sequence[str]) -> None:
-        await commit(batch)
-        if len(clerk.batches) < 40:
-            put_all(lane, "".join(item for item in batch if item in "bcdefghijklm"))
-
-    lane._commit = answered
-    async with running(lane):
-        await clerk.busy_with(lane, "z")
-        put_all(lane, "bcdefghijklmA")
-        clerk.may_go_on.set()
-        while len(clerk.batches) < 40:  # noqa: ASYNC110 -- each is an iteration of the loop
-            await asyncio.sleep(0)
+    others = "bcdefghijklm"
+    await sent_again(clerk, lane, f"{others}A", again=others, batches=40)
     assert next(number for number, batch in enumerate(clerk.batches) if "A" in batch) <= 8
 
 
