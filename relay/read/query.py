@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
+from relay.access.read_rules import targets_of
 from relay.errors import Prefix, Refused, StoreFault
 from relay.lifecycle.rows import Stored
 from relay.nostr import kinds, messages, nip45
@@ -514,9 +515,14 @@ class QueryRunner:
         return not any(self._may_be_of(lost, event_from_raw(raw)) for raw in raws)
 
     def _may_be_of(self, groups: Set[str], event: Event) -> bool:
+        """Also of a row that is read with a row of them."""
         policy = self._state.policy
         group = policy.row_group(event)
-        return event.kind in policy.groups.derived if group is None else group in groups
+        if group in groups or targets_of(
+            policy.read_rules, Stored(0, event, group), self._state.groups
+        ):
+            return True
+        return group is None and event.kind in policy.groups.derived
 
     def _turn(self, visibility: Visibility) -> AbstractAsyncContextManager[None]:
         """For one search."""

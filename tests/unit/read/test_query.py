@@ -24,7 +24,7 @@ from relay.nostr.nip45 import offset_of, registers
 from relay.observe import Metrics
 from relay.read.query import QueryRunner
 from relay.read.query_queue import QueryQueue
-from tests.cast import admin, alice, bob, carol, owner, stranger
+from tests.cast import admin, alice, bob, carol, owner, person, stranger
 from tests.contract.test_store_search import sought
 from tests.contract.writing import asked, change, unsigned
 from tests.effort import examples
@@ -375,6 +375,28 @@ async def test_rights_lost_during_every_page_end_the_query(relay: QuerySide) -> 
     (closed,) = await relay.answered(client := Client(alice), asked(kinds=[9]))
     assert closed.startswith("<CLOSED error: ")
     assert client.closed == ["s"]
+
+
+async def test_who_is_removed_gets_no_row_that_is_read_with_one_of_the_group(
+    relay: QuerySide,
+) -> None:
+    """A vouch has no `h`: who may read the memory that it names may read it."""
+    memory = "a" * 64
+    tags = [["d", f"anamnesis:vouch:{memory}"], ["x", memory]]
+    vouches = [note(n, kind=30078, tags=tags, who=person(f"{n}")) for n in range(1, 8)]
+    await relay.write(
+        note("tea", kind=78, tags=[["d", f"anamnesis:memory:{memory}"], ["h", "den"]]), *vouches
+    )
+    keeps_words = relay.state.groups.by_id["den"]
+    relay.state.adopt(relay.state.groups.with_group(replace(keeps_words, id="other")))
+
+    async def meanwhile() -> None:
+        relay.store.before_page = None
+        await relay.remove_alice()
+
+    assert len(await relay.answered(Client(alice), asked(kinds=[30078]))) == 8
+    relay.store.before_page = meanwhile
+    assert await relay.answered(Client(alice), asked(kinds=[30078])) == ["<EOSE>"]
 
 
 @pytest.mark.parametrize("kind", [9, 7])
