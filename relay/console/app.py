@@ -23,7 +23,7 @@ from relay.console.openapi import described
 from relay.console.page import Audience
 from relay.console.pages import PAGES
 from relay.console.parts import MAX_OF_KNOWN, MAX_OF_OTHERS
-from relay.console.sessions import SESSION_S, Sessions
+from relay.console.sessions import SESSION_S, Sessions, Signer, Standing
 from relay.console.tables import as_csv, table
 from relay.errors import (
     ANOTHER_VERSION,
@@ -196,6 +196,12 @@ class Console:
     def _is_known(self, pubkey: str | None) -> bool:
         state = self._services.state
         return pubkey is not None and is_known(pubkey, state.actors, state.groups)
+
+    def _signed_in(self, request: web.Request, pubkey: str) -> Signer:
+        standing = Standing.KNOWN if self._is_known(pubkey) else Standing.OTHER
+        if self._is_owner(pubkey):
+            standing = Standing.OWNER
+        return Signer(pubkey, standing, subnet_of(self._site.address_of(request)))
 
     def _share_of(self, pubkey: str) -> int | None:
         """Signed requests that may be remembered before this key must wait; None: as many as of
@@ -448,10 +454,9 @@ class Console:
         return response
 
     def _begin(self, request: web.Request, response: web.Response, pubkey: str) -> None:
-        """Raises Refused."""
         self._sessions.end(request.cookies.get(self._cookie))
-        known = self._is_known(pubkey)
-        secret = self._sessions.begin(pubkey, self._services.clock(), is_known=known)
+        signer = self._signed_in(request, pubkey)
+        secret = self._sessions.begin(signer, self._services.clock())
         response.set_cookie(
             self._cookie,
             secret,
@@ -505,8 +510,7 @@ class Console:
     async def _make_link(self, request: web.Request) -> web.Response:
         """NIP-98 by `rookery console`: a link that signs in once, within a minute."""
         pubkey = await self._signer(request, request.headers.get(hdrs.AUTHORIZATION), b"")
-        known = self._is_known(pubkey)
-        code = self._sessions.link(pubkey, self._services.clock(), is_known=known)
+        code = self._sessions.link(self._signed_in(request, pubkey), self._services.clock())
         return self._response(orjson.dumps({"path": f"{self._base}/console/link/{code}"}))
 
     async def _link_page(self, request: web.Request) -> web.Response:

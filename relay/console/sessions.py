@@ -1,15 +1,15 @@
 """Who is signed in: sessions of browsers and one-time links, in memory, bounded.
 
-Unknown keys have separate places, so that they cannot use up those of known keys.
+Owners, known keys and the rest have separate places, so that nobody can use up those of others.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
-
-from relay.errors import Prefix, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Set
@@ -17,17 +17,34 @@ if TYPE_CHECKING:
 SESSION_S: Final = 12 * 3600
 LINK_S: Final = 60
 _PER_KEY: Final = 8
-_MAX_SESSIONS: Final = 2048
-_MAX_LINKS: Final = 256
+_MAX_SESSIONS: Final = 1024
+"""Of each standing."""
+_MAX_LINKS: Final = 128
+"""The same."""
 _BYTES: Final = 32
-_FULL: Final = "too many sessions, try again later"
+
+
+class Standing(Enum):
+    OWNER = "owner"
+    KNOWN = "known"
+    """An agent, a member, or an allowed key."""
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """Who signs in, and from where."""
+
+    pubkey: str
+    standing: Standing
+    """At sign-in."""
+    subnet: str
+    """See `relay.access.quotas.subnet_of`."""
 
 
 class _Held(Protocol):
     @property
-    def pubkey(self) -> str: ...
-    @property
-    def is_known(self) -> bool: ...
+    def signer(self) -> Signer: ...
     @property
     def until(self) -> int: ...
 
@@ -37,22 +54,27 @@ H = TypeVar("H", bound=_Held)
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    pubkey: str
-    is_known: bool
-    """At sign-in the key was an owner's, an agent's, a member's or allowed."""
+    signer: Signer
     until: int
     """Unix seconds."""
     csrf: str
     """Every form sends it back."""
+
+    @property
+    def pubkey(self) -> str:
+        return self.signer.pubkey
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
     """A link that signs in once."""
 
-    pubkey: str
-    is_known: bool
+    signer: Signer
     until: int
+
+    @property
+    def pubkey(self) -> str:
+        return self.signer.pubkey
 
 
 class _Places(Generic[H]):
@@ -66,15 +88,20 @@ class _Places(Generic[H]):
         return len(self._held)
 
     def put(self, held: H, now: int) -> str:
-        """Returns the secret. Removes the key's oldest when it has too many. Raises Refused when
-        there is no place."""
-        self._drop({key for key, each in self._held.items() if each.until <= now})
-        own = [key for key, each in self._held.items() if each.pubkey == held.pubkey]
+        """Returns the secret. Removes the key's oldest when it has too many, and the oldest of the
+        subnet that has most when all places of its standing are taken."""
+        self._drop({secret for secret, each in self._held.items() if each.until <= now})
+        mine = held.signer
+        own = [secret for secret, each in self._held.items() if each.signer.pubkey == mine.pubkey]
         self._drop(set(own[: max(0, len(own) - _PER_KEY + 1)]))
-        # Half of the places are for known keys, the other half for the rest.
-        alike = sum(1 for each in self._held.values() if each.is_known == held.is_known)
-        if alike >= self._most // 2:
-            raise Refused(Prefix.RATE_LIMITED, _FULL)
+        alike = {
+            secret: each.signer.subnet
+            for secret, each in self._held.items()
+            if each.signer.standing is mine.standing
+        }
+        if len(alike) >= self._most:
+            ((busiest, _),) = Counter(alike.values()).most_common(1)
+            del self._held[next(secret for secret, subnet in alike.items() if subnet == busiest)]
         secret = secrets.token_urlsafe(_BYTES)
         self._held[secret] = held
         return secret
@@ -90,7 +117,7 @@ class _Places(Generic[H]):
         return held
 
     def drop_keys(self, pubkeys: Set[str]) -> None:
-        self._drop({key for key, each in self._held.items() if each.pubkey in pubkeys})
+        self._drop({key for key, each in self._held.items() if each.signer.pubkey in pubkeys})
 
     def _drop(self, gone: Set[str]) -> None:
         for secret in gone:
@@ -105,10 +132,10 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, pubkey: str, now: int, *, is_known: bool) -> str:
-        """The secret of a new session, for the cookie. Raises Refused."""
+    def begin(self, signer: Signer, now: int) -> str:
+        """The secret of a new session, for the cookie."""
         csrf = secrets.token_urlsafe(_BYTES)
-        return self._sessions.put(Session(pubkey, is_known, now + SESSION_S, csrf), now)
+        return self._sessions.put(Session(signer, now + SESSION_S, csrf), now)
 
     def get(self, secret: str | None, now: int) -> Session | None:
         return None if secret is None else self._sessions.get(secret, now)
@@ -122,9 +149,9 @@ class Sessions:
         self._sessions.drop_keys(pubkeys)
         self._links.drop_keys(pubkeys)
 
-    def link(self, pubkey: str, now: int, *, is_known: bool) -> str:
-        """The code of a new one-time link. Raises Refused."""
-        return self._links.put(Link(pubkey, is_known, now + LINK_S), now)
+    def link(self, signer: Signer, now: int) -> str:
+        """The code of a new one-time link."""
+        return self._links.put(Link(signer, now + LINK_S), now)
 
     def linked(self, code: str, now: int) -> Link | None:
         """The link, without using it up."""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from relay.console.sessions import LINK_S, SESSION_S, Sessions
-from relay.errors import Refused
+from relay.console.sessions import LINK_S, SESSION_S, Sessions, Signer, Standing
 from relay.server.app import Server
 from tests.cast import alice, bob, owner, person, robot, stranger
 from tests.harness.relay_program import until
@@ -21,6 +20,9 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
     from tests.unit.console.browsing import Browser, Site
+
+
+ALICE = Signer(alice.pubkey, Standing.KNOWN, "192.0.2.2")
 
 
 async def error_of(response: ClientResponse) -> str:
@@ -197,7 +199,7 @@ async def test_a_link_asks_first_and_signs_in_once() -> None:
 
 def test_a_link_is_good_for_a_minute() -> None:
     sessions = Sessions()
-    code = sessions.link(alice.pubkey, NOW, is_known=True)
+    code = sessions.link(ALICE, NOW)
     assert sessions.linked(code, NOW + LINK_S - 1) is not None
     assert sessions.follow(code, NOW + LINK_S) is None
     assert sessions.follow("guessed", NOW) is None
@@ -208,27 +210,33 @@ def test_a_link_is_good_for_a_minute() -> None:
 
 def test_a_session_ends_after_twelve_hours() -> None:
     sessions = Sessions()
-    secret = sessions.begin(alice.pubkey, NOW, is_known=True)
+    secret = sessions.begin(ALICE, NOW)
     assert sessions.get(secret, NOW + SESSION_S - 1) is not None
     assert sessions.get(secret, NOW + SESSION_S) is None
 
 
 def test_a_key_has_eight_sessions_and_the_oldest_goes() -> None:
     sessions = Sessions()
-    secrets = [sessions.begin(alice.pubkey, NOW, is_known=True) for _ in range(9)]
+    secrets = [sessions.begin(ALICE, NOW) for _ in range(9)]
     assert sessions.get(secrets[0], NOW) is None
     assert all(sessions.get(secret, NOW) is not None for secret in secrets[1:])
 
 
-def test_unknown_keys_take_no_place_of_known_ones() -> None:
+@pytest.mark.parametrize("standing", [Standing.KNOWN, Standing.OTHER])
+def test_made_up_keys_take_no_place_of_others(standing: Standing) -> None:
+    """In preset `open` anybody can make keys known: by adding them to a group."""
     sessions = Sessions()
-    for number in range(1024):
-        sessions.begin(f"{number:064x}", NOW, is_known=False)
-    with pytest.raises(Refused, match="rate-limited: too many sessions"):
-        sessions.begin(stranger.pubkey, NOW, is_known=False)
-    assert sessions.get(sessions.begin(alice.pubkey, NOW, is_known=True), NOW) is not None
-    assert len(sessions) <= 2048
-    sessions.begin(stranger.pubkey, NOW + SESSION_S, is_known=False)
+    of_owner = sessions.begin(Signer(owner.pubkey, Standing.OWNER, "192.0.2.1"), NOW)
+    mine = sessions.begin(Signer(alice.pubkey, standing, "192.0.2.2"), NOW)
+    for number in range(2000):
+        sessions.begin(Signer(f"{number:064x}", standing, "198.51.100.7"), NOW)
+    late = sessions.begin(Signer(bob.pubkey, standing, "192.0.2.3"), NOW)
+    assert all(sessions.get(secret, NOW) is not None for secret in (of_owner, mine, late))
+    assert len(sessions) == 1 + 1024
+    code = sessions.link(Signer(bob.pubkey, standing, "192.0.2.3"), NOW)
+    for number in range(200):
+        sessions.link(Signer(f"{number:064x}", standing, "198.51.100.7"), NOW)
+    assert sessions.linked(code, NOW) is not None
 
 
 # -- requests that others make ---------------------------------------------------------------------
