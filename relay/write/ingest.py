@@ -456,18 +456,17 @@ class Ingest:
             self._put_back(own, await self._limited(own))
 
     def _paced(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
-        """Without requests to vanish that follow one too soon for which large groups were read, and
-        without the end of a large group that follows one too soon which took long."""
+        """Without requests to vanish that follow one too soon for which large groups were read: one
+        in pieces goes on when it is sent again. Without the end of a large group that follows one
+        too soon which took long."""
         now = asyncio.get_running_loop().time()
-        if now >= max(self._vanish_from, self._end_from):
+        if self._lane.is_ending or now >= max(self._vanish_from, self._end_from):
             return batch
         left: list[LaneItem] = []
         for item in batch:
             if not isinstance(item, WriteEvent) or item.origin is not Origin.WIRE:
                 left.append(item)
-            elif (
-                now < self._vanish_from and item.event.kind == kinds.VANISH and item.pieces is None
-            ):
+            elif now < self._vanish_from and item.event.kind == kinds.VANISH:
                 self._answer([item], TOO_MANY_VANISH)
             elif now < self._end_from and self._ends_large_group(item):
                 if item.pieces is not None:

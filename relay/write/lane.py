@@ -137,7 +137,8 @@ class Lane(Generic[T]):
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing = False
-        self._is_ending = False
+        self.is_ending = False
+        """Nothing rests any more."""
 
     def put(self, item: T) -> bool:
         """False when the lane is full or closing: the item is not queued."""
@@ -191,7 +192,7 @@ class Lane(Generic[T]):
 
     def rest(self, turn: object, seconds: float) -> None:
         """What is in this queue, and will be, waits so long."""
-        if self._is_ending or turn in self._resting:
+        if self.is_ending or turn in self._resting:
             return
         end = asyncio.get_running_loop().call_later(seconds, self._end_rest, turn)
         self._resting[turn] = end, None
@@ -205,7 +206,7 @@ class Lane(Generic[T]):
 
     def hurry(self) -> None:
         """Nothing rests from now on."""
-        self._is_ending = True
+        self.is_ending = True
         for turn in [*self._resting]:
             self._end_rest(turn)
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.storage import Store
     from relay.write.batch import Batch
+    from relay.write.commands import LaneItem
     from tests.harness.relay_in_process import Letter
 
 OPEN = policy_of("open")
@@ -748,6 +749,55 @@ async def test_a_sweep_of_records_that_broke_off_goes_on_after_a_restart(
     await home.restart()
     assert await home.sweep.once() == len(left)
     assert await records_left(home) == [9007, 9008]
+
+
+async def test_a_request_to_vanish_stops_after_another_that_read_large_groups(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty that had begun read a group of 50 MB one after the other, 4 s each."""
+    monkeypatch.setattr("relay.write.ingest._MAX_RESTATED", 100)
+    monkeypatch.setattr("relay.write.ingest._RESTATED_S", 1.0)
+    await home.do(carol, 9007, h="tea")
+    for who in (alice, bob):
+        await home.do(carol, 9000, ["p", who.pubkey, "admin"], h="tea")
+        await home.do(who, 9009, ["code", f"code-of-{who.pubkey}"], h="tea")
+        for _ in range(12):
+            await home.do(who, 1, content="x" * 500)
+    requests = [home.request(who) for who in (alice, bob)]
+    letters = [home.post(each, connection=place) for place, each in enumerate(requests)]
+    answers = [await letter.answer for letter in letters]
+    refusal = (False, "rate-limited: too many requests to vanish, wait a minute")
+    assert sorted(answers) == [refusal, STORED]
+    refused = answers.index(refusal)
+    late = (alice, bob)[refused]
+    assert late.pubkey in home.groups.by_id["tea"].members
+    left = [each.kind for each in await home.log() if each.pubkey == late.pubkey]
+    assert 1 <= left.count(1) < 12 or left == [9009], "it had begun"
+    monkeypatch.setattr(home.ingest, "_vanish_from", 0.0)
+    assert await home.take(requests[refused]) == [STORED]
+    assert late.pubkey not in home.groups.by_id["tea"].members
+    assert await home.rebuilt() == home.groups
+
+
+async def test_a_large_group_that_waits_for_its_end_holds_no_stop(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken and put back without a pause, so that the loop did nothing else."""
+    await home.do(alice, 9007, h="tea")
+    await rows_of_alice(home, h="tea")
+    monkeypatch.setattr(home.ingest, "_ends_large_group", lambda item: True)
+    note_piece, waits = home.ingest._note_piece, asyncio.Event()
+
+    def note(item: LaneItem) -> None:
+        note_piece(item)
+        home.ingest._end_from = asyncio.get_running_loop().time() + 1000
+        waits.set()
+
+    monkeypatch.setattr(home.ingest, "_note_piece", note)
+    letter = home.post(home.made(alice, 9008, h="tea"), connection=1)
+    await waits.wait()
+    await home.restart()
+    assert await letter.answer == STORED
 
 
 async def test_a_key_vanishes_from_the_records_of_an_ended_group(
