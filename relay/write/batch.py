@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import msgspec
@@ -92,9 +92,10 @@ class Batch:
         joined: MinuteCounter,
         vanishing: Sequence[Tombstone],
         unlisted: Mapping[str, Group],
+        measures_each: bool = False,
     ) -> None:
         """`is_here`: whether a URL is this relay's. `vanishing`: of requests that are carried out.
-        `unlisted`: those of earlier batches."""
+        `unlisted`: those of earlier batches. `measures_each`: sets `WriteEvent.took_s`."""
         self.plan = WritePlan()
         self.rows: list[Stored] = []
         """Everything accepted, in order."""
@@ -103,6 +104,9 @@ class Batch:
         self.taken_at = self.began_at = self.decided_at = self.stored_at = self.judged_s = 0.0
         """`perf_counter` when it is given to the store, at the begin and end of `decide`, and when
         it is stored; seconds of the first judgement."""
+        self.took_s = 0.0
+        """Processor time of `decide`."""
+        self._measures_each = measures_each
         self._judge = self._timed_judge
         self.unlisted: dict[str, Group] = {}
         """Groups whose lists another batch will sign, as they were when the last ones were."""
@@ -216,7 +220,7 @@ class Batch:
         """Judge every item and set its result. The callback of the store's transaction.
 
         Raises TooMuchToRead."""
-        self.began_at = perf_counter()
+        self.began_at, began = perf_counter(), thread_time()
         self._broken = set[Series]()
         sizes = found.sizes()
         if sum(sizes.values()) > _MOST_READ // 2:
@@ -248,6 +252,7 @@ class Batch:
         self._found = found
         self._lists = RelayLists(changes)
         candidates = iter(self._candidates)
+        reached = thread_time()
         for item in self._items:
             match item:
                 case WriteEvent():
@@ -255,6 +260,9 @@ class Batch:
                         # It waited while these came into force, and the rest of the batch too.
                         self._judge = screen_and_judge
                     item.result = self._write_next(item, next(candidates))
+                    if self._measures_each:
+                        before, reached = reached, thread_time()
+                        item.took_s = reached - before
                 case ManagementChange():
                     item.result = self._lists.manage(item)
                 case ExpireRows():
@@ -274,7 +282,7 @@ class Batch:
         if groups is not self.groups or management is not self.management or self._has_moved:
             self.delivered = self._left()
         self.groups, self.management = groups, management
-        self.decided_at = perf_counter()
+        self.decided_at, self.took_s = perf_counter(), thread_time() - began
         return self.plan
 
     def _left(self) -> list[Stored]:

@@ -130,6 +130,10 @@ class WriteEvent(msgspec.Struct):
     """Tags for which the store made room while it waited for that."""
     times_left: int = 0
     """How often it was put back because the batch read too much."""
+    cost: int = 1
+    """As `cost_of` has it, when it was next in its queue."""
+    took_s: float = 0.0
+    """Processor time of its judgement; 0: not measured."""
 
 
 @dataclass(frozen=True, slots=True)

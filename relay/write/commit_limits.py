@@ -1,5 +1,5 @@
 """How many changes are committed together: fewer of a client whose changes read much in one
-transaction; a deletion that reads too much alone goes in pieces."""
+transaction, or took longer than they cost; a deletion that reads too much alone goes in pieces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from relay.write.commands import (
     client_or_type,
     connection_or_type,
 )
-from relay.write.costs import CHANGES_GROUP, MAX_BATCH
+from relay.write.costs import CHANGES_GROUP, COST_S, MAX_BATCH
 from relay.write.pieces import pieces_for
 
 if TYPE_CHECKING:
@@ -30,6 +30,11 @@ _LARGE: Final = 1 / 16
 """The part of what may be read of a client that reads much."""
 _CALM: Final = 8
 """After so many commits a limited turn may commit twice as many changes at once."""
+
+_SLOW: Final = 5.0
+"""Times as long as estimated."""
+_SLOW_S: Final = 0.02
+_LEAST_BATCH: Final = 16
 
 
 class Limit:
@@ -119,6 +124,61 @@ class ClientLimits:
         self._limits[client] = limit
         if len(self._limits) > _MAX_LIMITS:  # most are of clients that are gone
             del self._limits[next(iter(self._limits))]
+
+
+class Overruns:
+    """Of batches that were judged much longer than their cost says, and of clients that sent them.
+
+    What an event costs is estimated: what makes it slow may not be known. Once a batch was slow,
+    batches are smaller, and each event is measured: a client's next events cost as many times more
+    as its last ones took, until all are as fast as estimated for a while.
+    """
+
+    def __init__(self) -> None:
+        self._worst = 1.0
+        """The largest ratio of time to cost, a little less after each batch."""
+        self._ratios: dict[object, float] = {}
+        """Client → that of its last events, if they were slow. At most `_MAX_LIMITS`."""
+
+    @property
+    def is_measuring(self) -> bool:
+        return self._worst > 1
+
+    @property
+    def max_batch(self) -> int:
+        """The cost of the next batch."""
+        return max(_LEAST_BATCH, int(MAX_BATCH / self._worst))
+
+    def cost_of(self, item: WriteEvent) -> int:
+        """As much as it may take."""
+        ratios = self._ratios
+        return item.cost if not ratios else int(item.cost * ratios.get(client_or_type(item), 1.0))
+
+    def note(self, batch: Sequence[LaneItem], took_s: float) -> None:
+        """`took_s`: processor time of the judgement of all."""
+        events = [item for item in batch if isinstance(item, WriteEvent)]
+        if len(events) < len(batch):
+            return  # a change by owners or by the relay itself
+        ratio = took_s / _seconds(events)
+        is_slow = took_s > _SLOW_S and ratio > _SLOW
+        if not (is_slow or self.is_measuring):
+            return
+        self._worst = max(0.9 * self._worst, ratio if is_slow else 1.0)
+        by_client: dict[object, list[WriteEvent]] = {}
+        for item in events:
+            by_client.setdefault(client_or_type(item), []).append(item)
+        for client, own in by_client.items():
+            self._ratios.pop(client, None)
+            ratio = sum([item.took_s for item in own]) / _seconds(own)
+            if ratio > _SLOW:
+                self._ratios[client] = ratio
+        while self._ratios and (len(self._ratios) > _MAX_LIMITS or not self.is_measuring):
+            del self._ratios[next(iter(self._ratios))]
+
+
+def _seconds(events: Iterable[WriteEvent]) -> float:
+    """What they should take."""
+    return COST_S * sum([item.cost for item in events])
 
 
 def _times_left(item: LaneItem) -> int:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from relay.groups.group import Group, Groups
     from relay.write.commands import LaneItem
 
+COST_S: Final = 0.0001
+"""Seconds of 1."""
 MAX_BATCH: Final = 512
 """Cost of what is judged and committed together."""
 _MAX_SHARED: Final = 64

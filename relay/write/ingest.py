@@ -48,7 +48,14 @@ from relay.write.commands import (
     connection_or_type,
     sender_of,
 )
-from relay.write.commit_limits import ClientLimits, Limit, number_together, rights_first, shrink
+from relay.write.commit_limits import (
+    ClientLimits,
+    Limit,
+    Overruns,
+    number_together,
+    rights_first,
+    shrink,
+)
 from relay.write.costs import MAX_BATCH, cost_of
 from relay.write.delivery import Delivery
 from relay.write.judge import BAD_SIGNATURE, TOO_MANY_VANISH, screen, screen_and_judge
@@ -157,6 +164,7 @@ class Ingest:
         self._weights = Shares()
         """Of the events that wait."""
         self._limits = ClientLimits()
+        self._overruns = Overruns()
         self._changing = asyncio.Lock()
         """Held from the look-ups of a batch until its state is in force."""
         self._batch: Batch | None = None
@@ -398,6 +406,14 @@ class Ingest:
     # -- the lane -------------------------------------------------------------------------------
 
     def _cost_of(self, item: LaneItem) -> int:
+        """What it may cost the next batch."""
+        cost = self._estimated(item)
+        if not isinstance(item, WriteEvent):
+            return cost
+        item.cost = cost
+        return self._overruns.cost_of(item)
+
+    def _estimated(self, item: LaneItem) -> int:
         relay = self._relay_key.pubkey
         return cost_of(item, self._state.groups, self._fanout.number_for, relay, self._members)
 
@@ -483,7 +499,7 @@ class Ingest:
             isinstance(item, WriteEvent)
             and item.event.kind == kinds.DELETE_GROUP
             and item.event.pubkey not in self._state.actors.owners
-            and self._cost_of(item) > MAX_BATCH
+            and self._estimated(item) > MAX_BATCH
         )
 
     async def _with_room(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
@@ -610,6 +626,7 @@ class Ingest:
             joined=self._joined,
             vanishing=[*self._vanishing.values()],
             unlisted=self._lists.due,
+            measures_each=self._overruns.is_measuring,
         )
         ends_large_group = any(map(self._ends_large_group, items))
         self._state.begin_commit(self._store.committed())
@@ -632,6 +649,8 @@ class Ingest:
             if ends_large_group and took > _SLOW_END_S:
                 self._end_from = asyncio.get_running_loop().time() + 9 * took
             self._lists.add(batch.unlisted)
+            self._overruns.note(items, batch.took_s)
+            self._lane.max_batch = self._overruns.max_batch
         except TooMuchToRead as fault:
             shares: dict[object, float] = {}
             for item, share in batch.shares(fault.shares) if fault.shares else ():
