@@ -449,13 +449,13 @@ def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
     return deleted
 
 
-def delete_own_records(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
-    """Delete those of the author's records that are in `found`, as `vanish` does; returns them."""
+def expire_own_records(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
+    """Make those of the author's records that are in `found` LONG_EXPIRED: they may be too many to
+    delete in one transaction. Returns them."""
     vanished = Vanish(request.pubkey, request.created_at)
-    deleted = [row for row in found.group_records if vanished.covers(row.event)]
-    for row in deleted:
-        remove(row, found, plan)
-    return deleted
+    records = [row for row in found.group_records if vanished.covers(row.event)]
+    plan.expired.update([row.seq for row in records])
+    return records
 
 
 def tombstone_while_vanishing(request: Event) -> Tombstone:
@@ -485,6 +485,7 @@ def remaining_records(groups: Set[str], found: Found, plan: WritePlan) -> Sequen
     For groups in `plan.deleted_groups` it includes rows that are deleted with the group: a replay
     ends with the 9008 anyway.
     """
-    stored = [row for row in found.group_records if row.seq not in plan.removes]
+    gone = plan.removes | plan.expired
+    stored = [row for row in found.group_records if row.seq not in gone]
     added = [row for row in plan.adds.values() if is_group_record(row.event)]
     return [row.event for row in (*stored, *added) if row.group in groups]

@@ -203,6 +203,8 @@ class WritePlan:
     """id → new row, in order of seq; without those that a later event of the batch removes."""
     removes: set[int] = field(default_factory=set)
     """seq of stored rows to delete."""
+    expired: set[int] = field(default_factory=set)
+    """seq of stored rows that become LONG_EXPIRED."""
     replaced: dict[int, Replaced] = field(default_factory=dict)
     """seq of a row that becomes an old version → its facts; rows that were stored are in `removes`
     too."""
@@ -249,6 +251,7 @@ class WritePlan:
         return not (
             self.adds
             or self.removes
+            or self.expired
             or self.replaced
             or self.forgotten
             or self.leaving
@@ -353,8 +356,9 @@ class ExpiredRow(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """Rows of a vanishing key or an ending group that are deleted before the others. Records of
-    groups stay for the last step, and pinned rows until they are unpinned."""
+    """Rows of a vanishing key or an ending group that are deleted before the others. Pinned rows
+    stay until they are unpinned, and records of groups for the last step; but not the 9021 and 9022
+    of a key, and its records that are LONG_EXPIRED."""
 
     pubkey: str | None
     """Rows of this key, as `Vanish.covers` them; None: rows of `group`."""
@@ -364,8 +368,8 @@ class Leaving(NamedTuple):
     most: int
     """Bytes of the rows that are found at most, old versions included; or one larger row."""
     groups: int = 0
-    """When no such row is found, and the key wrote one of 9000–9020 until then in more groups: the
-    records of so many of them, instead of all, go into `Found.group_records`."""
+    """When no such row is found, the records of so many of the groups where the key wrote one of
+    9000–9020 until then go into `Found.group_records`, and what these pin into `Found.present`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +408,8 @@ class Lookups:
     present: frozenset[str | Slot] = frozenset()
     """Rows by id or slot that are not read, however large they are: into `Found.present`."""
     pinned_in: Callable[[str], PinnedRows] = no_pins
-    """Group → the pinned rows to look up if one of the `vanishing_keys` has rows in it."""
+    """Group → the pinned rows to look up if one of the `vanishing_keys` has rows in it, or if its
+    records are found for `leaving`."""
     names_in: Callable[[Event], frozenset[RecordName]] = no_names
     """The names that a found record refers to: they are looked up too, step by step."""
     most: int | None = None
@@ -415,7 +420,7 @@ class Lookups:
     """Rows by slot that are to be deleted, into `Found.slots`."""
     most_own: int | None = None
     """As `most`, for three sums, each with old versions: the rows of `own_rows` and `own_slots`,
-    those of the `vanishing_keys`, and those of the `ending_groups`."""
+    those of the `vanishing_keys`, and those of the `ending_groups` but their records."""
     most_moderated: int | None = None
     """As `most`, for the number of groups where the `vanishing_keys` wrote one of 9000–9020."""
     ending_groups: frozenset[str] = frozenset()
@@ -462,6 +467,8 @@ class Found:
     """Those of `Lookups.present` that are stored and not removed since."""
     leaving: list[int] = field(default_factory=list)
     """seq of the rows to delete now."""
+    withdrawn: dict[str, set[str]] = field(default_factory=dict)
+    """Group → ids of the 9021s among them."""
     pinned: list[str | Slot] = field(default_factory=list)
     """Names of the rows to unpin before they leave: those of `UNPINNED_AT_ONCE` rows at most."""
     begun: set[str] = field(default_factory=set)

@@ -207,9 +207,9 @@ def note_shares(
 
 
 def find_leaving(rows: Iterable[Sequence[Any]], leaving: Leaving, found: Found) -> None:
-    """Into `Found.leaving` and `Found.pinned`. `rows`: seq, bytes, and the columns for `present`;
-    no more of them are read than fit."""
-    seqs: dict[int, None] = {}
+    """Into `Found.leaving`, `withdrawn` and `pinned`. `rows`: seq, bytes, and the columns for
+    `present`; no more of them are read than fit."""
+    seqs: dict[int, Sequence[Any]] = {}
     pinned: dict[int, list[str | Slot]] = {}
     size = 0
     for seq, bytes_, *about in rows:
@@ -218,6 +218,9 @@ def find_leaving(rows: Iterable[Sequence[Any]], leaving: Leaving, found: Found) 
         size += bytes_
         if size > leaving.most and (seqs or pinned):
             found.leaving = list(seqs)
+            for id_, _, kind, _, _, group, *_ in seqs.values():
+                if kind == kinds.JOIN_REQUEST:
+                    found.withdrawn.setdefault(group, set()).add(id_.hex())
             first = islice(pinned.values(), UNPINNED_AT_ONCE)
             found.pinned = [*chain.from_iterable(first)]
             return
@@ -225,7 +228,7 @@ def find_leaving(rows: Iterable[Sequence[Any]], leaving: Leaving, found: Found) 
         if names:
             pinned[seq] = names
         else:
-            seqs[seq] = None
+            seqs[seq] = about
 
 
 def records_to_sweep(rows: Iterable[tuple[int, int, int]]) -> set[int]:

@@ -47,7 +47,13 @@ from relay.write.pieces import bounded, leaves_many
 from relay.write.relay_lists import RelayLists
 from relay.write.rulings import apply_ruling
 from relay.write.swept_rows import expire, sweep, sweep_versions
-from relay.write.vanishing import leave_groups, remove_author, restate_groups, unpin_rows
+from relay.write.vanishing import (
+    leave_groups,
+    remove_author,
+    restate_groups,
+    unpin_rows,
+    withdraw_requests,
+)
 from relay.write.world import Removed, World
 
 if TYPE_CHECKING:
@@ -330,6 +336,8 @@ class Batch:
             if not _is_accepted(judged, candidate):
                 return self._carry_out(candidate, judged)
             rows = pieces.delete(candidate, judged, world, self.plan)
+            if self._found.withdrawn:
+                withdraw_requests(self._changes)
             if pieces.left_groups:
                 leave_groups(candidate.event, pieces.left_groups, self._changes)
             if pieces.unpinned:

@@ -205,7 +205,8 @@ class _Named(Pieces):
 class _Emptying(Pieces):
     """A key that vanishes, or a group that ends: all but records of groups leaves first, until the
     rest fits into one transaction. A pass finds pinned rows that are next, and the pass after it
-    unpins them, whether they leave with it or later."""
+    unpins them, whether they leave with it or later. Then the relay says again what the records of
+    the key say, of some groups in a pass; these records expire with it, and leave as other rows."""
 
     is_last = False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from relay.groups.group import Groups, replayed
+from relay.lifecycle.rows import LONG_EXPIRED
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ async def rebuilt_groups(store: EventLog, relay_pubkey: str, upto: int = _NEWEST
     seq = 0
     while rows := await store.since_of_kinds(seq, _GROUP_KINDS, _LOG_PAGE):
         seq = rows[-1].seq
-        events = [row.event for row in rows if row.seq <= upto]
+        there = [row for row in rows if row.expires_at != LONG_EXPIRED]
+        events = [row.event for row in there if row.seq <= upto]
         groups = replayed(groups, events, relay_pubkey)
         if seq > upto:
             break

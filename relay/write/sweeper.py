@@ -238,7 +238,7 @@ class Sweeper:
         at_once = _BATCH_ROWS if purpose is Purpose.SWEEP else _SCAN_ROWS
         is_done = False
         while not is_done and (found := await self._store.expired(self._clock(), at_once)):
-            is_done = purpose is Purpose.DRY_RUN  # all are still stored
+            is_done = True
             for rows in _batches(found):
                 began = monotonic()
                 expiry = ExpireRows(rows, purpose, asyncio.get_running_loop().create_future())
@@ -248,6 +248,8 @@ class Sweeper:
                     raise StoreFault("no changes are accepted at the moment")
                 yield expiry.removed
                 if purpose is Purpose.SWEEP:
+                    if expiry.removed:  # else all of them have to stay for now
+                        is_done = False
                     swept.update(row.event.kind for row in expiry.removed)
                     await asyncio.sleep(min(_PAUSE_FACTOR * (monotonic() - began), _MAX_PAUSE_S))
         self._report(swept, "expired events")

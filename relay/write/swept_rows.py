@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from relay.groups.group import pins_of
-from relay.lifecycle.deletion import placed_tombstone, remove
+from relay.lifecycle.deletion import key_target, placed_tombstone, remove
 from relay.lifecycle.retention import hold_reason, tombstone_for
+from relay.lifecycle.rows import LONG_EXPIRED
 from relay.write.commands import Purpose
 from relay.write.pins import pinning
 
@@ -30,6 +31,9 @@ def expire(expiry: ExpireRows, changes: Changes) -> None:
         is_dry = expiry.purpose is Purpose.DRY_RUN  # may be asked as of later
         if not is_dry and row.expires_at > changes.now:
             continue
+        is_vanishing = key_target(row.event.pubkey) in changes.found.tombstones
+        if row.expires_at == LONG_EXPIRED and is_vanishing and not is_dry:
+            continue  # the request to vanish that is carried out deletes it, and notes it
         expiry.removed.append(row)
         if not is_dry:
             _remove(row, "expired", changes)

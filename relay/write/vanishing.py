@@ -15,11 +15,12 @@ from relay.groups.rules import as_imported
 from relay.lifecycle.deletion import (
     CLOCK_SKEW_S,
     delete_named,
-    delete_own_records,
+    expire_own_records,
     note_erased,
     remaining_records,
     vanish,
 )
+from relay.lifecycle.rows import Vanish
 from relay.nostr import kinds
 from relay.write.pins import without_pins
 
@@ -79,18 +80,32 @@ def unpin_rows(rows: Set[str | Slot], changes: Changes) -> None:
     _notify(before, changes)
 
 
+def withdraw_requests(changes: Changes) -> None:
+    """Take 9021s that leave out of the requests that groups have."""
+    before = groups = changes.world.groups
+    for group_id, ids in changes.found.withdrawn.items():
+        group = groups.get(group_id)
+        if group is not None:
+            groups = groups.with_group(group.without_rows(ids))
+    changes.set_groups(groups)
+    _notify(before, changes)
+
+
 def restate_groups(request: Event, changes: Changes) -> int:
-    """Take the author and their records out of the groups in `Found.group_records`, before the rest
-    of the request is carried out. Returns the bytes of the records that were replayed."""
+    """Take the author out of the groups in `Found.group_records`, and make their records expire,
+    before the rest of the request is carried out: it deletes them. Returns the bytes of the records
+    that were replayed."""
     before, found = changes.world.groups, changes.found
     group_ids = {row.group for row in found.group_records if row.group is not None}
     for row in found.group_records:
         if row.slot is not None:  # the relay may replace it
             found.rows.setdefault(row.event.id, row)
             found.slots.setdefault(row.slot, row)
-    removed = delete_own_records(request, found, changes.plan)
-    note_erased(request, removed, changes.plan, changes.now)
-    changes.forget(removed)
+    changes.forget(expire_own_records(request, found, changes.plan))
+    vanished = Vanish(request.pubkey, request.created_at)
+    # Else the relay would sign a 9010 that names them.
+    own = {named for named, about in found.present.items() if vanished.covers_present(about)}
+    changes.set_groups(without_pins(own, changes.world.groups))
     rejoined = found.put_later.get(request.pubkey, set())
     kept = before.groups_of(request.pubkey) - group_ids
     _leave(request, changes, keeps=kept | rejoined)

@@ -299,6 +299,20 @@ async def test_nothing_passes_for_erased_before_the_deletion_was_taken_over(
         assert not other.store.is_erased(erasure.request)
 
 
+async def test_records_that_expire_at_once_are_told_as_deleted(postgres: PostgresServer) -> None:
+    """Once: each sweep of a few made the others read all records of the group again."""
+    async with processes(postgres, 2) as (one, other):
+        created = await stored(one.store, unsigned(cast.bob, 9007, [["h", "tea"]]))
+        put = await stored(one.store, unsigned(cast.alice, 9000, [["h", "tea"]]))
+        await change(one.store, lambda plan: plan.expired.add(put.seq))
+        told = await other.hears()
+        assert [row.event.id for row in told.records] == [created.event.id]
+        assert [row.event.id for row in told.rebuilt["tea"]] == [created.event.id]
+        await change(one.store, lambda plan: plan.removes.add(put.seq))
+        told = await other.hears()
+        assert (told.gone, told.rebuilt) == ({}, {})
+
+
 async def _post(process: Process) -> int:
     return (await stored(process.store, unsigned(cast.alice, 9, [["h", "tea"]]))).seq
 

@@ -11,6 +11,7 @@ from relay.access.quotas import SizedBy
 from relay.errors import TooMuchToRead
 from relay.groups.group import EndedGroup
 from relay.lifecycle.rows import (
+    LONG_EXPIRED,
     MOST_DELETED,
     UNPINNED_AT_ONCE,
     Leaving,
@@ -32,6 +33,7 @@ from tests.contract.writing import (
     change,
     in_order,
     look_up,
+    raws,
     read,
     stored,
     unsigned,
@@ -93,7 +95,8 @@ def ids(events: list[Event]) -> set[str]:
 
 
 async def test_what_goes_with_a_key_may_leave_before_it(store: Store) -> None:
-    """Its events, wraps and notices sent to it; what came later and records of groups do not."""
+    """Its events, wraps and notices sent to it; what came later does not, nor records from which
+    groups have their state."""
     goes = [
         unsigned(cast.alice),
         unsigned(cast.alice, 9, HERE),
@@ -101,6 +104,8 @@ async def test_what_goes_with_a_key_may_leave_before_it(store: Store) -> None:
         unsigned(cast.bob, 1059, TO_ALICE),
         unsigned(cast.carol, 44100, [*TO_ALICE, *HERE]),
         unsigned(cast.alice, 1059, TO_ALICE),
+        unsigned(cast.alice, 9021, HERE),
+        unsigned(cast.alice, 9022, HERE),
     ]
     stays = [
         unsigned(cast.alice, at=1001),
@@ -108,7 +113,7 @@ async def test_what_goes_with_a_key_may_leave_before_it(store: Store) -> None:
         unsigned(cast.bob, 1059, [["p", BOB]]),
         unsigned(cast.bob, 1059, TO_ALICE, at=1001),
         unsigned(cast.alice, 9000, [*HERE, ["p", BOB]]),
-        unsigned(cast.alice, 9021, HERE),
+        unsigned(cast.alice, 9020, HERE),
         unsigned(cast.alice, 39000, [["d", "tea"]]),
     ]
     for event in (*goes, *stays):
@@ -117,6 +122,31 @@ async def test_what_goes_with_a_key_may_leave_before_it(store: Store) -> None:
     assert gone < ids(goes)
     assert len(gone) == len(goes) - 1
     assert left > ids(stays)
+
+
+async def test_records_leave_with_their_author_when_they_have_expired_at_once(store: Store) -> None:
+    """No group has its state from them any more."""
+    events = [unsigned(cast.alice, 9000, HERE, each) for each in "xyz"]
+    records = [await stored(store, event) for event in events]
+    await change(store, lambda plan: plan.expired.update([row.seq for row in records]))
+    kept = await stored(store, unsigned(cast.alice, 9002, HERE))
+    gone, left = await all_but_one(store, ALICE, None)
+    assert gone < ids(events)
+    assert len(gone) == 2
+    assert kept.event.id in left
+
+
+async def test_join_requests_that_leave_are_told_with_their_group(store: Store) -> None:
+    requests = [unsigned(cast.alice, 9021, [["h", group]]) for group in ("tea", "den", "far")]
+    rows = [await stored(store, event) for event in requests]
+    most = sum(len(event.raw) for event in requests) - 1
+    asked = Leaving(ALICE, 1000, None, frozenset({requests[0].id}), most)
+    found = await look_up(store, leaving=asked)
+    wanted = {row.seq: (row.group, row.event.id) for row in rows}
+    assert {(group, *named) for group, named in found.withdrawn.items()} == {
+        wanted[seq] for seq in found.leaving
+    }
+    assert rows[0].seq not in found.leaving, "it is pinned"
 
 
 async def test_what_goes_with_a_group_may_leave_before_it(store: Store) -> None:
@@ -265,10 +295,15 @@ async def test_old_versions_count_as_bytes_of_their_row(store: Store) -> None:
 
 
 async def test_keys_and_groups_of_much_are_too_much_for_one_transaction(store: Store) -> None:
-    """Rows that stay until the end do not count."""
-    rows = [unsigned(cast.alice, 9, HERE, "x" * 900), unsigned(cast.bob, 1059, TO_ALICE)]
-    records = [unsigned(cast.alice, 9000, [*HERE, ["p", BOB]], "x" * 9000)]
-    for event in (*rows, *records):
+    """The records of a group are left to a sweep, and do not count."""
+    rows = [
+        unsigned(cast.alice, 9, HERE, "x" * 900),
+        unsigned(cast.bob, 1059, TO_ALICE),
+        unsigned(cast.carol, 44100, [*TO_ALICE, ["p", BOB]]),
+        unsigned(cast.alice, 9000, [*HERE, ["p", BOB]], "x" * 9000),
+    ]
+    others = [unsigned(cast.carol, 44101, [["p", BOB]]), unsigned(cast.bob, 9000, TO_ALICE)]
+    for event in (*rows, *others):
         await stored(store, event)
     of_key, of_group = sum(len(event.raw) for event in rows), len(rows[0].raw)
     for wanted, size in (
@@ -314,6 +349,21 @@ async def test_records_too_large_for_one_transaction_are_left_to_a_sweep(store: 
     )
     records = (await look_up(store, recorded=["tea"])).group_records
     assert [row.event.id for row in records] == [created.id]
+
+
+async def test_records_that_expire_at_once_build_no_group_any_more(store: Store) -> None:
+    created, put = unsigned(cast.bob, 9007, HERE), unsigned(cast.alice, 9000, HERE)
+    rows = [await stored(store, event) for event in (created, put)]
+    await change(store, lambda plan: plan.expired.add(rows[1].seq))
+    assert await read(store, now=1000) == raws(created)
+    assert [row.expires_at for row in await store.since(0, MAX)] == [None, LONG_EXPIRED]
+    found = await look_up(store, recorded=["tea"])
+    assert [row.event.id for row in found.group_records] == [created.id]
+    assert not (await look_up(store, vanishing=[ALICE])).group_records
+    await leave(store, [rows[1].seq], Erasure("cd" * 32, ALICE, 62, 1000))
+    erasure = await store.erasure("cd" * 32)
+    assert erasure is not None
+    assert erasure.ids == [(put.id, 9000)]
 
 
 async def test_records_that_fit_into_one_transaction_leave_with_their_group(store: Store) -> None:

@@ -150,9 +150,10 @@ class ReferenceStore:
                     about = row.event.kind, row.event.pubkey, group, row.expires_at
                     known = found.id_prefixes.setdefault((group, prefix), [])
                     known.append(row if is_whole else outline(*about, quiet=row.quiet))
-        rows = [row for row in self._counted() if not is_group_record(row.event)]
+        rows = self._counted()
         keys = lookups.vanishing_keys.keys()
         gone = [len(r.event.raw) for r in rows if _goes_with(keys, r.event)]
+        rows = [row for row in rows if not is_group_record(row.event)]
         ended = [len(r.event.raw) for r in rows if r.group in lookups.ending_groups]
         for bytes_, most in (
             (size, lookups.most),
@@ -249,8 +250,12 @@ class ReferenceStore:
         is_left = bool(found.leaving or found.pinned)
         if leaving is not None and leaving.pubkey is not None and not is_left:
             moderated = self._moderated(leaving.pubkey, leaving.until)
-            if len(moderated) > leaving.groups:
+            if moderated:
                 groups.update(moderated[: leaving.groups])
+                pinned = frozenset().union(*(lookups.pinned_in(each).present for each in groups))
+                for row in self._rows.values():
+                    for named in pinned & {row.event.id, row.slot}:
+                        found.present[named] = _present(row, found.stored_keys)
                 later = self._put_later(leaving.pubkey, leaving.until)
                 found.put_later[leaving.pubkey] = later
         groups |= lookups.record_groups
@@ -279,8 +284,11 @@ class ReferenceStore:
         rows = [
             row
             for row in self._rows.values()
-            if (row.group == leaving.group if gone is None else gone.covers(row.event))
-            and not is_group_record(row.event)
+            if (
+                row.group == leaving.group and not is_group_record(row.event)
+                if gone is None
+                else gone.covers(row.event) and not _is_needed(row)
+            )
         ]
         fit = sum(
             size <= leaving.most for size in accumulate(self._size_with_old(row) for row in rows)
@@ -293,6 +301,10 @@ class ReferenceStore:
             for row in first
         }
         found.leaving = [seq for seq, pinned in names.items() if not pinned]
+        for row in first:
+            is_request = row.event.kind == kinds.JOIN_REQUEST and not names[row.seq]
+            if is_request and row.group is not None:
+                found.withdrawn.setdefault(row.group, set()).add(row.event.id)
         pinned = [each for each in names.values() if each]
         found.pinned = [*chain.from_iterable(pinned[:UNPINNED_AT_ONCE])]
 
@@ -301,6 +313,8 @@ class ReferenceStore:
             self._rows[seq] = structs.replace(self._rows[seq], group=moved_to)
         for seq in plan.removes:
             self._rows.pop(seq, None)
+        for seq in plan.expired:
+            self._rows[seq] = structs.replace(self._rows[seq], expires_at=LONG_EXPIRED)
         for row in plan.adds.values():
             self._rows[row.seq] = row
         for row, at, drop_at, count in plan.replaced.values():
@@ -793,8 +807,14 @@ def _present(row: Stored, vanishing: Set[str]) -> Present:
 
 def _goes_with(pubkeys: Set[str], event: Event) -> bool:
     """Whether the event is removed when one of these keys vanishes."""
-    is_wrap = event.kind == kinds.GIFT_WRAP
-    return event.pubkey in pubkeys or (is_wrap and not pubkeys.isdisjoint(event.tag_values("p")))
+    is_to_one = event.kind in SENT_TO_ONE
+    return event.pubkey in pubkeys or (is_to_one and not pubkeys.isdisjoint(event.tag_values("p")))
+
+
+def _is_needed(row: Stored) -> bool:
+    """Whether a group may have its state from the row."""
+    is_record = row.event.kind in kinds.MODERATION and row.expires_at != LONG_EXPIRED
+    return is_record or row.event.kind in kinds.GROUP_STATE
 
 
 def _is_own(row: Stored, lookups: Lookups) -> bool:

@@ -117,7 +117,9 @@ class Finder:
         size = 0
         if lookups.vanishing_keys:
             keys = lookups.vanishing_keys
-            asked = [bytes.fromhex(key) for key in keys], [key.encode() for key in keys]
+            names = [key.encode() for key in keys]
+            p = [self._hashes.tag("p", key) for key in keys]
+            asked = [bytes.fromhex(key) for key in keys], names, p
             size = await self._db.fetchval(QUERIES["size_of_keys"], *asked)
         for group in lookups.ending_groups:
             size += await self._db.fetchval(QUERIES["size_of_group"], group.encode())
@@ -133,7 +135,9 @@ class Finder:
         else:
             group = (leaving.group or "").encode()
             rows = await self._db.fetch(QUERIES["leaving_of_group"], group, _LEAVING_ROWS)
-        return [(*row[:5], row[5].decode(), *row[6:]) for row in rows]
+        return [
+            (*row[:5], row[5].decode(), row[6], (row[7] or b"").decode(), *row[8:]) for row in rows
+        ]
 
     async def _own_size(self, lookups: Lookups) -> int:
         """Bytes of the rows that are to be deleted; none of them is read for it."""
@@ -267,8 +271,10 @@ class Finder:
         if leaving is not None and leaving.pubkey is not None and not is_left:
             pubkey, at = leaving.pubkey, leaving.until
             moderated = await self._moderated(pubkey, at, leaving.groups)
-            if len(moderated) > leaving.groups:
+            if moderated:
                 groups.update(moderated[: leaving.groups])
+                pinned = [lookups.pinned_in(group.decode()).present for group in groups]
+                await self._find_present(frozenset().union(*pinned))
                 found.put_later[pubkey] = await self._put_later(pubkey, at)
         groups.update([group.encode() for group in lookups.record_groups])
         if groups:

@@ -226,6 +226,7 @@ class Writer:
         if plan.moves:
             await self._move(db, plan.moves, change)
         await self._delete(db, plan.removes, change, kept=plan.replaced)
+        await self._expire(db, plan.expired, change)
         await self._add(db, list(plan.adds.values()), change)
         if plan.replaced:
             await self._keep_replaced(db, plan, change)
@@ -241,8 +242,7 @@ class Writer:
             seqs = [seq for seq, *_ in rows if seq not in late]
             await self._keep_out(db, seqs, group_id)
             await self._delete_many(db, seqs, change)
-            if late:
-                await db.execute(QUERIES["expire_rows"], list(late), LONG_EXPIRED)
+            await self._expire(db, late, change)
             await self._forget(db, change, None, "forget_of_group", group)
         for gone in plan.vanishes:
             await self._delete_of_key(db, gone, change, plan.erasures.get(gone.request))
@@ -261,6 +261,11 @@ class Writer:
             else:
                 await db.execute(QUERIES["put_entry"], *entry, noted.note.encode())
             change.erases = True
+
+    async def _expire(self, db: Any, seqs: Collection[int], change: _Change) -> None:
+        if seqs:
+            for gone in await db.fetch(QUERIES["expire_rows"], list(seqs), LONG_EXPIRED):
+                change.noted.deleted(*gone)
 
     async def _keep_out(self, db: Any, seqs: Sequence[int], group_id: str) -> None:
         """`tombstones_of_ended`."""
@@ -369,11 +374,12 @@ class Writer:
         if not seqs:
             return
         gone = await db.fetch(QUERIES["delete_events"], list(seqs))
-        for seq, id_, pubkey, kind, group, size, wrap in _by_seq(gone):
+        for seq, id_, pubkey, kind, group, size, wrap, was_expired in _by_seq(gone):
             if seq not in kept:
                 change.grow((pubkey, kind, group), -1, -size)
                 change.erases = True
-            change.noted.deleted(id_, kind, group)
+            if not was_expired:  # noted when it expired
+                change.noted.deleted(id_, kind, group)
             if wrap is not None:
                 change.grow_received(event_from_raw(wrap), -1)
             if erasure is not None:

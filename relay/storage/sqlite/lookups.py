@@ -157,10 +157,12 @@ class Finder:
 
     def _check_sizes(self, lookups: Lookups, most: int) -> None:
         """Raises TooMuchToRead for keys and groups that must leave one by one, or in pieces."""
-        asked: list[tuple[str, tuple[Value, ...]]] = [
-            *(("size_of_key", (bytes.fromhex(key), key)) for key in lookups.vanishing_keys),
-            *(("size_of_group", (group,)) for group in lookups.ending_groups),
+        asked: list[tuple[str, Mapping[str, Value] | tuple[Value, ...]]] = [
+            ("size_of_group", (group,)) for group in lookups.ending_groups
         ]
+        for key in lookups.vanishing_keys:
+            named = {"pubkey": bytes.fromhex(key), "recipient": key, **self._named_by_p(key)}
+            asked.append(("size_of_key", named))
         if sum([self._db.execute(QUERIES[name], of).fetchone()[0] for name, of in asked]) > most:
             raise TooMuchToRead
 
@@ -269,8 +271,10 @@ class Finder:
         is_left = bool(found.leaving or found.pinned)
         if leaving is not None and leaving.pubkey is not None and not is_left:
             moderated = self._moderated(leaving.pubkey, leaving.until, leaving.groups)
-            if len(moderated) > leaving.groups:
+            if moderated:
                 groups.update(moderated[: leaving.groups])
+                pinned = [lookups.pinned_in(group).present for group in groups]
+                self._find_present(frozenset().union(*pinned), found)
                 found.put_later[leaving.pubkey] = self._put_later(leaving.pubkey, leaving.until)
         groups |= lookups.record_groups
         if groups:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from relay.access.quotas import recipients_of
 from relay.errors import StoreFault
 from relay.groups.group import Groups, replayed
+from relay.lifecycle.rows import LONG_EXPIRED
 from relay.lifecycle.versions import is_older
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
@@ -226,7 +227,8 @@ class _Repair:
     def _rebuild_groups(self) -> None:
         db, groups = self._db, Groups()
         for page in pages(db):
-            events = [event for _, event in self._events(page)]
+            left = [row for row in page if row.expires_at != LONG_EXPIRED]
+            events = [event for _, event in self._events(left)]
             groups = replayed(groups, events, self._rules.relay_pubkey)
         flags, members = tables_of(groups)
         if self._drops_records:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from relay.access.quotas import recipients_of
 from relay.errors import StoreFault, StoreVersion
 from relay.groups.group import Groups, replayed
-from relay.lifecycle.rows import Keep, slot_of
+from relay.lifecycle.rows import LONG_EXPIRED, Keep, slot_of
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.nostr.keys import are_signed
@@ -275,7 +275,7 @@ class _Verification:
                 grown[1] += len(row.raw)
         for row in self._deletions.deleted(known, slots):
             self._report_deleted(row)
-        events = (event for _, event in known)
+        events = (event for row, event in known if row.expires_at != LONG_EXPIRED)
         self._groups = replayed(self._groups, events, self._rules.relay_pubkey)
         if self._search is not None:
             self._search.check(known)

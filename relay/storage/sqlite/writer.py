@@ -282,6 +282,7 @@ class Writer:
         change.regroups = bool(plan.groups or plan.left_ended or plan.deleted_groups)
         self._move(plan.moves, change)
         self._delete(plan.removes, change, kept=plan.replaced)
+        self._expire(plan.expired, change)
         change.tags = self._add(list(plan.adds.values()), change)
         if plan.replaced:
             self._keep_replaced(plan, change)

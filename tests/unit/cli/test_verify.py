@@ -182,9 +182,17 @@ def test_a_sound_store_has_no_finding(folder: Path) -> None:
     assert as_json("verify", "--data", folder)["findings"] == []
 
 
-def test_records_of_an_ended_group_that_wait_for_a_sweep_are_no_fault(folder: Path) -> None:
-    plant(folder, f"UPDATE events SET expires_at = {LONG_EXPIRED} WHERE kind = 9000")
+def test_records_that_wait_for_a_sweep_are_no_fault(folder: Path) -> None:
+    """No group has its state from them any more."""
+    put = f"kind = 9000 AND grp = 'food' AND instr(raw, '{cast.alice.pubkey}')"
+    plant(folder, f"UPDATE events SET expires_at = {LONG_EXPIRED} WHERE {put}")
+    plant(folder, f"DELETE FROM members WHERE grp = 'food' AND pubkey = {ALICE}")
     assert as_json("verify", "--data", folder)["findings"] == []
+    plant(folder, "DELETE FROM groups")
+    assert as_json("verify", "--data", folder, "--repair")["left"]["findings"] == []
+    with closing(sqlite3.connect(folder / "rookery.db")) as db:
+        left = db.execute(f"SELECT count(*) FROM members WHERE grp = 'food' AND pubkey = {ALICE}")
+        assert left.fetchone() == (0,)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -14,6 +14,7 @@ from relay.access.quotas import SizedBy
 from relay.errors import StoreFault
 from relay.facts import Origin
 from relay.nostr import kinds
+from relay.write.commands import ExpireRows
 from tests.cast import admin, alice, bob, carol, owner, person
 from tests.contract.writing import asked
 from tests.effort import examples
@@ -813,6 +814,146 @@ async def test_a_key_vanishes_from_the_records_of_an_ended_group(
     erasure = await home.store.erasure(request.id)
     assert erasure is not None
     assert {put.id for put in puts} <= {event_id for event_id, _ in erasure.ids}
+
+
+# the records of a key that vanishes ---------------------------------------------------------------
+
+
+async def moderated(home: Home) -> list[Event]:
+    """Records by Alice in Bob's group and her own, too large for one transaction: the state of the
+    groups depends on them."""
+    await home.do(bob, 9007, h="tea")
+    await home.do(bob, 9000, ["p", alice.pubkey, "admin"], h="tea")
+    await home.do(alice, 9007, h="den")
+    for group in ("tea", "den"):
+        for who in (carol, owner):
+            await home.do(alice, 9000, ["p", who.pubkey], h=group, content="x" * 500)
+        await home.do(alice, 9001, ["p", carol.pubkey], h=group, content="x" * 500)
+        await home.do(alice, 9002, ["name", "of Alice"], ["private"], h=group, content="x" * 500)
+        await home.do(alice, 9009, ["code", f"open-{group}"], h=group, content="x" * 500)
+    return [event for event in await home.log() if event.pubkey == alice.pubkey]
+
+
+async def noted_in_receipt(home: Home, request: Event) -> set[str]:
+    """Ids."""
+    erasure = await home.store.erasure(request.id)
+    assert erasure is not None
+    return {event_id for event_id, _ in erasure.ids}
+
+
+async def test_records_of_a_vanishing_key_are_deleted_a_few_at_a_time(home: Home) -> None:
+    """2 MB of them, with 5,000 tags each, were one transaction of three seconds."""
+    records = await moderated(home)
+    deleted = Deleted(home)
+    request = home.request(alice)
+    assert await home.take(request) == [STORED]
+    assert deleted.most_of(records) <= 3
+    assert await noted_in_receipt(home, request) >= {record.id for record in records}
+    assert await home.rebuilt() == home.groups
+    assert carol.pubkey not in home.groups.by_id["tea"].members
+    assert owner.pubkey in home.groups.by_id["den"].members
+    assert alice.pubkey not in home.groups.by_id["den"].members
+
+
+async def test_join_and_leave_requests_of_a_vanishing_key_leave_in_pieces(home: Home) -> None:
+    """Also those that are pending, in groups that the key never moderated."""
+    asks = [person(f"k{number}") for number in range(5)]
+    for place, founder in enumerate(asks):
+        group = f"g{place}"
+        await home.do(founder, 9007, h=group)
+        for kind in (9021, 9022, 9021):
+            await home.do(alice, kind, h=group, content="x" * 500)
+        await home.do(founder, 9001, ["p", alice.pubkey], h=group)
+        await home.take(home.made(alice, 9021, h=group, content="x" * 500))
+    requests = [event for event in await home.log() if event.pubkey == alice.pubkey]
+    assert len(requests) == 20
+    assert all(alice.pubkey in group.requests for group in home.groups.by_id.values())
+    deleted = Deleted(home)
+    stored = home.ingest._stored
+
+    async def checked(items: Sequence[Any]) -> Batch:
+        batch = await stored(items)
+        assert await home.rebuilt() == home.groups
+        return batch
+
+    home.ingest._stored = checked  # type: ignore[method-assign]
+    request = home.request(alice)
+    assert await home.take(request) == [STORED]
+    assert deleted.most_of(requests) <= 3
+    assert await noted_in_receipt(home, request) >= {event.id for event in requests}
+    assert not any(alice.pubkey in group.requests for group in home.groups.by_id.values())
+
+
+async def test_notices_to_a_vanishing_key_leave_in_pieces(home: Home) -> None:
+    """2,500 left in one transaction of a second: nothing counted them."""
+    await home.do(bob, 9007, h="tea")
+    for _ in range(5):
+        await home.do(bob, 9000, ["p", alice.pubkey], h="tea")
+        await home.do(bob, 9001, ["p", alice.pubkey], h="tea")
+    notices = [event for event in await home.log() if event.kind in kinds.GROUP_MEMBER_NOTICES]
+    notices = [event for event in notices if alice.pubkey in event.tag_values("p")]
+    assert len(notices) == 10
+    deleted = Deleted(home)
+    assert await home.take(home.request(alice)) == [STORED]
+    assert deleted.most_of(notices) <= 5
+
+
+async def test_a_sweep_meanwhile_takes_nothing_out_of_the_receipt(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = await moderated(home)
+    stored, swept, tries = home.ingest._stored, list[asyncio.Task[int]](), list[object]()
+
+    async def then_sweep(items: Sequence[Any]) -> Any:
+        batch = await stored(items)
+        tries.extend(item for item in items if isinstance(item, ExpireRows))
+        if batch.is_piece:
+            swept.append(asyncio.create_task(home.sweep.once()))
+        return batch
+
+    monkeypatch.setattr(home.ingest, "_stored", then_sweep)
+    request = home.request(alice)
+    assert await home.take(request) == [STORED]
+    assert len(swept) > 3
+    assert sum([await each for each in swept]) == 0
+    assert len(tries) <= len(swept), "none tries again what has to stay"
+    assert await noted_in_receipt(home, request) >= {record.id for record in records}
+
+
+@pytest.mark.parametrize("kept", range(1, 9))
+async def test_groups_keep_their_state_where_ever_the_request_to_vanish_breaks_off(
+    home: Home, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """Of a member put in and taken out the second record could be gone and the first not."""
+    monkeypatch.setattr(AT_ONCE, 1)
+    await moderated(home)
+
+    def state() -> dict[str, object]:
+        """What the vanished key must not change."""
+        return {
+            each.id: (
+                {key: roles for key, roles in each.members.items() if key != alice.pubkey},
+                each.flags,
+                each.metadata,
+            )
+            for each in home.groups.by_id.values()
+        }
+
+    before, request = state(), home.request(alice)
+    with monkeypatch.context() as broken:
+        broken.setattr(home.store, "append", Failing(home.store, kept).append)
+        await home.take(request)
+    now = home.groups
+    await home.restart()
+    assert home.groups == now, "as the log has them"
+    assert state() == before
+    await home.sweep.once()
+    await home.restart()
+    assert home.groups == now
+    assert await home.take(request) in ([STORED], [DUPLICATE])
+    assert state() == before
+    assert alice.pubkey not in {event.pubkey for event in await home.log()}
+    assert await home.rebuilt() == home.groups
 
 
 # pieces of any size -------------------------------------------------------------------------------

@@ -66,6 +66,7 @@ FROM head AS h LEFT JOIN (
     UNION ALL
     SELECT seq, 'record', raw, grp FROM events WHERE seq > $1
     AND (kind BETWEEN 9000 AND 9022 OR kind BETWEEN 39000 AND 39005)
+    AND expires_at IS DISTINCT FROM 1
 ) AS c ON true ORDER BY c.seq;
 
 -- :drop_changes
@@ -203,8 +204,9 @@ WHERE EXISTS (
 SELECT seq, kind, octet_length(raw) FROM events WHERE substring(grp, 1, 64) = substring($1::bytea, 1, 64) AND grp = $1
 AND kind NOT IN (9007, 9008);
 
--- :expire_rows  [seq], expires_at
-UPDATE events SET expires_at = $2 WHERE seq = ANY($1::bigint[]);
+-- :expire_rows  [seq], expires_at -> id, kind, group or empty
+UPDATE events SET expires_at = $2 WHERE seq = ANY($1::bigint[])
+RETURNING id, kind, coalesce(grp, '');
 
 -- :rows_of_key  pubkey, hash of p, until, newest seq -> seq of rows to delete when a key vanishes (N62-01)
 SELECT seq FROM events WHERE pubkey = $1 AND created_at <= $3 AND seq <= $4
@@ -212,11 +214,15 @@ UNION  -- wraps and notices that were sent to it (N62-05)
 SELECT seq FROM tags WHERE hash = $2 AND created_at <= $3 AND kind IN (1059, 44100, 44101)
 AND seq <= $4;
 
--- :size_of_keys  [pubkey], [recipient] -> bytes of what would go with the keys, but records of groups
+-- :size_of_keys  [pubkey], [recipient], [hash of p] -> bytes of what would go with the keys, of at most 500 notices
 SELECT coalesce(sum(bytes), 0)::bigint FROM (
-    SELECT bytes FROM sizes WHERE pubkey = ANY($1::bytea[]) AND kind NOT BETWEEN 9000 AND 9022
+    SELECT bytes FROM sizes WHERE pubkey = ANY($1::bytea[])
     UNION ALL
     SELECT bytes FROM received WHERE recipient = ANY($2::bytea[])
+    UNION ALL (
+        SELECT octet_length(e.raw) FROM tags AS t JOIN events AS e ON e.seq = t.seq
+        WHERE t.hash = ANY($3::bigint[]) AND t.kind IN (44100, 44101) LIMIT 500
+    )
 ) AS found;
 
 -- :size_of_group  group -> bytes of what would go with it, but its records
@@ -227,7 +233,8 @@ AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005;
 -- :leaving_of_key  pubkey, hash of p, until, limit -> seq, bytes, columns of `present_rows`
 SELECT e.seq, {size}, {about}
 FROM events AS e WHERE e.pubkey = $1 AND e.created_at <= $3
-AND e.kind NOT BETWEEN 9000 AND 9022 AND e.kind NOT BETWEEN 39000 AND 39005
+AND (e.kind NOT BETWEEN 9000 AND 9020 OR e.expires_at IS NOT DISTINCT FROM 1)
+AND e.kind NOT BETWEEN 39000 AND 39005
 UNION ALL
 SELECT e.seq, {size}, {about}
 FROM tags AS t JOIN events AS e ON e.seq = t.seq
@@ -293,10 +300,10 @@ WITH added AS (
 INSERT INTO tags (hash, created_at, id_key, seq, kind)
 SELECT unnest(tags), created_at, id_key, seq, kind FROM added;
 
--- :delete_events  [seq] -> seq, id, pubkey, kind, group or empty, bytes, and of gift wraps raw
+-- :delete_events  [seq] -> seq, id, pubkey, kind, group or empty, bytes, of gift wraps raw, and whether it was LONG_EXPIRED
 WITH gone AS (
     DELETE FROM events WHERE seq = ANY($1::bigint[])
-    RETURNING seq, id, id_key, created_at, pubkey, kind, grp, tags, raw
+    RETURNING seq, id, id_key, created_at, pubkey, kind, grp, tags, raw, expires_at
 ), untagged AS (
     DELETE FROM tags AS t
     USING (SELECT unnest(tags) AS hash, created_at, id_key, seq FROM gone) AS g
@@ -305,7 +312,7 @@ WITH gone AS (
     DELETE FROM texts AS t USING gone AS g WHERE t.seq = g.seq
 )
 SELECT seq, id, pubkey, kind, coalesce(grp, ''), octet_length(raw),
-    CASE WHEN kind = 1059 THEN raw END
+    CASE WHEN kind = 1059 THEN raw END, expires_at IS NOT DISTINCT FROM 1
 FROM gone;
 
 -- :add_old  columns of old_versions as lists

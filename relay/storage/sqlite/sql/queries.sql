@@ -124,11 +124,17 @@ UNION
 SELECT e.seq FROM json_each(:newest) AS j CROSS JOIN events AS e ON e.seq = j.value
 WHERE e.created_at <= :until AND e.kind IN (1059, 44100, 44101) AND e.seq <= :upto;
 
--- :size_of_key  pubkey, recipient -> bytes of what would go with the key, but records of groups
+-- :size_of_key  pubkey, recipient, hash of p, [newest seq] -> bytes of what would go with the key, of some 500 notices at most
 SELECT ifnull(sum(bytes), 0) FROM (
-    SELECT bytes FROM sizes WHERE pubkey = ? AND kind NOT BETWEEN 9000 AND 9022
+    SELECT bytes FROM sizes WHERE pubkey = :pubkey
     UNION ALL
-    SELECT bytes FROM received WHERE recipient = ?
+    SELECT bytes FROM received WHERE recipient = :recipient
+    UNION ALL
+    SELECT length(e.raw) FROM (
+        SELECT * FROM (SELECT seq FROM tags WHERE hash = :p AND kind IN (44100, 44101) LIMIT 500)
+        UNION  -- a slice of the newest may be in the table already
+        SELECT value FROM json_each(:newest)
+    ) AS t CROSS JOIN events AS e ON e.seq = t.seq WHERE e.kind IN (44100, 44101)
 );
 
 -- :size_of_group  group -> bytes of what would go with it, but its records
@@ -139,7 +145,7 @@ WHERE grp = ? AND grp > '' AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWE
 SELECT e.seq, {size}, {about}
 FROM events AS e INDEXED BY events_author
 WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey
-AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005
+AND (kind NOT BETWEEN 9000 AND 9020 OR expires_at IS 1) AND kind NOT BETWEEN 39000 AND 39005
 UNION ALL
 SELECT e.seq, {size}, {about}
 FROM (
