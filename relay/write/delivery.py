@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from relay.errors import StoreFault
+from relay.lifecycle.rows import LONG_EXPIRED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -138,7 +139,7 @@ class Delivery:
         rows = await self._store.since(seqs.start - 1, min(len(seqs), _READ_AT_ONCE))
         if rows and rows[-1].seq + 1 < seqs.stop:
             self._due.appendleft(range(rows[-1].seq + 1, seqs.stop))
-        return [row for row in rows if row.seq in seqs]
+        return [row for row in rows if row.seq in seqs and row.expires_at != LONG_EXPIRED]
 
     async def _still_stored(self, rows: Sequence[Stored]) -> list[Stored]:
         """These rows as they are now, without those that were deleted. Raises StoreFault."""
@@ -146,7 +147,7 @@ class Delivery:
         after, last = rows[0].seq - 1, rows[-1].seq
         while after < last:
             found = await self._store.since(after, _READ_AT_ONCE)
-            stored.update((row.seq, row) for row in found)
+            stored.update((row.seq, row) for row in found if row.expires_at != LONG_EXPIRED)
             after = found[-1].seq if found else last
         return [stored[row.seq] for row in rows if row.seq in stored]
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from relay.groups.group import Groups
-from relay.lifecycle.rows import Stored
+from relay.lifecycle.rows import LONG_EXPIRED, Stored
 from relay.observe import Metrics
 from relay.read.fanout import Fanout, Subscription
 from relay.read.linked_rows import NO_LINKS
@@ -85,6 +85,14 @@ class Relay:
         self.log.written = [row for row in self.log.written if row.event.content not in contents]
         self.changes_rights()
 
+    def expires(self, *contents: str) -> None:
+        """Records of groups, as another relay on the store, until a sweep deletes them."""
+        self.log.written = [
+            structs.replace(row, expires_at=LONG_EXPIRED) if row.event.content in contents else row
+            for row in self.log.written
+        ]
+        self.changes_rights()
+
 
 @pytest.fixture
 def relay(monkeypatch: pytest.MonkeyPatch) -> Relay:
@@ -110,6 +118,22 @@ async def test_a_deletion_during_a_delivery_keeps_no_other_row_back_and_repeats_
         said = client.contents()
         assert [text for text in said if text in left] == left
         assert said == [text for text in every if text in said]
+
+
+@pytest.mark.parametrize("filter_", EVERYTHING)
+async def test_a_row_that_expires_at_once_is_not_delivered_any_more(
+    relay: Relay, filter_: Filter
+) -> None:
+    """Its author has vanished, or its group has ended."""
+    clients = [relay.follows(filter_) for _ in range(3)]
+    relay.fanout.happens = lambda: relay.expires("2", "4")
+    relay.commits(1, 1, 1, 7, 1)
+    await relay.delivery.run()
+    assert clients[-1].contents() == ["1", "3", "5"]
+    later = relay.follows(filter_)
+    relay.delivery.add_others(range(1, 6), {})
+    await relay.delivery.run()
+    assert later.contents() == ["1", "3", "5"]
 
 
 @pytest.mark.parametrize("filter_", EVERYTHING)
