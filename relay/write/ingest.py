@@ -157,6 +157,8 @@ class Ingest:
         self._joined = MinuteCounter(JOINED_PER_MINUTE)
         self._vanish_from = 0.0
         """Time of the loop from which on a key may vanish."""
+        self._restating: LaneItem | None = None
+        """The request to vanish that may go on until then."""
         self._end_from = 0.0
         """The same for the end of a large group."""
         self._vanishing: dict[str, Tombstone] = {}
@@ -482,7 +484,11 @@ class Ingest:
         for item in batch:
             if not isinstance(item, WriteEvent) or item.origin is not Origin.WIRE:
                 left.append(item)
-            elif now < self._vanish_from and item.event.kind == kinds.VANISH:
+            elif (
+                now < self._vanish_from
+                and item.event.kind == kinds.VANISH
+                and item is not self._restating
+            ):
                 self._answer([item], TOO_MANY_VANISH)
             elif now < self._end_from and self._ends_large_group(item):
                 if item.pieces is not None:
@@ -644,7 +650,7 @@ class Ingest:
             if batch.restated > _MAX_RESTATED:
                 pause = batch.restated * _RESTATED_S
                 begins = max(self._vanish_from, asyncio.get_running_loop().time())
-                self._vanish_from = begins + pause
+                self._vanish_from, self._restating = begins + pause, items[0]
             took = perf_counter() - batch.taken_at
             if ends_large_group and took > _SLOW_END_S:
                 self._end_from = asyncio.get_running_loop().time() + 9 * took
