@@ -154,15 +154,15 @@ class Overruns:
         ratios = self._ratios
         return item.cost if not ratios else int(item.cost * ratios.get(client_or_type(item), 1.0))
 
-    def note(self, batch: Sequence[LaneItem], took_s: float) -> None:
-        """`took_s`: processor time of the judgement of all."""
+    def note(self, batch: Sequence[LaneItem], took_s: float) -> bool:
+        """`took_s`: processor time of the judgement of all. Whether `max_batch` changed."""
         events = [item for item in batch if isinstance(item, WriteEvent)]
         if len(events) < len(batch):
-            return  # a change by owners or by the relay itself
+            return False  # a change by owners or by the relay itself
         ratio = took_s / _seconds(events)
         is_slow = took_s > _SLOW_S and ratio > _SLOW
         if not (is_slow or self.is_measuring):
-            return
+            return False
         self._worst = max(0.9 * self._worst, ratio if is_slow else 1.0)
         by_client: dict[object, list[WriteEvent]] = {}
         for item in events:
@@ -174,6 +174,7 @@ class Overruns:
                 self._ratios[client] = ratio
         while self._ratios and (len(self._ratios) > _MAX_LIMITS or not self.is_measuring):
             del self._ratios[next(iter(self._ratios))]
+        return True
 
 
 def _seconds(events: Iterable[WriteEvent]) -> float:

@@ -655,8 +655,8 @@ class Ingest:
             if ends_large_group and took > _SLOW_END_S:
                 self._end_from = asyncio.get_running_loop().time() + 9 * took
             self._lists.add(batch.unlisted)
-            self._overruns.note(items, batch.took_s)
-            self._lane.max_batch = self._overruns.max_batch
+            if self._overruns.note(items, batch.took_s):
+                self._lane.max_batch = self._overruns.max_batch
         except TooMuchToRead as fault:
             shares: dict[object, float] = {}
             for item, share in batch.shares(fault.shares) if fault.shares else ():
