@@ -559,8 +559,8 @@ class Ingest:
         self._lane.put_back(part[answered:], 0 if answered else self._cost_of(part[0]))
 
     async def _committed(self, batch: Sequence[LaneItem]) -> int:
-        """How many of them were answered: all, or none of a piece. Raises TooMuchToRead as
-        `_stored`."""
+        """How many of them were answered: as many as there was time for, or none of a piece. Raises
+        TooMuchToRead as `_stored`."""
         try:
             async with self._changing:
                 with _switching_soon(is_small=len(batch) <= _SMALL_BATCH):
@@ -580,6 +580,7 @@ class Ingest:
                 if not await self._limited([item]):
                     return place
         else:
+            batch = batch[: committed.number]
             self._limits.note(committed.large_readers())
             if not committed.is_piece:
                 self._answer(batch, None)
@@ -655,7 +656,7 @@ class Ingest:
             if ends_large_group and took > _SLOW_END_S:
                 self._end_from = asyncio.get_running_loop().time() + 9 * took
             self._lists.add(batch.unlisted)
-            if self._overruns.note(items, batch.took_s):
+            if self._overruns.note(items[: batch.number], batch.took_s):
                 self._lane.max_batch = self._overruns.max_batch
         except TooMuchToRead as fault:
             shares: dict[object, float] = {}
@@ -666,7 +667,7 @@ class Ingest:
         finally:
             self._batch = None
             self._state.end_commit()
-            self._measure(batch, len(items))
+            self._measure(batch)
         return batch
 
     def _note_piece(self, item: LaneItem) -> None:
@@ -674,9 +675,9 @@ class Ingest:
         if item.event.kind == kinds.VANISH:
             self._vanishing[item.event.id] = tombstone_while_vanishing(item.event)
 
-    def _measure(self, batch: Batch, size: int) -> None:
+    def _measure(self, batch: Batch) -> None:
         batch.stored_at, stages = perf_counter(), self._metrics.write
-        self._metrics.committed(size, batch.stored_at - batch.taken_at)
+        self._metrics.committed(batch.number, batch.stored_at - batch.taken_at)
         if not batch.decided_at:  # nothing was decided
             return
         stages.lookup.add(batch.began_at - batch.taken_at)

@@ -124,7 +124,7 @@ class Batches:
         async def noted(items: Sequence[LaneItem]) -> Batch:
             self.tried.append(items)
             batch = await stored(items)
-            self.committed.append(items)
+            self.committed.append(items[: batch.number])
             return batch
 
         ingest._stored = noted  # type: ignore[method-assign]
