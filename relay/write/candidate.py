@@ -46,7 +46,7 @@ class Sender(msgspec.Struct, frozen=True, gc=False):
 
 class NamedEvents(NamedTuple):
     """The ids in an event's `e` and `E` tags, and the addresses in its `a` and `A` tags, in tag
-    order."""
+    order, each once."""
 
     ids: tuple[str, ...]
     slots: tuple[Slot, ...]
@@ -134,18 +134,18 @@ def candidate_of(
 
 def named_events(event: Event) -> NamedEvents | None:
     """The events that this event names; None if there are none."""
-    ids: list[str] = []
-    slots: list[Slot] = []
+    ids: dict[str, None] = {}
+    slots: dict[Slot, None] = {}
     for tag in event.tags:
         if len(tag) < 2 or len(ids) + len(slots) == _MAX_NAMED:
             continue
         if tag[0] in ("e", "E"):
             if is_hex64(tag[1]):
-                ids.append(tag[1])
+                ids[tag[1]] = None
         elif tag[0] in ("a", "A"):
             slot = address_of(tag[1])
             if slot is not None:
-                slots.append(slot)
+                slots[slot] = None
     return NamedEvents(tuple(ids), tuple(slots)) if ids or slots else None
 
 
