@@ -151,7 +151,7 @@ class Visibility:
 
     def targets_of(self, row: Row) -> Sequence[tuple[Target, str]]:
         """The look-ups that `may_read` needs: (target, value)."""
-        return targets_of(self.rules, row, self.groups)
+        return targets_of(self._rules_for(row.event.kind), row, self.groups)
 
     def may_read_one_of(self, rows: Iterable[Row], target: Target, value: str) -> bool:
         """Whether the viewer may read one of the target's rows, without further targets."""

@@ -17,6 +17,8 @@ _ZAP_REQUEST: Final = 9734
 _MAX_REQUEST: Final = 8192
 """Characters of a `description`. Wallets get it in the query of a URL; one of 480,000 with 60,000
 tags takes up to 0.2 s."""
+_MAX_TAGS: Final = 100
+"""In 8,192 characters are 2,700 empty ones, whose check takes 0.6 ms. Wallets use six or so."""
 
 
 def zap_request(receipt: Event) -> Event | None:
@@ -28,7 +30,11 @@ def zap_request(receipt: Event) -> Event | None:
     if len(description) > _MAX_REQUEST:
         return None
     try:
-        request = event_from(orjson.loads(description))
+        fields = orjson.loads(description)
+        tags = fields.get("tags") if isinstance(fields, dict) else None
+        if isinstance(tags, list) and len(tags) > _MAX_TAGS:
+            return None
+        request = event_from(fields)
     except (orjson.JSONDecodeError, Invalid):
         return None
     return request if request.kind == _ZAP_REQUEST and is_signed(request) else None

@@ -9,7 +9,6 @@ reveal whether the target is missing, deleted, in another group, hidden, or of a
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import structs
@@ -53,10 +52,12 @@ def derived_group(
         return None
     by_id, by_address = map(found.rows.get, named.ids), map(found.slots.get, named.slots)
     rows = [row for row in (*by_id, *by_address) if row is not None and row.group is not None]
-    request = _request_of(candidate.event)
+    if not rows:
+        return None
+    namer = _Namer(candidate, world)
     first = None
     for row in rows:
-        if is_told(row) and _may_name(candidate, row, world, request):
+        if is_told(row) and namer.may_name(row):
             group = world.groups.get(row.group)
             if group is None or group.only_members_read:
                 return row.group
@@ -73,33 +74,46 @@ def followers(target: Stored, candidate: Candidate, world: _World) -> Iterator[S
             row = found.rows.get(event_id)
             if row is not None and row.group is None:
                 named = structs.replace(candidate, event=row.event)
-                if _may_name(named, target, world, _request_of(row.event)):
+                if _Namer(named, world).may_name(target):
                     yield structs.replace(row, group=target.group)
 
 
-def _request_of(event: Event) -> Callable[[], Event | None]:
-    """The zap request that an event repeats, if it is a zap receipt. Parsed and verified at the
-    first call: it may name many rows that its author may not read."""
-    return cache(lambda: zap_request(event) if event.kind == kinds.ZAP_RECEIPT else None)
+class _Namer:
+    """Who names rows by an event: its author and, of a zap receipt, who asked for it."""
+
+    def __init__(self, candidate: Candidate, world: _World) -> None:
+        event, sender = candidate.event, candidate.sender
+        # With its owner's rights too: outside of the group, an agent's reaction would be public.
+        attested = frozenset([each for each in sender.attested if each.agent == event.pubkey])
+        self._author = Viewer(frozenset({event.pubkey}), attested=attested)
+        self._event = event
+        self._is_trusted = sender.origin.is_trusted
+        self._world = world
+        self._zap: tuple[Viewer, frozenset[tuple[str, ...]]] | None = None
+        """Who sent the zap, and the tags of the request; read at the first need, for all rows."""
+
+    def may_name(self, target: Stored) -> bool:
+        if self._is_trusted:
+            return True  # one's own export: its author may have left the group since
+        if _may_read(self._author, target, self._world):
+            return True
+        if self._event.kind != kinds.ZAP_RECEIPT:
+            return False
+        # A wallet service signs the receipt, on behalf of the key that asked for it.
+        if self._zap is None:
+            self._zap = _zap_of(self._event)
+        sender, names = self._zap
+        return not names.isdisjoint(pins_of(target.event)) and _may_read(
+            sender, target, self._world
+        )
 
 
-def _may_name(
-    candidate: Candidate, target: Stored, world: _World, request_of: Callable[[], Event | None]
-) -> bool:
-    if candidate.sender.origin.is_trusted:
-        return True  # one's own export: its author may have left the group since
-    event = candidate.event
-    # With its owner's rights too: outside of the group, an agent's reaction would be public.
-    attested = [each for each in candidate.sender.attested if each.agent == event.pubkey]
-    if _may_read(Viewer(frozenset({event.pubkey}), attested=frozenset(attested)), target, world):
-        return True
-    # A wallet service signs the receipt, on behalf of the key that asked for it.
-    request = request_of()
-    return (
-        request is not None
-        and _names(request, target.event)
-        and _may_read(Viewer(frozenset({request.pubkey})), target, world)
-    )
+def _zap_of(receipt: Event) -> tuple[Viewer, frozenset[tuple[str, ...]]]:
+    """Who sent the zap, and what its request names; nothing if it is not valid."""
+    request = zap_request(receipt)
+    if request is None:
+        return Viewer(), frozenset()
+    return Viewer(frozenset({request.pubkey})), frozenset([tuple(t[:2]) for t in request.tags])
 
 
 def _may_read(author: Viewer, row: Stored, world: _World) -> bool:
@@ -108,8 +122,3 @@ def _may_read(author: Viewer, row: Stored, world: _World) -> bool:
     seen = world.seen_by(author, shows_banned=True)
     targets = frozenset([target for target, _ in seen.targets_of(row)])
     return seen.reading(row, targets) is not Reading.NEVER
-
-
-def _names(request: Event, target: Event) -> bool:
-    by_id, by_address = pins_of(target)
-    return any(tuple(tag[:2]) in (by_id, by_address) for tag in request.tags)

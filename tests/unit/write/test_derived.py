@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import structs
 
 from relay.access.actors import Attestations
 from relay.access.quotas import SizedBy
@@ -20,6 +21,7 @@ from relay.lifecycle.rows import Found, Stored, slot_of
 from relay.nostr import kinds
 from relay.nostr.agents import Attestation
 from relay.nostr.keys import is_signed
+from relay.nostr.nip57 import zap_request
 from relay.write import derived
 from relay.write.candidate import Sender, candidate_of
 from relay.write.judge import judge
@@ -28,7 +30,7 @@ from tests.cast import alice, bob, carol, owner, person
 from tests.harness.relay_in_process import NOON, RELAY, STORED, Home, policy_of, store_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from policies import PolicySet
     from relay.access.visibility import Viewer
@@ -266,7 +268,9 @@ def test_a_zap_receipt_stands_for_who_asked_for_it(policy: PolicySet) -> None:
     assert receipt(bob, OPEN) is None  # asked for another event
     assert receipt(bob, PRIVATE, sig="0" * 128) is None
     assert receipt(carol, PRIVATE, pubkey=bob.pubkey) is None
-    assert group_of(policy, WALLET, e(PRIVATE), ["description", "{"], kind=9735) is None
+    assert receipt(bob, PRIVATE, tags=5) is None
+    for text in ("{", "{}", "[]", "5"):
+        assert group_of(policy, WALLET, e(PRIVATE), ["description", text], kind=9735) is None
     assert group_of(policy, WALLET, e(PRIVATE), ["P", bob.pubkey], kind=9735) is None
 
 
@@ -281,11 +285,34 @@ def test_a_zap_request_is_verified_once_and_only_a_short_one(
         return is_signed(event)
 
     monkeypatch.setattr("relay.nostr.nip57.is_signed", noted)
-    for tags in ([e(OPEN)], [e(OPEN)] * 60_000):
-        request = json.dumps(json.loads(carol.sign(9734, tags, "", NOON).raw))
-        told = ["description", request]
+    many: list[list[list[str]]] = [[e(OPEN)], [e(OPEN)] * 60_000, [[]] * 2000]
+    for tags in many:
+        told = ["description", carol.sign(9734, tags, "", NOON).raw.decode()]
         assert group_of(policy, WALLET, e(PRIVATE), e(ARTICLE), told, kind=9735) is None
     assert verified == [1]
+
+
+def test_the_tags_of_a_zap_request_are_read_once_for_all_rows(
+    policy: PolicySet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 2,610 tags `[]` each of sixteen rows that were named took the writer 1 ms."""
+    read = list[list[str]]()
+
+    class Noted(list[list[str]]):
+        def __iter__(self) -> Iterator[list[str]]:
+            for tag in super().__iter__():
+                read.append(tag)
+                yield tag
+
+    def noted(receipt: Event) -> Event | None:
+        request = zap_request(receipt)
+        return request and structs.replace(request, tags=Noted(request.tags))
+
+    monkeypatch.setattr("relay.write.derived.zap_request", noted)
+    request = carol.sign(9734, [e(MISSING), e(OPEN)], "", NOON)
+    told = ["description", request.raw.decode()]
+    assert group_of(policy, WALLET, e(PRIVATE), e(ARTICLE), e(LABELLED), told, kind=9735) is None
+    assert read == request.tags
 
 
 def test_a_trusted_import_follows_every_target(policy: PolicySet) -> None:
