@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import accumulate, takewhile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import orjson
 
@@ -19,12 +19,13 @@ from relay.groups.group import Role
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Set
+    from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
     from relay.groups.actions import RemoveUsers
     from relay.groups.group import Group
     from relay.nostr.event import Event
 
+_T = TypeVar("_T")
 _STYLED: Final = frozenset({kinds.GROUP_METADATA, kinds.GROUP_ADMINS})
 """Kinds whose notices depend on `Compat`."""
 MAX_TAGS_BYTES: Final = 480_000
@@ -176,10 +177,16 @@ def membership_notices(
     ):
         content = {"type": event_type, "channel_id": group.id, "actor": actor}
         said = orjson.dumps(content).decode()
-        keys, count = sorted(pubkeys), -(-len(pubkeys) // MAX_MEMBER_NOTICES)
-        for start in range(0, len(keys), max(1, count)):
-            named = tuple(("p", pubkey) for pubkey in keys[start : start + count])
+        for keys in named_together(sorted(pubkeys)):
+            named = tuple(("p", pubkey) for pubkey in keys)
             yield Draft(kind, (*named, ("h", group.id), ("e", cause)), said, now)
+
+
+def named_together(keys: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    """Those that each notice of membership names."""
+    count = -(-len(keys) // MAX_MEMBER_NOTICES)
+    for start in range(0, len(keys), max(1, count)):
+        yield keys[start : start + count]
 
 
 def _changed(

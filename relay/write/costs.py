@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, assert_never
 
-from relay.groups.actions import previous_in, size_of_tags
-from relay.groups.notices import MAX_MEMBER_NOTICES, is_listed_apart
+from relay.groups.actions import PIN_TAGS, previous_in, size_of_tags
+from relay.groups.notices import MAX_MEMBER_NOTICES, is_listed_apart, named_together
 from relay.groups.timeline import MAX_PREVIOUS
 from relay.nostr import kinds
 from relay.nostr.event import Event
@@ -20,9 +20,10 @@ from relay.write.commands import (
     SweepVersions,
     WriteEvent,
 )
+from relay.write.pins import pinning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from relay.groups.group import Group, Groups
     from relay.write.commands import LaneItem
@@ -57,6 +58,10 @@ _SENT_PER_COST: Final = 4000
 _CHANGE_COST: Final = 4
 """What the relay signs for a group that changes: 39000 to 39005."""
 _DESCRIBES: Final = frozenset({kinds.CREATE_GROUP, kinds.EDIT_METADATA})
+_OF_ITS_AUTHOR: Final = frozenset({kinds.CREATE_GROUP, kinds.JOIN_REQUEST, kinds.LEAVE_REQUEST})
+"""The relay signs a 9000 or 9001 about their author."""
+_REMOVES: Final = frozenset({kinds.REMOVE_USER, kinds.LEAVE_REQUEST, kinds.DELETE_GROUP})
+"""Members."""
 _CHILD_SIZE: Final = 72
 """Bytes of a tag in a 39000 that names a subgroup."""
 _LEFT_COST: Final = 30
@@ -97,6 +102,7 @@ def cost_of(
     match item:
         case WriteEvent(event=event) if event.kind in kinds.MEMBERSHIP_REQUESTS:
             about = _cost_of_event(item, groups, number_for, relay)
+            about += sum(map(number_for, _notices_of_member(event, relay))) // _FILTERS_PER_COST
             return about + _MEMBERSHIP_COST + members() // _MEMBERS_PER_COST
         case WriteEvent():
             return _cost_of_event(item, groups, number_for, relay)
@@ -130,8 +136,9 @@ def _cost_of_event(
             # It is written, and the version before it overwritten.
             size = size_of_tags(each.metadata) + _CHILD_SIZE * len(each.children)
             cost += 2 * size // _WEIGHT_PER_COST
-            tags = [["d", each.id], *map(list, each.metadata)]
-            signed = Event("", relay, 0, kinds.GROUP_METADATA, tags, "", "", b"")
+            further = event.tags if each is group else ()
+            tags = [["d", each.id], *map(list, each.metadata), *further]
+            signed = _signed(relay, kinds.GROUP_METADATA, tags)
             cost += number_for(signed) // _FILTERS_PER_COST
         if event.kind == kinds.DELETE_GROUP and group is not None and group.is_admin(event.pubkey):
             cost += _ALONE + len(group.members) // _CHANGED_PER_COST
@@ -145,11 +152,18 @@ def _cost_of_event(
         cost += min(len(previous_in(event)), MAX_PREVIOUS) // _PREVIOUS_PER_COST
     if event.kind == kinds.VANISH:
         cost += len(groups.by_id) // _GROUPS_PER_COST
-    if changes_group and group is not None:
-        cost += len(group.involved) // _MEMBERS_PER_COST
-        cost += len(group.invites) // _CODES_PER_COST
-        if not is_listed_apart(group):
-            cost += _cost_of_list(group, number_for, relay)
+    if changes_group:
+        users = [["p", pubkey] for pubkey in _users_of(event, group)]
+        notices = _notices_about(event, users, relay)
+        cost += sum(map(number_for, notices)) // _FILTERS_PER_COST
+        if group is not None:
+            cost += len(group.involved) // _MEMBERS_PER_COST
+            cost += len(group.invites) // _CODES_PER_COST
+        if group is None or not is_listed_apart(group):
+            cost += _cost_of_lists(event, group, users, number_for, relay)
+    for each in _unpinned_by(event, group, groups):
+        signed = _signed(relay, kinds.GROUP_PINS, [["d", each.id], *map(list, each.pins)])
+        cost += number_for(signed) // _FILTERS_PER_COST
     return cost
 
 
@@ -168,14 +182,77 @@ def _described(event: Event, group: Group | None, groups: Groups) -> list[Group]
     return [each for each in found if each is not None]
 
 
-def _cost_of_list(group: Group, number_for: Callable[[Event], int], relay: str) -> int:
+def _users_of(event: Event, group: Group | None) -> Collection[str]:
+    """Whose membership it may change."""
+    match event.kind:
+        case kinds.PUT_USER | kinds.REMOVE_USER:
+            return set(event.tag_values("p"))
+        case kind if kind in _OF_ITS_AUTHOR:
+            return [event.pubkey]
+        case kinds.DELETE_GROUP if group is not None and group.is_admin(event.pubkey):
+            return group.members
+        case _:
+            return ()
+
+
+def _notices_about(event: Event, users: Sequence[list[str]], relay: str) -> Iterator[Event]:
+    """What the relay signs about the change beside the lists and the 39000s of `_described`, as far
+    as filters are compared with it. `users`: tags `p`."""
+    group_id = event.tag("h") or ""
+    d, in_group = ["d", group_id], [["h", group_id], ["e", event.id]]
+    kind, notice = kinds.PUT_USER, kinds.GROUP_MEMBER_ADDED
+    if event.kind in _REMOVES:
+        kind, notice = kinds.REMOVE_USER, kinds.GROUP_MEMBER_REMOVED
+    for named in named_together(users):
+        yield _signed(relay, notice, [*in_group, *named])
+    if event.kind in _OF_ITS_AUTHOR:
+        yield _signed(relay, kind, [*in_group, *users])
+    if event.kind == kinds.CREATE_GROUP:
+        yield _signed(relay, kinds.GROUP_METADATA, [d, *event.tags])
+        yield _signed(relay, kinds.GROUP_ROLES, [d])
+    if event.kind == kinds.UPDATE_PINS:
+        yield _signed(relay, kinds.GROUP_PINS, [d, *event.tags])
+
+
+def _notices_of_member(event: Event, relay: str) -> Iterator[Event]:
+    """What the relay signs about a request to join or leave it."""
+    kind = kinds.MEMBER_ADDED if event.kind == kinds.RELAY_JOIN else kinds.MEMBER_REMOVED
+    yield _signed(relay, kind, [["p", event.pubkey]])
+    yield _signed(relay, kinds.RELAY_MEMBERS, [])
+
+
+def _unpinned_by(event: Event, group: Group | None, groups: Groups) -> Iterable[Group]:
+    """Groups whose 39005 may be signed because the event deletes something that they pin."""
+    if event.kind == kinds.DELETE_EVENT and group is not None and group.pins:
+        return [group]
+    if event.kind == kinds.DELETION and groups.pinned:
+        named = [(tag[0], tag[1]) for tag in event.tags if len(tag) > 1 and tag[0] in PIN_TAGS]
+        return filter(None, map(groups.get, pinning(named, groups)))
+    return ()
+
+
+def _cost_of_lists(
+    event: Event,
+    group: Group | None,
+    users: Sequence[list[str]],
+    number_for: Callable[[Event], int],
+    relay: str,
+) -> int:
     """Of its 39001 and 39002, which are signed with the event, and delivered."""
-    tags = [["d", group.id]]
-    filters = number_for(Event("", relay, 0, kinds.GROUP_MEMBERS, tags, "", "", b""))
-    members = len(group.members)
+    members: Mapping[str, Sequence[str]] = {} if group is None else group.members
+    tags = [["d", event.tag("h") or ""], *users]
+    admins = [["p", pubkey] for pubkey, roles in members.items() if roles]
+    listed = [["p", pubkey] for pubkey in members]
+    filters = number_for(_signed(relay, kinds.GROUP_MEMBERS, [*tags, *listed]))
+    of_admins = number_for(_signed(relay, kinds.GROUP_ADMINS, [*tags, *admins]))
     return (
-        members // _LISTED_PER_COST
-        + sum(map(len, group.members.values())) // _ROLES_PER_COST
-        + filters // _FILTERS_PER_COST
-        + filters * members // _SENT_PER_COST
+        len(members) // _LISTED_PER_COST
+        + sum(map(len, members.values())) // _ROLES_PER_COST
+        + (filters + of_admins) // _FILTERS_PER_COST
+        + filters * len(members) // _SENT_PER_COST
     )
+
+
+def _signed(relay: str, kind: int, tags: list[list[str]]) -> Event:
+    """As `number_for` needs it."""
+    return Event("", relay, 0, kind, tags, "", "", b"")
