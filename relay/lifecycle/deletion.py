@@ -95,7 +95,7 @@ def may_delete(deletion: Event, target: Event) -> bool:
         return False
     if target.pubkey == deletion.pubkey:
         return True
-    return target.kind == kinds.GIFT_WRAP and deletion.pubkey in target.tag_values("p")
+    return target.kind == kinds.GIFT_WRAP and target.has_value("p", (deletion.pubkey,))
 
 
 def is_deleted(

@@ -27,6 +27,7 @@ from relay.lifecycle.rows import (
 )
 from relay.memory.registry import RecordName
 from relay.nostr import kinds
+from relay.nostr.event import indexed
 from relay.nostr.kinds import is_ephemeral
 from relay.nostr.nip40 import expiry_of
 
@@ -137,6 +138,7 @@ def add_row(
 
     `history`: which holders are kept as old versions; None: none.
     """
+    event = indexed(event)  # later events of the batch may name it
     holder = None if slot is None else found.slots.get(slot)
     if holder is not None:
         kept = None if history is None else history.of(holder)

@@ -102,8 +102,8 @@ class IndexedEvent(Event, frozen=True, gc=False):
 
 
 def indexed(event: Event) -> Event:
-    """With an index of its tags; the event itself if it has few."""
-    if len(event.tags) <= _FEW_TAGS:
+    """With an index of its tags; the event itself if it has few, or has one."""
+    if len(event.tags) <= _FEW_TAGS or isinstance(event, IndexedEvent):
         return event
     firsts: dict[str, str] = {}
     values: dict[str, set[str]] = {}

@@ -240,6 +240,7 @@ class Batch:
             self._sizes = sizes
         if len(self._items) > 1:
             self._check_tags(found.slots)
+            found.index_tags()
         for stone in self._vanishing:
             note_tombstone(stone, found)
         unsigned: dict[str, Group] = {}
