@@ -194,6 +194,11 @@ def limited_reads(
         yield lookups.most, lookups.ids, lookups.slots
 
 
+def enough_sizes(most: int) -> int:
+    """How many rows of `sizes` have more than `most` bytes, however small their events are."""
+    return most // _LEAST_EVENT + 1
+
+
 def note_shares(
     sizes: Iterable[Sequence[Any]],
     limit: int,
@@ -245,6 +250,8 @@ def erasure_of(request: str, row: Sequence[Any]) -> Erasure:
     return Erasure(request, by.hex(), kind, at, dict(orjson.loads(numbers)), listed_ids)
 
 
+_LEAST_EVENT: Final = 256
+"""Bytes that every event has: its id, key and signature in hex."""
 INDEXED_BYTES: Final = 256 << 10
 """Of the rows whose texts are indexed in one transaction: the words of a text, each another one,
 take forty times as much memory, and of this many bytes half a second."""

@@ -16,6 +16,7 @@ from relay.storage.postgres.sql.writes import usage_of
 from relay.storage.rows import (
     MAX_REFERRERS,
     MAX_REFERRING_STEPS,
+    enough_sizes,
     find_leaving,
     is_id_prefix,
     limited_reads,
@@ -25,7 +26,7 @@ from relay.storage.rows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     from relay.lifecycle.rows import Found, Leaving, Lookups, OwnRow, Slot, Stored
     from relay.memory.registry import RecordName
@@ -56,9 +57,13 @@ class Finder:
                 stone = Tombstone(target.decode(), by.decode(), until, why.decode(), request)
                 found.tombstones.setdefault(stone.target, []).append(stone)
         if lookups.vanishing_keys:
-            lookups = await self._narrowed(lookups)
+            keys = self._keys(not_vanished(lookups, found))
+            rows = await self._db.fetch(QUERIES["keys_stored"], *keys)
+            found.stored_keys = frozenset([key.hex() for (key,) in rows])
         if lookups.most_own is not None:
-            await self._check_sizes(lookups, lookups.most_own)
+            await self._check_sizes(lookups.ending_groups, lookups.most_own)
+        if lookups.vanishing_keys:
+            lookups = await self._narrowed(lookups)
         if lookups.leaving is not None:
             rows = await self._rows_leaving(lookups.leaving)
             find_leaving(rows, lookups.leaving, found)
@@ -112,17 +117,17 @@ class Finder:
         size: int = await self._db.fetchval(QUERIES["size_of_rows"], ids, slots)
         return size
 
-    async def _check_sizes(self, lookups: Lookups, most: int) -> None:
+    async def _check_sizes(self, ending_groups: Iterable[str], most: int) -> None:
         """Raises TooMuchToRead for keys and groups that must leave one by one, or in pieces."""
-        size = 0
-        if lookups.vanishing_keys:
-            keys = lookups.vanishing_keys
+        size, enough = 0, enough_sizes(most)
+        keys = self._found.stored_keys
+        if keys:
             names = [key.encode() for key in keys]
             p = [self._hashes.tag("p", key) for key in keys]
-            asked = [bytes.fromhex(key) for key in keys], names, p
+            asked = [bytes.fromhex(key) for key in keys], names, p, enough
             size = await self._db.fetchval(QUERIES["size_of_keys"], *asked)
-        for group in lookups.ending_groups:
-            size += await self._db.fetchval(QUERIES["size_of_group"], group.encode())
+        for group in ending_groups:
+            size += await self._db.fetchval(QUERIES["size_of_group"], group.encode(), enough)
         if size > most:
             raise TooMuchToRead
 
@@ -162,9 +167,6 @@ class Finder:
 
     async def _narrowed(self, lookups: Lookups) -> Lookups:
         found = self._found
-        keys = self._keys(not_vanished(lookups, found))
-        rows = await self._db.fetch(QUERIES["keys_stored"], *keys)
-        found.stored_keys = frozenset([key.hex() for (key,) in rows])
         groups: list[str] = []
         if found.stored_keys:
             asked = self._keys(sorted(found.stored_keys))

@@ -9,7 +9,7 @@ import orjson
 
 from relay.access.quotas import Size
 from relay.errors import TooMuchToRead
-from relay.lifecycle.deletion import CLOCK_SKEW_S, is_of_record, not_vanished
+from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
 from relay.lifecycle.rows import MOST_WITH_PREFIX, TAG_BYTES, Found, Tombstone, narrowed, outline
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.nostr.event import MAX_CREATED_AT
@@ -17,6 +17,7 @@ from relay.storage.hashes import id_key
 from relay.storage.rows import (
     MAX_REFERRERS,
     MAX_REFERRING_STEPS,
+    enough_sizes,
     find_leaving,
     is_id_prefix,
     limited_reads,
@@ -98,10 +99,11 @@ class Finder:
         find_tombstones(self._db, lookups.tombstones, found)
         if lookups.vanishing_keys:
             found.stored_keys = frozenset(filter(self._is_stored, not_vanished(lookups, found)))
-            groups = self._groups_with(found.stored_keys)
-            lookups = narrowed(lookups, found.stored_keys, groups)
         if lookups.most_own is not None:
-            self._check_sizes(lookups, lookups.most_own)
+            self._check_sizes(found.stored_keys, lookups.ending_groups, lookups.most_own)
+        # Then their rows are few.
+        groups = self._groups_with(found.stored_keys)
+        lookups = narrowed(lookups, found.stored_keys, groups)
         try:
             self._find_rows(lookups, found, left)
         except TooMuchToRead:
@@ -155,14 +157,15 @@ class Finder:
                 note_shares(self._db.execute(QUERIES[name], asked), limit, keys, shares)
         return shares
 
-    def _check_sizes(self, lookups: Lookups, most: int) -> None:
+    def _check_sizes(self, keys: Iterable[str], groups: Iterable[str], most: int) -> None:
         """Raises TooMuchToRead for keys and groups that must leave one by one, or in pieces."""
-        asked: list[tuple[str, Mapping[str, Value] | tuple[Value, ...]]] = [
-            ("size_of_group", (group,)) for group in lookups.ending_groups
+        enough: dict[str, Value] = {"limit": enough_sizes(most)}
+        asked: list[tuple[str, Mapping[str, Value]]] = [
+            ("size_of_group", {"grp": group, **enough}) for group in groups
         ]
-        for key in lookups.vanishing_keys:
+        for key in keys:
             named = {"pubkey": bytes.fromhex(key), "recipient": key, **self._named_by_p(key)}
-            asked.append(("size_of_key", named))
+            asked.append(("size_of_key", {**named, **enough}))
         if sum([self._db.execute(QUERIES[name], of).fetchone()[0] for name, of in asked]) > most:
             raise TooMuchToRead
 
@@ -255,8 +258,8 @@ class Finder:
     ) -> Iterator[tuple[Any, ...]]:
         """Rows of a group that do not name it. `counted`: (pubkey, kind) of those that do."""
         counted.update(self._db.execute(QUERIES["old_in_group"], (group,)))
-        for pubkey, kind, events in self._db.execute(QUERIES["sizes_of_group"], (group,)):
-            if events > counted[pubkey, kind] and not is_of_record(kind):
+        for pubkey, kind, events, _ in self._db.execute(QUERIES["sizes_of_group"], {"grp": group}):
+            if events > counted[pubkey, kind]:
                 asked = {**key_of(pubkey.hex()), "kind": kind, "grp": group}
                 yield from self._db.execute(QUERIES["leaving_of_author_in_group"], asked)
 

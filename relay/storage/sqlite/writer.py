@@ -344,7 +344,9 @@ class Writer:
         """Rows of a group that do not name it: deletions and what refers to its rows. The totals
         tell by whom and of which kinds they are."""
         left: Counter[tuple[bytes, int]] = Counter()
-        for pubkey, kind, events in self._db.execute(QUERIES["sizes_of_group"], (group_id,)):
+        for pubkey, kind, events, _ in self._db.execute(
+            QUERIES["sizes_of_group"], {"grp": group_id}
+        ):
             left[pubkey, kind] += events
         for (pubkey, kind, grp), (events, _) in change.sizes.items():
             if grp == group_id:

@@ -193,11 +193,16 @@ SELECT w.place, e.id, e.kind, e.pubkey, e.expires_at, e.quiet, octet_length(e.ra
 FROM unnest($1::bytea[], $2::bytea[], $3::bytea[]) WITH ORDINALITY AS w (grp, low, high, place)
 JOIN events AS e ON e.id BETWEEN w.low AND w.high AND e.grp = w.grp;
 
+-- :content_kinds  -> low, high: the kinds of what is no record of a group. Records are not read, anybody can ask to join
+(VALUES (0, 8999), (9023, 38999), (39006, 65535)) AS k (low, high);
+
 -- :groups_in_use  [group] -> those that hold more than what made them (Z-03)
 SELECT w.grp FROM unnest($1::bytea[]) AS w (grp)
 WHERE EXISTS (
-    SELECT FROM events AS e WHERE substring(e.grp, 1, 64) = substring(w.grp, 1, 64)
-    AND e.grp = w.grp AND e.kind NOT BETWEEN 9000 AND 9022 AND e.kind NOT BETWEEN 39000 AND 39005
+    SELECT FROM {content_kinds} CROSS JOIN LATERAL (
+        SELECT FROM events AS e WHERE substring(e.grp, 1, 64) = substring(w.grp, 1, 64)
+        AND e.grp = w.grp AND e.kind BETWEEN k.low AND k.high LIMIT 1
+    ) AS found
 );
 
 -- :rows_of_group  group -> seq, kind and bytes of rows to delete when it ends (N29-124)
@@ -214,9 +219,9 @@ UNION  -- wraps and notices that were sent to it (N62-05)
 SELECT seq FROM tags WHERE hash = $2 AND created_at <= $3 AND kind IN (1059, 44100, 44101)
 AND seq <= $4;
 
--- :size_of_keys  [pubkey], [recipient], [hash of p] -> bytes of what would go with the keys, of at most 500 notices
+-- :size_of_keys  [pubkey], [recipient], [hash of p], limit -> bytes of what would go with the keys, of at most so many rows of `sizes` and 500 notices
 SELECT coalesce(sum(bytes), 0)::bigint FROM (
-    SELECT bytes FROM sizes WHERE pubkey = ANY($1::bytea[])
+    (SELECT bytes FROM sizes WHERE pubkey = ANY($1::bytea[]) LIMIT $4)
     UNION ALL
     SELECT bytes FROM received WHERE recipient = ANY($2::bytea[])
     UNION ALL (
@@ -225,10 +230,12 @@ SELECT coalesce(sum(bytes), 0)::bigint FROM (
     )
 ) AS found;
 
--- :size_of_group  group -> bytes of what would go with it, but its records
-SELECT coalesce(sum(bytes), 0)::bigint FROM sizes
-WHERE substring(grp, 1, 64) = substring($1::bytea, 1, 64) AND grp = $1 AND grp <> ''
-AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005;
+-- :size_of_group  group, limit -> bytes of what would go with it, but its records; of so many rows of `sizes` at most
+SELECT coalesce(sum(bytes), 0)::bigint FROM {content_kinds} CROSS JOIN LATERAL (
+    SELECT bytes FROM sizes
+    WHERE substring(grp, 1, 64) = substring($1::bytea, 1, 64) AND grp = $1 AND grp <> ''
+    AND kind BETWEEN k.low AND k.high LIMIT $2
+) AS found;
 
 -- :leaving_of_key  pubkey, hash of p, until, limit -> seq, bytes, columns of `present_rows`
 SELECT e.seq, {size}, {about}
@@ -243,9 +250,11 @@ LIMIT $4;
 
 -- :leaving_of_group  group, limit -> as `leaving_of_key`
 SELECT e.seq, {size}, {about}
-FROM events AS e WHERE substring(e.grp, 1, 64) = substring($1::bytea, 1, 64) AND e.grp = $1
-AND e.kind NOT BETWEEN 9000 AND 9022 AND e.kind NOT BETWEEN 39000 AND 39005
-LIMIT $2;
+FROM {content_kinds} CROSS JOIN LATERAL (
+    SELECT * FROM events
+    WHERE substring(grp, 1, 64) = substring($1::bytea, 1, 64) AND grp = $1
+    AND kind BETWEEN k.low AND k.high LIMIT $2
+) AS e LIMIT $2;
 
 -- :keys_stored  [pubkey], [hash of p] -> those of which something would go
 SELECT w.pubkey FROM unnest($1::bytea[], $2::bigint[]) AS w (pubkey, p)

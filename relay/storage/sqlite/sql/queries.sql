@@ -107,8 +107,11 @@ WHERE e.grp = :grp AND e.kind NOT IN (9007, 9008);
 -- :expire_rows  expires_at, [seq]
 UPDATE events SET expires_at = :at WHERE seq IN (SELECT value FROM json_each(:seqs));
 
--- :sizes_of_group  group -> pubkey, kind, events
-SELECT pubkey, kind, events FROM sizes INDEXED BY sizes_group WHERE grp = ? AND grp > '';
+-- :sizes_of_group  group -> pubkey, kind, events, bytes; records of groups are not read, anybody can ask to join
+SELECT s.pubkey, s.kind, s.events, s.bytes
+FROM (SELECT 0 AS low, 8999 AS high UNION ALL VALUES (9023, 38999), (39006, 65535)) AS k
+CROSS JOIN sizes AS s INDEXED BY sizes_group
+ON s.grp = :grp AND s.grp > '' AND s.kind BETWEEN k.low AND k.high;
 
 -- :rows_of_author_in_group  id_key and pubkey, kind, group -> seq
 SELECT seq FROM events INDEXED BY events_author
@@ -124,9 +127,9 @@ UNION
 SELECT e.seq FROM json_each(:newest) AS j CROSS JOIN events AS e ON e.seq = j.value
 WHERE e.created_at <= :until AND e.kind IN (1059, 44100, 44101) AND e.seq <= :upto;
 
--- :size_of_key  pubkey, recipient, hash of p, [newest seq] -> bytes of what would go with the key, of some 500 notices at most
+-- :size_of_key  pubkey, recipient, hash of p, [newest seq], limit -> bytes of what would go with the key, of so many rows of `sizes` and some 500 notices at most
 SELECT ifnull(sum(bytes), 0) FROM (
-    SELECT bytes FROM sizes WHERE pubkey = :pubkey
+    SELECT * FROM (SELECT bytes FROM sizes WHERE pubkey = :pubkey LIMIT :limit)
     UNION ALL
     SELECT bytes FROM received WHERE recipient = :recipient
     UNION ALL
@@ -137,9 +140,8 @@ SELECT ifnull(sum(bytes), 0) FROM (
     ) AS t CROSS JOIN events AS e ON e.seq = t.seq WHERE e.kind IN (44100, 44101)
 );
 
--- :size_of_group  group -> bytes of what would go with it, but its records
-SELECT ifnull(sum(bytes), 0) FROM sizes INDEXED BY sizes_group
-WHERE grp = ? AND grp > '' AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005;
+-- :size_of_group  group, limit -> bytes of what would go with it, but its records; of so many rows of `sizes` at most
+SELECT ifnull(sum(bytes), 0) FROM ({sizes_of_group} LIMIT :limit);
 
 -- :leaving_of_key  id_key and pubkey, hash of p, until, [newest seq] -> seq, bytes, columns of `present_rows`
 SELECT e.seq, {size}, {about}
@@ -158,9 +160,13 @@ WHERE e.kind IN (1059, 44100, 44101) AND e.created_at <= :until;
 -- :leaving_of_group  hash of h, group, [newest seq] -> as `leaving_of_key`, of those that name it
 SELECT e.seq, {size}, {about}
 FROM (
-    SELECT seq FROM tags WHERE hash = :h AND kind NOT BETWEEN 9000 AND 9022
-    -- others may name it whose `h` is no group: their rows are not looked at for each piece
-    AND kind IN (SELECT kind FROM sizes INDEXED BY sizes_group WHERE grp = :grp AND grp > '')
+    SELECT t.seq FROM tags AS t WHERE t.hash = :h AND t.kind NOT BETWEEN 9000 AND 9022
+    -- Others may name it whose `h` is no group: their rows are not looked at for each piece. No IN:
+    -- it would read all rows of `sizes` that the group has.
+    AND EXISTS (
+        SELECT 1 FROM sizes AS s INDEXED BY sizes_group
+        WHERE s.grp = :grp AND s.grp > '' AND s.kind = t.kind
+    )
     UNION ALL
     SELECT value FROM json_each(:newest)
 ) AS t CROSS JOIN events AS e ON e.seq = t.seq
@@ -298,14 +304,15 @@ SELECT e.id, e.kind, e.pubkey, e.expires_at, e.quiet, length(e.raw)
 FROM events AS e INDEXED BY events_id
 WHERE e.id_key BETWEEN :low AND :high AND e.grp = :grp;
 
+-- :number_of_old  group -> old versions in it, but those of its state
+SELECT count(*) FROM old_versions INDEXED BY old_versions_group
+WHERE grp = :grp AND grp IS NOT NULL AND kind NOT BETWEEN 39000 AND 39005;
+
 -- :group_in_use  group -> 1 when it holds more than what made it (Z-03)
 SELECT 1 FROM (
-    SELECT sum(events) AS number FROM sizes INDEXED BY sizes_group WHERE grp = :grp AND grp > ''
-    AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005
-) WHERE number > (  -- old versions count in `sizes`
-    SELECT count(*) FROM old_versions INDEXED BY old_versions_group
-    WHERE grp = :grp AND grp IS NOT NULL AND kind NOT BETWEEN 39000 AND 39005
-);
+    -- Old versions count in `sizes`, of which each row counts one event at least.
+    SELECT sum(events) AS number FROM ({sizes_of_group} LIMIT 1 + ({number_of_old}))
+) WHERE number > ({number_of_old});
 
 -- :expired  now, limit -> id, bytes, kind, pubkey, d; index events_expiry
 SELECT id, length(raw), kind, pubkey, d FROM events INDEXED BY events_expiry
