@@ -17,7 +17,7 @@ from relay.nostr import kinds
 if TYPE_CHECKING:
     from collections.abc import Set
 
-    from relay.groups.context import GroupContext
+    from relay.groups.context import GroupContext, GroupSettings
     from relay.nostr.event import Event
 
 _CHAT: Final = frozenset(
@@ -63,9 +63,16 @@ def previous_to_find(prefixes: Set[str]) -> Set[str]:
 
 def check_created_at(kind: int, created_at: int, context: GroupContext) -> Reject | None:
     """Why an event of this kind comes too late or too early (N29-26, N29-27, Z-19)."""
-    if context.origin is not Origin.WIRE or kind not in _DATED:
+    if context.origin is not Origin.WIRE:
         return None
-    age, most = context.now - created_at, context.settings.late_s
+    return check_date(kind, created_at, context.now, context.settings)
+
+
+def check_date(kind: int, created_at: int, now: int, settings: GroupSettings) -> Reject | None:
+    """As `check_created_at`, of an event that a client sent."""
+    if kind not in _DATED:
+        return None
+    age, most = now - created_at, settings.late_s
     if most and age > most:
         return rejected(
             Prefix.INVALID, f"created_at: {age} s in the past, at most {most} s allowed"

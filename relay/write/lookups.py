@@ -17,7 +17,7 @@ from relay.facts import Origin
 from relay.groups.actions import previous_in
 from relay.groups.group import pins_of
 from relay.groups.notices import LISTS, NOTICES, is_listed_apart
-from relay.groups.timeline import previous_to_find
+from relay.groups.timeline import check_date, previous_to_find
 from relay.lifecycle.deletion import (
     address_target,
     event_target,
@@ -97,7 +97,7 @@ def lookups_for(
     now: int,
 ) -> Lookups:
     """What this batch must know of the store. `groups`: before the batch; `relay`: its key."""
-    wanted = _Builder(groups, actors, relay, policy)
+    wanted = _Builder(groups, actors, relay, policy, now)
     for candidate in candidates:
         if is_looked_up(candidate, policy):
             wanted.add_event(candidate)
@@ -171,7 +171,9 @@ def accounts_by(
 class _Builder:
     """Collects what a `Lookups` holds."""
 
-    def __init__(self, groups: Groups, actors: Actors, relay: str, policy: Policy) -> None:
+    def __init__(
+        self, groups: Groups, actors: Actors, relay: str, policy: Policy, now: int
+    ) -> None:
         self._groups = groups
         self._actors = actors
         self._operators = {*actors.owners, relay}
@@ -179,10 +181,10 @@ class _Builder:
         self._admitted: set[tuple[str, str]] = set()
         self._appointed: set[tuple[str, str]] = set()
         """(group, key) that an event of this batch may make a member, possibly with a role."""
-        self._create = policy.groups.create
+        self._settings = policy.groups
+        self._now = now
         self._relay = relay
         self._systems = policy.systems
-        self._referring_kinds = policy.groups.derived
         self._whole_kinds = policy.judged_by_text
         self.ids: set[str] = set()
         self.slots: set[Slot] = set()
@@ -226,7 +228,7 @@ class _Builder:
             pinned_in=self._pinned_in if self._vanishing or self._ending else no_pins,
             names_in=self._systems.names_in,
             referrers=frozenset(self._referrers),
-            referring_kinds=self._referring_kinds,
+            referring_kinds=self._settings.derived,
         )
 
     # -- events -------------------------------------------------------------------------------
@@ -304,12 +306,18 @@ class _Builder:
             or (group_id, pubkey) in self._admitted
         )
 
+    def _is_untimely(self, candidate: Candidate) -> bool:
+        event = candidate.event
+        if candidate.sender.origin is not Origin.WIRE:
+            return False
+        return check_date(event.kind, event.created_at, self._now, self._settings) is not None
+
     def _admit(self, candidate: Candidate, group_id: str) -> None:
         """Note the keys that the event may make members of the group."""
         event, group = candidate.event, self._groups.get(group_id)
         if event.kind == kinds.CREATE_GROUP and group is None:
             who = author_words(event.pubkey, self._actors, self._groups, None)
-            if who & self._create or candidate.sender.origin is not Origin.WIRE:
+            if who & self._settings.create or candidate.sender.origin is not Origin.WIRE:
                 self._appoint(group_id, [event.pubkey])
         elif event.kind == kinds.JOIN_REQUEST:
             self._admitted.add((group_id, event.pubkey))
@@ -348,7 +356,9 @@ class _Builder:
         if kind not in kinds.GROUP_RECORDS:
             return
         self._admit(candidate, group_id)
-        if kind in kinds.MODERATION and not self._may_moderate(candidate, group_id):
+        if kind in kinds.MODERATION and (
+            not self._may_moderate(candidate, group_id) or self._is_untimely(candidate)
+        ):
             return  # it is refused for that
         if kind == kinds.DELETE_EVENT:
             named_ids = filter(is_hex64, event.tag_values("e"))

@@ -47,8 +47,9 @@ def candidate(
     *tags: list[str],
     group: str = "den",
     origin: Origin = Origin.WIRE,
+    at: int = NOON,
 ) -> Candidate:
-    event = who.sign(kind, [["h", group], *tags] if group else list(tags), "", NOON)
+    event = who.sign(kind, [["h", group], *tags] if group else list(tags), "", at)
     return candidate_from(policy, event, origin)
 
 
@@ -77,7 +78,7 @@ def alone(looked: Lookups, event_id: str) -> bool:
     return (
         looked.ids == {event_id}
         and len(looked.tombstones) == 2
-        and not (looked.slots or looked.own_rows or looked.id_prefixes)
+        and not (looked.slots or looked.own_rows or looked.id_prefixes or looked.ending_groups)
         and not (looked.groups_with_content or looked.named or looked.named_near)
     )
 
@@ -183,6 +184,19 @@ def test_an_admin_of_the_group_or_the_relay_makes_it_read_what_the_rules_need(
         assert looked.own_rows == {OwnRow(id_, None, "den") for id_ in IDS}
         assert Slot(RELAY.pubkey, kinds.GROUP_METADATA, "den") in looked.slots
         assert looked_up(policy, candidate(policy, who, 9002)).groups_with_content == {"den"}
+
+
+@pytest.mark.parametrize("at", [NOON - 3000, NOON + 100])
+@pytest.mark.parametrize(("kind", "tags"), [(9002, []), (9005, [["e", IDS[0]]]), (9008, [])])
+def test_of_a_record_with_a_wrong_date_the_store_reads_nothing_of_its_group(
+    policy: PolicySet, kind: int, tags: list[list[str]], at: int
+) -> None:
+    """Old 9008s, each refused, made the writer find out how large the group is."""
+    for who in (admin, owner):
+        sent = candidate(policy, who, kind, *tags, at=at)
+        assert alone(looked_up(policy, sent), sent.event.id)
+    imported = candidate(policy, admin, kind, *tags, origin=Origin.IMPORT, at=at)
+    assert not alone(looked_up(policy, imported), imported.event.id)
 
 
 def test_a_right_that_an_earlier_event_of_the_batch_gives_counts(policy: PolicySet) -> None:
