@@ -215,7 +215,10 @@ class Subscription:
                     self._changed.notify_all()
                     await self._until_done(request)
                 if request.was_answered:
-                    attempt, login_tried = 0, False
+                    login_tried = False
+                    # A relay with no place for it may answer each time, and each time end it.
+                    if not _is_rate_limited(request.failure):
+                        attempt = 0
                 match request.failure:
                     case None:
                         pass  # the queue overflowed and has room again
@@ -318,6 +321,10 @@ class Subscription:
 
     def wake(self) -> None:
         self._changed.notify_all()
+
+
+def _is_rate_limited(failure: ClientError | None) -> bool:
+    return isinstance(failure, QueryClosed) and failure.prefix == Prefix.RATE_LIMITED
 
 
 class _Request:

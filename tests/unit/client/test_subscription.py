@@ -18,6 +18,7 @@ from relay.client import (
 )
 from relay.client import subscription as subscription_module
 from relay.client.errors import AnswerTooLong
+from relay.client.reconnect import Reconnector
 from tests.cast import alice, bob
 from tests.harness.fake_relay import closing, ignoring
 from tests.harness.patience import ANSWER_S
@@ -283,6 +284,33 @@ async def test_a_live_subscription_closed_by_a_busy_relay_is_opened_again(
         fake.events.append(chat("meanwhile", NOW + 1))
         assert await texts(events, 2) == ["before", "meanwhile"]
     assert len(fake.verbs("REQ")) == 2
+
+
+async def test_a_relay_with_no_place_for_it_is_asked_less_and_less_often(
+    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers with the stored events and EOSE, then CLOSED: each answer costs it work."""
+    attempts: list[int] = []
+
+    def backoff_s(self: Reconnector, attempt: int) -> float:
+        attempts.append(attempt)
+        return 0.0
+
+    async def answered_once(visitor: Visitor, frame: list[Any]) -> None:
+        await fake.answer(visitor, frame)
+        visitor.subs.pop(frame[1], None)
+        await visitor.say("CLOSED", frame[1], "rate-limited: too many costly subscriptions")
+
+    monkeypatch.setattr(Reconnector, "backoff_s", backoff_s)
+    fake.on["REQ"] = answered_once
+    fake.events = [chat("stored")]
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
+        assert await texts(events, 1) == ["stored"]
+        fake.events.append(chat("meanwhile", NOW + 1))
+        assert await texts(events, 1) == ["meanwhile"]
+        await fake.until(lambda: len(attempts) > 3)
+        assert await relay.query(CHAT) == fake.events[::-1]
+    assert attempts[:4] == [0, 1, 2, 3]
 
 
 async def test_a_relay_that_says_that_it_stops_and_stays_is_left(
