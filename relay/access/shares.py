@@ -1,10 +1,10 @@
-"""Shares: memory that the clients of all addresses share.
+"""Shares: memory, or places, that the clients of all addresses share.
 
 Invariants: pure. A quarter is for clients with a known key; the others of one address have a
 quarter together, also when they have closed their connections. Those with known keys of one address
 have half, and nothing of the last quarter from three eighths on: two addresses of one member leave
 memory for others. Where `ordinary` is given, addresses that have little may have that much beyond
-these shares.
+these shares; where owners are told apart, they may have a quarter more than all others.
 """
 
 from __future__ import annotations
@@ -22,9 +22,17 @@ class Sharer(Protocol):
         """Whether one of its keys is known."""
 
 
+class Rights(Protocol):
+    @property
+    def is_known(self) -> bool: ...
+    @property
+    def is_owner(self) -> bool: ...
+
+
 class Shares:
     def __init__(self) -> None:
-        self._used = 0
+        self.used = 0
+        """Of all together."""
         self._of: dict[str | None, int] = {}
         """Of each address that has any."""
 
@@ -32,21 +40,33 @@ class Shares:
         """Whether it may have more. `most`: bytes of all together. `ordinary`: bytes that clients
         of one address may have also when others have all, up to twice `most`: else a few addresses
         would keep out all others."""
-        used = self._used
+        used = self.used
         if used < most // 4:
             return True
-        own = self._of.get(client.counted_as, 0)
-        if client.is_known:
-            if client.counted_as is None:
-                return used < most
-            return used < most and own < (most // 2 if used < most - most // 4 else most * 3 // 8)
-        if ordinary and own <= ordinary:
+        is_known, address = client.is_known, client.counted_as
+        if ordinary and not is_known and self._of.get(address, 0) <= ordinary:
             return used < 2 * most
-        return own < most // 4 and used < most - most // 4
+        return self._room(address, most, is_known=is_known) > 0
+
+    def room_for(self, rights: Rights, address: str | None, most: int) -> int:
+        """How much more a client with these rights may have; 0 or less: nothing. `address`: see
+        `Sharer.counted_as`. `most`: of all together, except owners."""
+        if rights.is_owner:
+            return most + most // 4 - self.used
+        return self._room(address, most, is_known=rights.is_known)
+
+    def _room(self, address: str | None, most: int, *, is_known: bool) -> int:
+        left, quarter = most - self.used, most // 4
+        own = self._of.get(address, 0)
+        if not is_known:
+            return min(quarter - own, left - quarter)
+        if address is None:
+            return left
+        return max(min(most // 2 - own, left - quarter), min(most * 3 // 8 - own, left))
 
     def add(self, address: str | None, size: int) -> None:
         """`size`: bytes, negative when they are gone."""
-        self._used += size
+        self.used += size
         left = self._of.pop(address, 0) + size
         if left:
             self._of[address] = left

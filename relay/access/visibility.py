@@ -112,6 +112,11 @@ class Visibility:
         """Whether a key of the viewer is an owner's, an agent's, a member's or allowed here."""
         return not self.global_words.isdisjoint(_KNOWN)
 
+    @property
+    def is_owner(self) -> bool:
+        """Whether a key of the viewer is one of `[actors] owners`."""
+        return Who.OWNER in self.global_words
+
     def may_read(
         self, row: Row, filter_: Filter | None, readable_targets: Set[Target] = _NO_TARGETS
     ) -> bool:

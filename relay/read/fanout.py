@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from msgspec import structs
 
+from relay.access.shares import Shares
 from relay.access.visibility import Reading
-from relay.errors import Prefix, Refused, StoreFault
+from relay.errors import StoreFault
 from relay.lifecycle.rows import Stored
 from relay.nostr import messages
 from relay.nostr.event import event_from_raw, indexed
@@ -195,25 +196,13 @@ class _Compared:
 
 
 class _Costs(NamedTuple):
-    """Costs of the filters of live subscriptions, in the units of `_MOST`."""
+    """Costs of the filters of a live subscription, in the units of `_MOST`."""
 
     unindexed: int = 0
     """Filters without an indexed condition: each is compared with every event."""
     searches: int = 0
     tags: int = 0
     """Tag conditions above `_FREE_TAGS` of a filter: each takes up to 0.3 us per event."""
-
-    def plus(self, other: _Costs, sign: int = 1) -> _Costs:
-        unindexed, searches, tags = other
-        return _Costs(
-            self.unindexed + sign * unindexed,
-            self.searches + sign * searches,
-            self.tags + sign * tags,
-        )
-
-    def adds_to_over(self, held: _Costs, most: _Costs) -> bool:
-        """Whether these filters add to a cost that exceeds its limit in `most`."""
-        return any(own and all_ > limit for own, all_, limit in zip(self, held, most, strict=True))
 
 
 def _costs_of(filters: Sequence[Filter]) -> _Costs | None:
@@ -242,12 +231,9 @@ _MAX_LIVE_TEXT: Final = 16_384
 _FREE_TAGS: Final = 3
 """Tag conditions per filter that cost nothing."""
 _MOST: Final = _Costs(unindexed=2000, searches=512, tags=16_000)
-"""Limits for all connections together. At these limits an event takes 2 ms of the loop for
-unindexed filters, 2 ms for searches (8 ms with phrases and the longest text) and 5 ms for
+"""Limits for all connections together, see `Shares`. At these limits an event takes 2 ms of the
+loop for unindexed filters, 2 ms for searches (8 ms with phrases and the longest text) and 5 ms for
 tags."""
-_MOST_UNKNOWN: Final = _Costs(unindexed=1000, searches=256, tags=8000)
-"""Limits for connections on which no known key is logged in: the rest is reserved for known
-keys."""
 _LARGE: Final = 16 << 10
 """Bytes. Above this no frame of a row is cached per subscription id: a client may use thousands of
 ids."""
@@ -267,8 +253,6 @@ _TAGS_PER_WORK: Final = 8
 """Tags of an event that count as one comparison when its subscriptions are looked up."""
 _CHARACTERS_PER_WORK: Final = 20
 """Of a text that searches are compared with: the longest takes 3 ms."""
-_FULL: Final = "too many costly subscriptions are open on this relay, try again later"
-"""A string, not an exception object: one that is raised repeatedly would keep every stack frame."""
 
 
 class Fanout:
@@ -285,14 +269,15 @@ class Fanout:
         self._matcher = matcher
         self._linked_rows = linked_rows
         self._live: Subscriptions[Subscription] = Subscriptions()
-        self._costs: dict[int, tuple[_Costs, bool]] = {}
-        """id() of an open subscription → its costs, and True if no known key is logged in."""
+        self._costs: dict[int, tuple[_Costs, str | None]] = {}
+        """id() of an open subscription → its costs, and the address that they count for."""
         self._delivered = 0
         """Rows delivered so far; the number of the next one is higher."""
         self._unfinished: Stored | None = None
         """A row that was delivered to only some of its subscriptions so far."""
-        self._held = _Costs()
-        self._held_unknown = _Costs()
+        self._held_searches = Shares()
+        self._held = (Shares(), self._held_searches, Shares())
+        """Of each field of `_Costs`."""
 
     def __len__(self) -> int:
         return len(self._live)
@@ -304,20 +289,18 @@ class Fanout:
             return number
         return number + (_WORK_OF_SEARCH - 1) * searches + self._work_of_text(event)
 
-    def open(self, subscription: Subscription) -> None:
-        """Raises Refused when all subscriptions together would cost too much."""
+    def open(self, subscription: Subscription, address: str | None = None) -> bool:
+        """False: all subscriptions together, or those of its client's address, would cost too much.
+        Then nothing is delivered. `address`: see `Sharer.counted_as`."""
         costs = _costs_of(subscription.filters)
         if costs is not None:
-            is_unknown = not self._state.visibility(subscription.reader.viewer).is_known
-            held, unknown = self._held.plus(costs), self._held_unknown
-            if is_unknown:
-                unknown = unknown.plus(costs)
-            if costs.adds_to_over(held, _MOST) or (
-                is_unknown and costs.adds_to_over(unknown, _MOST_UNKNOWN)
-            ):
-                raise Refused(Prefix.RATE_LIMITED, _FULL)
-            self._held, self._held_unknown = held, unknown
-            self._costs[id(subscription)] = costs, is_unknown
+            rights = self._state.visibility(subscription.reader.viewer)
+            for cost, held, most in zip(costs, self._held, _MOST, strict=True):
+                if cost and cost > held.room_for(rights, address, most):
+                    return False
+            for cost, held in zip(costs, self._held, strict=True):
+                held.add(address, cost)
+            self._costs[id(subscription)] = costs, address
             if costs.searches and self._matcher is not None:
                 for filter_ in subscription.filters:
                     search = None if filter_.search is None else search_from(filter_.search)
@@ -325,6 +308,7 @@ class Fanout:
                         self._matcher.prepare(search)
         self._live.add(subscription, subscription.filters)
         subscription.is_indexed = True
+        return True
 
     def _delay(self, subscription: Subscription, row: Stored, filter_: Filter) -> None:
         backlog = subscription.backlog
@@ -345,15 +329,14 @@ class Fanout:
         self._forget(subscription)
 
     def _forget(self, subscription: Subscription) -> None:
-        if not subscription.is_indexed:  # it left when its backlog overflowed
+        if not subscription.is_indexed:  # it left when its backlog overflowed, or was too costly
             return
         subscription.is_indexed = False
         known = self._costs.pop(id(subscription), None)
         if known is not None:
-            costs, is_unknown = known
-            self._held = self._held.plus(costs, -1)
-            if is_unknown:
-                self._held_unknown = self._held_unknown.plus(costs, -1)
+            costs, address = known
+            for cost, held in zip(costs, self._held, strict=True):
+                held.add(address, -cost)
         self._live.remove(subscription, subscription.filters)
 
     async def may_send(self, subscription: Subscription, row: Stored, filter_: Filter) -> bool:
@@ -389,7 +372,7 @@ class Fanout:
 
     def _work_of_text(self, event: Event) -> int:
         """Of making its tokens, if a search may be compared with them."""
-        if not self._held.searches or event.kind not in self._state.policy.searched:
+        if not self._held_searches.used or event.kind not in self._state.policy.searched:
             return 0
         return min(len(event.raw), _MAX_LIVE_TEXT) // _CHARACTERS_PER_WORK
 
@@ -502,7 +485,7 @@ class Fanout:
         if not keys:
             return
         compared, candidates = _Compared(row), self._live.candidates(keys)
-        work_of_one = _WORK_OF_SEARCH if self._held.searches else 1
+        work_of_one = _WORK_OF_SEARCH if self._held_searches.used else 1
         while piece := list(islice(candidates, max(1, _ASKED_AT_ONCE // work_of_one))):
             work = sum(map(len, piece)) * work_of_one
             yield self._deliver_row(compared, piece, links), work

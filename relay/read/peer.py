@@ -18,6 +18,10 @@ class Reader(Protocol):
 
 class Peer(Protocol):
     @property
+    def counted_as(self) -> str | None:
+        """See `Sharer.counted_as`."""
+
+    @property
     def reader(self) -> Reader: ...
     @property
     def outbox(self) -> Outbox: ...

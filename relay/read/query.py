@@ -49,6 +49,9 @@ _MAX_AUTHORS: Final = 20_000
 """A COUNT of more authors gets no HyperLogLog; each takes 0.15 us on the loop."""
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
 _OVERFLOW: Final = Refused(Prefix.ERROR, "backlog overflow, subscribe again")
+_TOO_COSTLY: Final = Refused(
+    Prefix.RATE_LIMITED, "too many costly subscriptions are open on this relay, try again later"
+)
 _RIGHTS_LOST: Final = "read rights have changed, subscribe again"
 _NOT_INDEXED: Final = "the search index is not up to date, try again in a moment"
 _NOT_CURRENT: Final = "who may read is not known at the moment"
@@ -139,7 +142,7 @@ class QueryRunner:
     def start(self, peer: Peer, sub: str, filters: tuple[Filter, ...]) -> Subscription | None:
         """Open a subscription. One short read is sent at once with EOSE; then `backlog` is None.
 
-        None: CLOSED was sent, instead of everything or of EOSE.
+        None: CLOSED was sent, instead of everything or of EOSE, or behind EOSE.
         """
         arrived = perf_counter()
         visibility = self._state.visibility(peer.reader.viewer)
@@ -156,11 +159,7 @@ class QueryRunner:
             peer.outbox,
             self._store.committed(),
         )
-        try:
-            self._fanout.open(subscription)
-        except Refused as refused:
-            peer.outbox.put(messages.closed(sub, refused))
-            return None
+        self._fanout.open(subscription, peer.counted_as)
         began = perf_counter()
         is_long = False
         if (
@@ -224,7 +223,7 @@ class QueryRunner:
         peer: Peer,
         is_open: Callable[[Subscription], bool],
     ) -> bool:
-        """Send the stored rows, EOSE, then the backlog. False: CLOSED was sent instead."""
+        """Send the stored rows, EOSE, then the backlog. False: CLOSED was sent instead of some."""
         began, rows, waited = perf_counter(), 0, 0.0
         await self._state.settled(subscription.cursor)
         try:
@@ -400,7 +399,8 @@ class QueryRunner:
                 return
 
     def _finish(self, peer: Peer, subscription: Subscription, visibility: Visibility) -> bool:
-        """Send EOSE. False: CLOSED was sent instead. `visibility`: the viewer's, now."""
+        """Send EOSE. False: CLOSED was sent, instead or behind it. `visibility`: the viewer's,
+        now."""
         if subscription.has_overflowed:
             peer.outbox.put(messages.closed(subscription.sub, _OVERFLOW))
             return False
@@ -410,6 +410,9 @@ class QueryRunner:
             peer.outbox.put(messages.closed(subscription.sub, refusal.refused()))
             return False
         peer.outbox.put(messages.eose(subscription.sub))
+        if not subscription.is_indexed:  # too costly: who asks once has the whole answer
+            peer.outbox.put(messages.closed(subscription.sub, _TOO_COSTLY))
+            return False
         return True
 
     def _fail(self, peer: Peer, subscription: Subscription, fault: StoreFault) -> None:

@@ -48,6 +48,7 @@ class StoredRows:
 class _Peer:
     """`Peer` and `Reader` of one query, without a connection."""
 
+    counted_as = None
     is_reading = has_time = True
 
     def __init__(self, viewer: Viewer, max_weight: int) -> None:
@@ -87,15 +88,16 @@ class _NoSocket:
 
 
 class _Rows(Outbox):
-    """Keeps the rows and the CLOSED of one query."""
+    """Keeps the rows of one query, and the CLOSED if it came before EOSE."""
 
-    __slots__ = ("_left", "raws", "refused")
+    __slots__ = ("_is_whole", "_left", "raws", "refused")
 
     def __init__(self, max_weight: int) -> None:
         queue = FlushQueue(lambda _: None)
         super().__init__(_NoSocket(), queue, max_bytes=0, overflow=lambda: None)
         self.raws: list[bytes] = []
         self._left = max_weight
+        self._is_whole = False
         self.refused: Refused | None = None
 
     @property
@@ -104,7 +106,9 @@ class _Rows(Outbox):
 
     def put(self, payload: bytes) -> None:
         verb, _, *rest = orjson.loads(payload)
-        if verb == "CLOSED":
+        if verb == "EOSE":
+            self._is_whole = True
+        elif verb == "CLOSED" and not self._is_whole:
             prefix, _, text = rest[0].partition(": ")
             self.refused = Refused(Prefix(prefix), text)
 

@@ -31,7 +31,10 @@ def payloads(data: bytes) -> Iterator[bytes]:
 class Client:
     """Reader, transport and client of one connection that is logged in with some keys."""
 
-    def __init__(self, *keys: SecretKey, max_bytes: int = 1 << 30) -> None:
+    def __init__(
+        self, *keys: SecretKey, max_bytes: int = 1 << 30, counted_as: str | None = None
+    ) -> None:
+        self.counted_as = counted_as
         self.viewer = Viewer(frozenset(key.pubkey for key in keys))
         self.on_overflow: Callable[[], None] = lambda: pytest.fail("the outbox is full")
         self.outbox = Outbox(

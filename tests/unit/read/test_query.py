@@ -258,6 +258,31 @@ def test_no_row_is_missed_or_sent_twice_during_writes(
     asyncio.run(law())
 
 
+@pytest.mark.parametrize("is_reading", [True, False])
+@pytest.mark.parametrize("more", [(), (asked(kinds=[1]),)])
+async def test_a_subscription_that_is_too_costly_gets_its_stored_rows(
+    relay: QuerySide, more: tuple[Filter, ...], *, is_reading: bool
+) -> None:
+    """They need no place among live subscriptions. It leaves none behind, and other addresses have
+    theirs."""
+    await relay.write(note("stored"))
+    busy, client, other = (Client(counted_as=f"192.0.2.{number}") for number in (1, 1, 2))
+    held = QueryQueue(relay.queries, busy)
+    for number in range(2):
+        held.subscribe(f"{number}", (asked(since=1),) * 250)
+    client.is_reading = is_reading
+    whole = ["stored", "<EOSE>"]
+    closed = "rate-limited: too many costly subscriptions are open on this relay, try again later"
+    open_ = relay.queries.open_subscriptions
+    assert await relay.answered(client, asked(since=1), *more) == [*whole, f"<CLOSED {closed}>"]
+    assert (client.closed, relay.queries.open_subscriptions) == (["s"], open_)
+    assert await relay.answered(other, asked(since=1)) == whole
+    await relay.write(note("live"))
+    assert len(client.stream()) == 3
+    assert other.stream() == [*whole, "live"]
+    await held.aclose()
+
+
 @pytest.mark.proves("N01-99")
 async def test_a_backlog_overflow_closes_the_subscription(relay: QuerySide) -> None:
     """CLOSED, no EOSE, nothing live after it; the client may subscribe again."""

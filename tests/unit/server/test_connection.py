@@ -497,7 +497,7 @@ async def test_clients_that_do_not_read_hold_little_when_all_hold_much(
         assert frames[-1] == ["EOSE", "s"]
         for visit in visits[1:]:
             await visit.socket.close()
-        await eventually("what they held is free", lambda: not relay.server._unread.unsent._used)
+        await eventually("what they held is free", lambda: not relay.server._unread.unsent.used)
 
 
 MANY_VALUES: Any = [{"#t": [f"value {number}" for number in range(1000)]}]
@@ -526,7 +526,7 @@ async def test_the_filters_of_all_connections_are_bounded(
         assert (await own.asks(*large))[-1][0] == "EOSE"
         await many.socket.close()
         await own.socket.close()
-        await eventually("what they held is free", lambda: not relay.server._open_filters._used)
+        await eventually("what they held is free", lambda: not relay.server._open_filters.used)
 
 
 @pytest.mark.slow
@@ -557,7 +557,7 @@ async def test_live_rows_that_clients_do_not_read_are_bounded_for_all_together(
             async for _ in tries:
                 for each in relay.server.connections:
                     each.check()
-                if len(relay.server._connections) == 1 and not relay.server._unread.unsent._used:
+                if len(relay.server._connections) == 1 and not relay.server._unread.unsent.used:
                     break
 
 
@@ -629,12 +629,12 @@ async def test_little_that_each_of_many_leaves_unread_counts_in_time(
         visits = [await relay.visit() for _ in range(30)]
         for each in relay.server.connections:
             each.outbox.hold(60_000)
-        assert relay.server._unread.unsent._used == 0
+        assert relay.server._unread.unsent.used == 0
         for each in relay.server.connections:
             each.check()
             each.unsent_since -= 3.0
         relay.server._unread._make_room()
-        assert 0 < relay.server._unread.unsent._used <= 1_000_000
+        assert 0 < relay.server._unread.unsent.used <= 1_000_000
         assert await visits[-1].publishes(note("not closed")) == (True, "")
 
 
@@ -645,7 +645,7 @@ async def test_nothing_of_a_connection_that_has_ended_counts() -> None:
         slow, visit = await overwhelmed(relay), await relay.visit()
         await visit.asks(*MANY_VALUES, sub="large")
         connections = tuple(relay.server.connections)
-        assert relay.server._open_filters._used > 0
+        assert relay.server._open_filters.used > 0
         async with until("it is closed, and may still read") as tries:
             async for _ in tries:
                 for each in connections:
@@ -658,8 +658,8 @@ async def test_nothing_of_a_connection_that_has_ended_counts() -> None:
         for each in connections:
             each.check()
             each.closed_by_relay("another")
-        assert relay.server._open_filters._used == 0
-        assert relay.server._unread.unsent._used == 0
+        assert relay.server._open_filters.used == 0
+        assert relay.server._unread.unsent.used == 0
 
 
 async def overwhelmed(relay: Relay) -> Visit:
