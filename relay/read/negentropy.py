@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
+from relay.access.shares import Shares
 from relay.errors import Prefix, Refused, StoreFault, TooManyRecords
 from relay.nostr import messages
 from relay.nostr.messages import NegClose, NegMessage, NegOpen
@@ -36,11 +37,9 @@ _log = logging.getLogger(__name__)
 IDLE_TIMEOUT_S: Final = 120.0
 """A snapshot is dropped when its client sends nothing for this time (N77-08)."""
 _MAX_SNAPSHOTS: Final = 4
-"""All snapshots together have at most this many times `neg_records` records."""
+"""All snapshots together have at most this many times `neg_records` records, see `Shares`."""
 _MAX_QUEUED: Final = 64
-"""Queued messages of all connections."""
-_FOR_KNOWN: Final = 4
-"""One in this many snapshots and queue places is reserved for known keys."""
+"""Queued messages of all connections, see `Shares`."""
 _MAX_RETRIES: Final = 4
 """How often a snapshot is read again because read rights changed during the read."""
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
@@ -110,8 +109,8 @@ class Negentropy:
         self._state = state
         self._clock = clock
         self._workers = workers
-        self._held = 0
-        self._queued = 0
+        self._held = Shares()
+        self._queued = Shares()
         self._one_read = asyncio.Semaphore(1)
         self._one_reply = asyncio.Semaphore(1)
         """For unknown keys one snapshot at a time is read, and one message at a time compared."""
@@ -121,20 +120,19 @@ class Negentropy:
     @property
     def held(self) -> int:
         """Records in all snapshots, including those reserved for snapshots that are being read."""
-        return self._held
+        return self._held.used
 
-    def is_known(self, reader: Reader) -> bool:
-        return self._state.visibility(reader.viewer).is_known
+    def is_busy(self, peer: Peer) -> bool:
+        rights = self._state.visibility(peer.reader.viewer)
+        return self._queued.room_for(rights, peer.counted_as, _MAX_QUEUED) <= 0
 
-    def is_busy(self, reader: Reader) -> bool:
-        left = 0 if self.is_known(reader) else _MAX_QUEUED // _FOR_KNOWN
-        return self._queued >= _MAX_QUEUED - left
-
-    async def snapshot(self, reader: Reader, filter_: Filter) -> Snapshot:
-        """The records that match and that `reader` may read; held in memory until `release`.
+    async def snapshot(self, peer: Peer, filter_: Filter) -> Snapshot:
+        """The records that match and that the peer's reader may read; held in memory until
+        `release`.
 
         Raises Refused (TooManyRecords when there are more than `neg_records`) and StoreFault.
         """
+        reader, address = peer.reader, peer.counted_as
         for retry in range(_MAX_RETRIES):
             await self._state.settled(self._store.committed())
             regrouped = self._state.regrouped
@@ -143,11 +141,11 @@ class Negentropy:
             if refusal is not None:
                 raise refusal.refused()
             async with nullcontext() if visibility.is_known else self._one_read:
-                items = await self._items(filter_, visibility)
+                items = await self._items(filter_, visibility, address)
             try:
                 await self._state.commit_ended()
             except BaseException:  # the client has left
-                self._held -= len(items)
+                self._held.add(address, -len(items))
                 raise
             after = self._state.visibility(reader.viewer)
             # Of more changes nobody knows which one the store had. Of a large set that is read for
@@ -155,18 +153,16 @@ class Negentropy:
             is_either = self._state.regrouped - regrouped <= 1 or retry == _MAX_RETRIES - 1
             if is_either and after.covers(visibility):
                 return Snapshot(items, visibility, after)
-            self._held -= len(items)
+            self._held.add(address, -len(items))
         raise _rights_changed()
 
-    async def _items(self, filter_: Filter, visibility: Visibility) -> Items:
+    async def _items(self, filter_: Filter, visibility: Visibility, address: str | None) -> Items:
         most = self.limits.neg_records
-        in_all = _MAX_SNAPSHOTS * most
-        left = in_all - self._held - (0 if visibility.is_known else in_all // _FOR_KNOWN)
-        at_most = min(most, left)
+        at_most = min(most, self._held.room_for(visibility, address, _MAX_SNAPSHOTS * most))
         if at_most <= 0:
             raise _busy()
         # Reserved before the first record is read: other connections may ask during the read.
-        self._held += at_most
+        self._held.add(address, at_most)
         found = 0
         try:
             items = await self._store.items(
@@ -182,10 +178,10 @@ class Negentropy:
             found = len(items)
             return items
         finally:
-            self._held += found - at_most
+            self._held.add(address, found - at_most)
 
-    def release(self, snapshot: Snapshot) -> None:
-        self._held -= len(snapshot.items)
+    def release(self, snapshot: Snapshot, peer: Peer) -> None:
+        self._held.add(peer.counted_as, -len(snapshot.items))
 
     def is_valid(self, snapshot: Snapshot, reader: Reader) -> bool:
         """Whether the reader still has all rights that the snapshot was taken with."""
@@ -199,11 +195,11 @@ class Negentropy:
         async with nullcontext() if snapshot.visibility.is_known else self._one_reply:
             return await loop.run_in_executor(self._workers, reply_to, message, snapshot.items)
 
-    def count_queued(self) -> None:
-        self._queued += 1
+    def count_queued(self, peer: Peer) -> None:
+        self._queued.add(peer.counted_as, 1)
 
-    def count_done(self) -> None:
-        self._queued -= 1
+    def count_done(self, peer: Peer) -> None:
+        self._queued.add(peer.counted_as, -1)
 
 
 class NegentropyQueue:
@@ -255,10 +251,10 @@ class NegentropyQueue:
             self._enqueue(exchange, payload)
 
     def _enqueue(self, exchange: _Exchange, payload: bytes) -> None:
-        if self._negentropy.is_busy(self._peer.reader):
+        if self._negentropy.is_busy(self._peer):
             self._refuse(exchange, _busy())
             return
-        self._negentropy.count_queued()
+        self._negentropy.count_queued(self._peer)
         self._queue.append((exchange, payload, self._peer.request_id()))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="negentropy")
@@ -281,15 +277,15 @@ class NegentropyQueue:
                 _log.exception("a negentropy message failed")
                 self._refuse(exchange, _INTERNAL)
             finally:
-                self._negentropy.count_done()
+                self._negentropy.count_done(self._peer)
 
     async def _reply(self, exchange: _Exchange, payload: bytes) -> None:
         negentropy, reader = self._negentropy, self._peer.reader
         snapshot = exchange.snapshot
         if snapshot is None:
-            snapshot = await negentropy.snapshot(reader, exchange.filter)
+            snapshot = await negentropy.snapshot(self._peer, exchange.filter)
             if not self._is_open(exchange):
-                negentropy.release(snapshot)
+                negentropy.release(snapshot, self._peer)
                 return
             exchange.snapshot = snapshot
         reply = await negentropy.reply(payload, snapshot)
@@ -325,10 +321,10 @@ class NegentropyQueue:
             return
         self._stop_idle_timer(exchange)
         if exchange.snapshot is not None:
-            self._negentropy.release(exchange.snapshot)
+            self._negentropy.release(exchange.snapshot, self._peer)
         for queued in [entry for entry in self._queue if entry[0] is exchange]:
             self._queue.remove(queued)
-            self._negentropy.count_done()
+            self._negentropy.count_done(self._peer)
 
     @staticmethod
     def _stop_idle_timer(exchange: _Exchange) -> None:

@@ -34,8 +34,8 @@ ASK_FOR_ALL = "6100000200"
 
 
 class NegentropyClient(Client):
-    def __init__(self, negentropy: Negentropy, *keys: SecretKey) -> None:
-        super().__init__(*keys)
+    def __init__(self, negentropy: Negentropy, *keys: SecretKey, at: str | None) -> None:
+        super().__init__(*keys, counted_as=at)
         self.queue = NegentropyQueue(negentropy, self)
 
     async def drained(self) -> None:
@@ -73,8 +73,8 @@ class NegentropySide(ReadSide):
             idle_timeout_s=idle_timeout_s,
         )
 
-    def client(self, *actors: SecretKey) -> NegentropyClient:
-        self.clients.append(NegentropyClient(self.negentropy, *actors))
+    def client(self, *actors: SecretKey, at: str | None = None) -> NegentropyClient:
+        self.clients.append(NegentropyClient(self.negentropy, *actors, at=at))
         return self.clients[-1]
 
 
@@ -170,7 +170,7 @@ async def test_neg_sessions_is_enforced(relay: NegentropySide) -> None:
 async def test_records_of_all_connections_are_bounded(relay: NegentropySide) -> None:
     relay.limits.neg_records = 4
     await relay.write(*notes(4))
-    clients = [relay.client(owner) for _ in range(5)]
+    clients = [relay.client(alice) for _ in range(5)]
     for client in clients[:4]:
         client.says("NEG-OPEN", "n", {}, "61")
         assert await client.hears() == ["NEG-MSG", "n", "61"]
@@ -192,19 +192,44 @@ async def test_unknown_keys_leave_a_snapshot_and_places_in_the_queue_to_known_on
     relay.limits.neg_records = 4
     await relay.write(*notes(4))
     busy = ["NEG-ERR", "n", "rate-limited: too many negentropy sessions, try again later"]
-    for _ in range(3):
-        client = relay.client()
-        client.says("NEG-OPEN", "n", {}, "61")
-        assert await client.hears() == ["NEG-MSG", "n", "61"]
-    for actors, answer in (((), busy), ((stranger,), busy), ((owner,), ["NEG-MSG", "n", "61"])):
-        client = relay.client(*actors)
+    found = ["NEG-MSG", "n", "61"]
+    for actors, at, answer in (
+        ((), "192.0.2.1", found),
+        ((stranger,), "192.0.2.1", busy),
+        ((), "192.0.2.2", found),
+        ((), "192.0.2.3", found),
+        ((), "192.0.2.4", busy),
+        ((stranger,), "192.0.2.5", busy),
+        ((alice,), "192.0.2.5", found),
+        ((admin,), "192.0.2.6", busy),
+        ((owner,), "192.0.2.6", found),
+    ):
+        client = relay.client(*actors, at=at)
         client.says("NEG-OPEN", "n", {}, "61")
         assert await client.hears() == answer
-    unknown, known = relay.client().reader, relay.client(owner).reader
-    for _ in range(48):
-        relay.negentropy.count_queued()
-    assert relay.negentropy.is_busy(unknown)
-    assert not relay.negentropy.is_busy(known)
+    stranger_, other, known = (
+        relay.client(at="192.0.2.1"),
+        relay.client(at="192.0.2.2"),
+        relay.client(alice, at="192.0.2.1"),
+    )
+    for _ in range(16):
+        relay.negentropy.count_queued(stranger_)
+    is_busy = relay.negentropy.is_busy
+    assert [is_busy(each) for each in (stranger_, other, known)] == [True, False, False]
+    for number in range(32):
+        relay.negentropy.count_queued(relay.client(at=f"192.0.2.{number // 16 + 3}"))
+    assert [is_busy(each) for each in (stranger_, other, known)] == [True, True, False]
+
+
+async def test_members_of_one_address_leave_room_to_others(relay: NegentropySide) -> None:
+    relay.limits.neg_records = 4
+    await relay.write(*notes(4))
+    answers = []
+    for at in ("192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2"):
+        client = relay.client(alice, at=at)
+        client.says("NEG-OPEN", "n", {}, "61")
+        answers.append((await client.hears())[0])
+    assert answers == ["NEG-MSG", "NEG-MSG", "NEG-ERR", "NEG-MSG"]
 
 
 async def test_a_known_key_waits_for_at_most_one_snapshot_of_unknown_ones(
