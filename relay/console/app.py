@@ -185,7 +185,8 @@ class Console:
         if signed.pubkey in self._services.state.actors.banned:
             raise Refused(Prefix.RESTRICTED, "this key is banned here")
         self._pace(request, signed.pubkey)
-        if await self._services.used_calls.was_used(signed, now, self._share_of(signed.pubkey)):
+        most, address = self._share_of(signed.pubkey), self._site.counted_as(request)
+        if await self._services.used_calls.was_used(signed, now, most, address):
             raise Refused(Prefix.AUTH_REQUIRED, "this authorization was already used")
         return signed.pubkey
 

@@ -25,8 +25,11 @@ MAX_OF_OTHERS: Final = 1024
 
 
 class UsedAuthorizations(Protocol):
-    async def was_used(self, event: Event, now: int, most: int | None = None) -> bool:
-        """Marks a NIP-98 event as used, unless `most` are remembered. Raises Refused."""
+    async def was_used(
+        self, event: Event, now: int, most: int | None = None, address: str | None = None
+    ) -> bool:
+        """Marks a NIP-98 event as used, unless `most` are remembered, or a quarter of them of its
+        key or address. Raises Refused."""
 
 
 class StoredRows(Protocol):
@@ -79,6 +82,9 @@ class Site(Protocol):
 
     def address_of(self, request: web.Request) -> IPv4Address | IPv6Address | None:
         """By which rates are counted."""
+
+    def counted_as(self, request: web.Request) -> str | None:
+        """See `relay.access.shares.Sharer`."""
 
     def addresses_for(self, request: web.Request) -> frozenset[RelayAddress]: ...
 

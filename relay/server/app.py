@@ -386,6 +386,7 @@ class Server:
             request.headers.get(hdrs.AUTHORIZATION),
             HttpRequest(request.method, request.query_string, b""),
             self.addresses_for(request),
+            self.counted_as(request),
         )
 
     async def _history(self, request: web.Request) -> Reply:
@@ -397,6 +398,7 @@ class Server:
             request.headers.get(hdrs.AUTHORIZATION),
             HttpRequest(request.method, request.rel_url.raw_query_string, b""),
             self.addresses_for(request),
+            self.counted_as(request),
         )
 
     async def _nostr_json(self, request: web.Request) -> web.Response:
@@ -535,6 +537,12 @@ class Server:
     def address_of(self, request: web.Request) -> IPv4Address | IPv6Address | None:
         """The client address by which connections and rates are counted."""
         return http.counted_address(request, self._config.server.trusted_proxies)
+
+    def counted_as(self, request: web.Request) -> str | None:
+        """See `Sharer.counted_as`."""
+        if http.is_local(request, self._config.server.trusted_proxies):
+            return None
+        return subnet_of(self.address_of(request))
 
     def is_of_page(self, request: web.Request) -> bool:
         """Whether a page of another origin sent the request."""

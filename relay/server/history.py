@@ -53,8 +53,11 @@ class HistoryRequests:
         header: str | None,
         request: HttpRequest,
         here: frozenset[RelayAddress],
+        address: str | None = None,
     ) -> Reply:
-        """200: `{"versions": […], "next": id or null}`, newest first; else 400, 401, 404, 429 or
+        """`address`: see `Sharer.counted_as`.
+
+        200: `{"versions": […], "next": id or null}`, newest first; else 400, 401, 404, 429 or
         503."""
         now = self._clock()
         try:
@@ -68,7 +71,7 @@ class HistoryRequests:
             return refusal(400, f"invalid: {BEFORE}: must be an event id, 64 hex")
         try:
             viewer = Viewer(frozenset({signed.pubkey}))
-            if await self._used.was_used(signed, now, self._share_of(viewer)):
+            if await self._used.was_used(signed, now, self._share_of(viewer), address):
                 return refusal(401, "invalid: this authorization was already used")
             events, more = await self._versions.versions(viewer, slot, before)
         except Invalid as refused:

@@ -115,6 +115,8 @@ class UsedAuthorizations:
         """Number of events marked as used, and how many of them are on disk."""
         self._until: dict[str, int] = {}
         """id → last second at which it would be valid."""
+        self._by: dict[str, tuple[str, str | None]] = {}
+        """id → key and address, of those that were used since the start."""
         if path is None:
             return
         if (mark := _mark(path)).exists():
@@ -142,19 +144,24 @@ class UsedAuthorizations:
                     replace_file(self._path, orjson.dumps(self._until))
                 _mark(self._path).touch(0o600)
 
-    async def was_used(self, event: Event, now: int, most: int | None = None) -> bool:
+    async def was_used(
+        self, event: Event, now: int, most: int | None = None, address: str | None = None
+    ) -> bool:
         """Whether the event was used before; if not, marks it as used, on disk before this returns.
-        `most`: how many events may be remembered; None: the limit of owners. Raises Invalid for an
-        event dated before the start, Refused when too many are remembered or the mark cannot be
-        written."""
+        `most`: how many events may be remembered, a quarter of them of one key or of one address
+        (see `Sharer.counted_as`); None: the limit of owners. Raises Invalid for an event dated
+        before the start, Refused when too many are remembered or the mark cannot be written."""
         if event.created_at < self._started:
             raise Invalid("created_at: is before the start of this relay, sign again")
         self._until = {key: until for key, until in self._until.items() if until >= now}
         if event.id in self._until:
             return True
-        if len(self._until) >= (_MAX_CALLS if most is None else most):
+        self._by = {key: by for key, by in self._by.items() if key in self._until}
+        is_over = len(self._until) >= (_MAX_CALLS if most is None else most)
+        if is_over or (most is not None and self._has_share(event.pubkey, address, most)):
             raise Refused(Prefix.RATE_LIMITED, "too many calls, wait a minute")
         self._until[event.id] = until = event.created_at + WINDOW_S
+        self._by[event.id] = event.pubkey, address
         if self._use_call is not None:
             try:
                 if not await self._use_call(event.id, until, now):
@@ -174,6 +181,13 @@ class UsedAuthorizations:
             except OSError as error:
                 raise Refused(Prefix.ERROR, _STORE_DOWN) from error
         return False
+
+    def _has_share(self, pubkey: str, address: str | None, most: int) -> bool:
+        by_key = by_address = 0
+        for key, from_ in self._by.values():
+            by_key += key == pubkey
+            by_address += from_ == address
+        return 4 * by_key >= most or (address is not None and 4 * by_address >= most)
 
 
 def _mark(path: Path) -> Path:

@@ -53,8 +53,11 @@ class Receipts:
         header: str | None,
         request: HttpRequest,
         here: frozenset[RelayAddress],
+        address: str | None = None,
     ) -> Reply:
-        """200 with the signed event; 202: not erased yet; else 400, 401, 404, 429 or 503."""
+        """`address`: see `Sharer.counted_as`.
+
+        200 with the signed event; 202: not erased yet; else 400, 401, 404, 429 or 503."""
         now = self._clock()
         try:
             signed = authorization(header, request, here, now)
@@ -71,7 +74,7 @@ class Receipts:
             return refusal(404, NOTHING)
         try:
             most = None if signed.pubkey in owners else self._share_of(signed.pubkey)
-            if await self._used.was_used(signed, now, most):
+            if await self._used.was_used(signed, now, most, address):
                 return refusal(401, "invalid: this authorization was already used")
         except Invalid as refused:
             return refusal(401, str(refused))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from base64 import b64encode
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from ipaddress import ip_network
 from itertools import count
@@ -18,7 +18,7 @@ import orjson
 import pytest
 
 from relay.access.management import METHODS, Blocklist, blocklist_of
-from relay.errors import Invalid, StoreFault
+from relay.errors import Invalid, Refused, StoreFault
 from relay.files import replace_file
 from relay.groups.actions import Flag
 from relay.groups.group import Group
@@ -27,7 +27,7 @@ from relay.nostr.nip98 import WINDOW_S
 from relay.server import nip86, turns
 from relay.server.http import may_connect
 from relay.server.nip86 import UsedAuthorizations
-from tests.cast import admin, alice, bob, carol, owner, robot
+from tests.cast import admin, alice, bob, carol, owner, robot, rover, stranger
 from tests.harness.folders import loaded
 from tests.unit.server.test_app import NOW, OPEN, RELAY, Relay, Visit, serving
 from tests.unit.server.test_http import request_from
@@ -320,6 +320,31 @@ async def test_with_a_damaged_file_no_call_is_taken_that_may_have_been_used(
         await again.was_used(latest, NOW)
     assert not await again.was_used(later, NOW + 1)
     assert await UsedAuthorizations(NOW + 1, path).was_used(later, NOW + 2)
+
+
+async def test_calls_of_one_key_or_address_leave_room_to_others() -> None:
+    """2,047 requests for old versions, dated 55 s ahead, by one member kept all others out."""
+    used, number = UsedAuthorizations(0), count()
+
+    async def calls(who: SecretKey, at: str | None, most: int | None = 16) -> int:
+        """How many of ten are accepted."""
+        accepted = 0
+        for _ in range(10):
+            call = who.sign(27235, [["u", f"{next(number)}"]], "", NOW)
+            with suppress(Refused):
+                accepted += not await used.was_used(call, NOW, most, at)
+        return accepted
+
+    assert await calls(alice, "192.0.2.1") == 4
+    assert await calls(alice, "192.0.2.2") == 0
+    assert await calls(bob, "192.0.2.1") == 0
+    assert await calls(bob, "192.0.2.2") == 4
+    assert await calls(robot, None) == 4
+    assert await calls(stranger, None) == 4
+    assert await calls(rover, "192.0.2.3") == 0
+    assert await calls(owner, "192.0.2.1", None) == 10
+    later = alice.sign(27235, [["u", "x"]], "", NOW + WINDOW_S + 1)
+    assert not await used.was_used(later, NOW + WINDOW_S + 1, 16, "192.0.2.1")
 
 
 async def test_calls_at_the_same_time_share_a_write(
