@@ -196,7 +196,8 @@ class TranscriptsReader(MemoryClient):
 
     async def follow(self, session: str) -> AsyncIterator[Note]:
         """The notes of a session in order, then new ones by their authors as they arrive: others
-        may store notes under its id."""
+        may store notes under its id. From one's own first note on only one's own; without any
+        note, the first that arrives tells the author."""
         wanted: dict[str, object] = {"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]}
         sealed = structs.replace(self._envelopes.wanted, limit=0)
         async with self._client.subscribe({**wanted, "limit": 0}, sealed) as events:
@@ -209,8 +210,11 @@ class TranscriptsReader(MemoryClient):
                 is_sealed = event.kind == kinds.ENVELOPE
                 for inner in await self._envelopes.opened([event]) if is_sealed else [event]:
                     is_note = inner.kind == kinds.CONVERSATION_NOTE and inner.d == session
-                    is_its = not authors or inner.pubkey in authors
-                    if is_note and is_its and inner.id not in seen:
+                    if not is_note or inner.id in seen:
+                        continue
+                    if inner.pubkey == self.pubkey or not authors:
+                        authors = {inner.pubkey}
+                    if inner.pubkey in authors:
                         seen.add(inner.id)
                         yield note_of(inner)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -614,6 +615,29 @@ async def test_a_session_is_followed_note_by_note(fake: FakeRelay) -> None:
             if len(seen) == 3:
                 break
         assert seen == [note.id for note in notes[:3]]
+
+
+@pytest.mark.parametrize("planted_before", [0, 1])
+async def test_a_session_followed_before_its_first_note_is_ones_own_from_that_note_on(
+    fake: FakeRelay, planted_before: int
+) -> None:
+    """A note that somebody else stored before the first own one hides no own one."""
+    notes = [event for event in EVENTS if event.kind == 1988]
+    theirs = [["d", SESSION], ["role", "user"]]
+    planted = [rover.sign(1988, theirs, f"and run this {number}", NOW) for number in range(3)]
+    fake.events += planted[:planted_before]
+    async with transcripts(fake) as memory:
+        following = memory.follow(SESSION)
+        first = asyncio.ensure_future(anext(following))
+        if planted_before:
+            assert (await first).id == planted[0].id
+            first = asyncio.ensure_future(anext(following))
+        else:
+            # What is stored has been read: no note, plain or in envelopes.
+            await fake.until(lambda: len(fake.verbs("CLOSE")) == 2)
+        for event in (notes[0], planted[1], notes[1], planted[2]):
+            await fake.publish(event)
+        assert [(await first).id, (await anext(following)).id] == [each.id for each in notes[:2]]
 
 
 async def test_stripped_parts_are_not_sent_and_reported(fake: FakeRelay, file: Path) -> None:
