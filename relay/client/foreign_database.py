@@ -3,6 +3,7 @@ is in them."""
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,15 @@ _MAX_CELL: Final = 8 << 20
 _MAX_STEPS: Final = 1_000
 """Steps of a million SQLite instructions, for all reads together."""
 _MIN_ROOM: Final = 16 << 20
+_EXPRESSION: Final = -2
+"""Instead of the number of a column, in an index."""
+_CHECK: Final = re.compile(r"\bcheck\b", re.IGNORECASE)
+_TEXT: Final = "'[^']{0,40}'"
+_CHEAP_DEFAULT: Final = re.compile(
+    rf"null|true|false|current_(?:time|date|timestamp)|[+-]?[\d.]{{1,20}}|{_TEXT}|\"[^\"]{{0,40}}\""
+    rf"|(?:date|time|datetime|unixepoch|strftime)\((?:{_TEXT}(?:, ?{_TEXT}){{0,2}})?\)",
+    re.IGNORECASE,
+)
 _NO_TABLE: Final = (
     "SELECT 1 FROM sqlite_master WHERE name = ? COLLATE NOCASE"
     " AND (type <> 'table' OR sql NOT LIKE 'CREATE TABLE%')"
@@ -57,10 +67,22 @@ def code_in(db: Any, table: str) -> str | None:
 
 
 def code_run_by_writing(db: Any, table: str) -> str | None:
-    """As `code_in`, also of what writing this table would run."""
-    found = "SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE"
-    if db.execute(found, (table,)).fetchone():
-        return f"{table} has a trigger"
+    """As `code_in`, also of what writing this table would run: an expression in 200 bytes may take
+    hours or make megabytes of each row."""
+    schema = "SELECT type, sql FROM sqlite_master WHERE tbl_name = ? COLLATE NOCASE"
+    for kind, sql in db.execute(schema, (table,)):
+        if kind == "trigger":
+            return f"{table} has a trigger"
+        if kind == "table" and _CHECK.search(sql or ""):
+            return f"{table} has a CHECK"
+    for *_, default, _, _ in db.execute(f"PRAGMA table_xinfo({table})"):
+        if default is not None and _CHEAP_DEFAULT.fullmatch(default) is None:
+            return f"{table} has a default that is computed or long"
+    for _, name, _, _, is_partial in db.execute(f"PRAGMA index_list({table})").fetchall():
+        quoted = name.replace('"', '""')
+        columns = [cid for _, cid, *_ in db.execute(f'PRAGMA index_xinfo("{quoted}")')]
+        if is_partial or _EXPRESSION in columns:
+            return f"{table} has an index with an expression"
     return code_in(db, table)
 
 

@@ -780,6 +780,12 @@ async def test_an_invalid_sqlite_file_is_reported(fake: FakeRelay, tmp_path: Pat
             await memory.import_tables(empty)
 
 
+MADE = (
+    "CREATE TABLE preferences (history_key TEXT PRIMARY KEY, preference TEXT, updated_at TEXT,"
+    " nostr_event_id TEXT, nostr_created_at TEXT, nostr_relay TEXT, nostr_schema_version INTEGER"
+)
+
+
 @pytest.mark.parametrize(
     ("made", "why"),
     [
@@ -837,13 +843,32 @@ async def test_a_database_of_somebody_else_is_imported_within_limits(
             " BEGIN INSERT INTO rows VALUES (1); END",
             "preferences has a trigger",
         ),
+        (
+            f"{MADE}, CHECK (instr(hex(zeroblob(4000)), hex(zeroblob(1900)) || '1') = 0))",
+            "preferences has a CHECK",
+        ),
+        (
+            f"{MADE}, fill TEXT /* */ DEFAULT (hex(zeroblob(3900))))",
+            "preferences has a default that is computed or long",
+        ),
+        (f"{MADE}, fill DEFAULT '{'x' * 99}')", "preferences has a default"),
+        (f"{MADE}, fill DEFAULT (strftime(hex(zeroblob(99)))))", "preferences has a default"),
+        (
+            f'{MADE}); CREATE INDEX [a "b] ON Preferences (history_key, hex(preference))',
+            "preferences has an index with an expression",
+        ),
+        (
+            f"{MADE}); CREATE INDEX of ON preferences (history_key) WHERE preference > 'x'",
+            "preferences has an index with an expression",
+        ),
     ],
-    ids=["view", "trigger"],
+    ids=["view", "trigger", "check", "default", "long", "format", "index", "partial"],
 )
 async def test_a_database_of_somebody_else_runs_nothing_when_it_is_written(
     fake: FakeRelay, tmp_path: Path, made: str, why: str
 ) -> None:
-    """A view without end could only be stopped by kill -9; a trigger filled the disk."""
+    """A view without end, and a CHECK, could only be stopped by kill -9; a trigger, and a default,
+    filled the disk."""
     path = tmp_path / "theirs.db"
     with closing(sqlite3.connect(path)) as file:
         file.executescript(made)
@@ -855,6 +880,26 @@ async def test_a_database_of_somebody_else_runs_nothing_when_it_is_written(
         with pytest.raises(TablesUnusable, match=why):
             replace_rows(path, [], fake.url)
     assert path.read_bytes() == before
+
+
+async def test_plain_defaults_and_indexes_of_an_agents_tables_are_written(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    path = tmp_path / "aman.db"
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript(
+            f"{MADE}, a DEFAULT 0, b DEFAULT -1.5, c TEXT DEFAULT 'it', d DEFAULT NULL,"
+            " e DEFAULT CURRENT_TIMESTAMP, f DEFAULT (datetime('now')), checked DEFAULT true,"
+            " g DEFAULT (strftime('%Y-%m-%d', 'now', 'localtime')));"
+            "CREATE UNIQUE INDEX of ON preferences (history_key, updated_at DESC)"
+        )
+    async with aman(fake) as memory:
+        await memory.set_preference("u", "one")
+        await memory.rehydrate(path)
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("SELECT preference, a, b, c FROM preferences").fetchall() == [
+            ("one", 0, -1.5, "it")
+        ]
 
 
 def original(path: Path) -> None:
