@@ -3,7 +3,7 @@
 Invariants: the cost of each piece of text is independent of the selection; fixed pieces are always
 included; then each list of pieces is included in order up to the first that does not fit. User text
 cannot imitate a heading, a message header, a tag of a fence or another author, in whatever
-characters it is written.
+characters and marks it is written: each line of a message begins with `> `.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache, partial
-from html import unescape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
@@ -23,7 +22,6 @@ from relay.memory.fence import (
     attributed,
     defused,
     fence_head,
-    folded,
     harmless,
     name_in,
     named,
@@ -198,8 +196,9 @@ class ContextAssembler:
     history_style: HistoryStyle = HistoryStyle.HEADER
     trim_order: TrimOrder = TrimOrder.NOTES_FIRST
     agent: str = ""
-    """Its npub, if a model gets the context: memory and history are then fenced, and names are
-    followed by short npubs (G-23). Empty: the layout of Snowclaw's specification, without these."""
+    """Its npub, if a model gets the context: memory and history are then fenced, names are followed
+    by short npubs, and each line of a message is quoted (G-23). Empty: the layout of Snowclaw's
+    specification, where a message of one line without marks stands as it is."""
 
     def assemble(
         self,
@@ -257,9 +256,9 @@ class ContextAssembler:
     def _message(self, message: HistoryMessage, text: str) -> str:
         match self.history_style:
             case HistoryStyle.HEADER:
-                return f"{self._header(message)}\n{_quoted(text)}"
+                return f"{self._header(message)}\n{self._quoted(text)}"
             case HistoryStyle.PLAIN:
-                return f"[{_name(self._sender(message))}]: {_quoted(text)}"
+                return f"[{_name(self._sender(message))}]: {self._quoted(text)}"
             case _:
                 assert_never(self.history_style)
 
@@ -267,12 +266,20 @@ class ContextAssembler:
         """The current message; a long one is cut to this number of tokens."""
         head, whole = self._header(message), message.content
         most = max(_MOST_WHOLE, 4 * left - len(f"# {Section.CURRENT}\n{head}\n") - 2)
-        text = _quoted(whole[:most])
-        if len(whole) > most or len(text) > most:
+        text = self._quoted(whole[:most])
+        if len(whole) > most or (len(text) > most and len(whole) > _MOST_WHOLE):
             says_so = f"\n[cut: the message has {len(whole)} characters]"
-            # Quoted once more: the word at the end may be another one now.
-            text = _quoted(text[: most - len(says_so) - len("> &lt;")]) + says_so
+            # Once more: the word at the end may be another one now.
+            text = _harmless(text[: most - len(says_so) - len("&lt;")]) + says_so
         return f"{head}\n{text}"
+
+    def _quoted(self, text: str) -> str:
+        """The text with `> ` before each line. To tell which lines look like those of a context is
+        not possible: programs that show Markdown hide letters in many ways."""
+        text = _harmless(text)
+        if not self.agent and _ONE_PLAIN_LINE.fullmatch(text) is not None:
+            return text
+        return "\n".join(f"> {line}" if line else ">" for line in text.splitlines())
 
     def _header(self, message: HistoryMessage) -> str:
         return _header(self._group, message, self._sender(message))
@@ -456,23 +463,12 @@ def _day(at: int) -> str:
 
 # -- user text is data (G-23) ------------------------------------------------------------------
 
-_BREAK: Final = r"\r\n\v\f\x1c-\x1e\x85\u2028\u2029"
-_BREAKS: Final = re.compile(f"[{_BREAK}]+")
+_BREAKS: Final = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 _NOT_IN_A_NAME: Final = re.compile(r"[\[\]=\x00-\x1f\x7f\x85\u2028\u2029]+")
 _GROUP_ID: Final = re.compile(r"[A-Za-z0-9_.:'-]{1,128}")
-_LINES: Final = re.compile(f"[^{_BREAK}]+")
-_TAGS: Final = re.compile("<[^<>]*>")
-_NOT_LETTERS: Final = re.compile("[^a-z]+")
-_LABELS: Final = ("owner", "sender", "notes", "preferences")
-_WORDS: Final = (
-    *(_NOT_LETTERS.sub("", section.lower()) for section in Section),
-    "nostrgroup",
-    "nostrdm",
-    "ownertrue",
-)
-_HEADER: Final = re.compile(r"[^a-z\[]*\[(?:[^a-z0-9]*nostr[^a-z0-9:]*:|[^\]]*\][^a-z0-9:\[]*:)")
-"""On a line of the folded form: `[nostr:` or `[name]:`, whatever is not a letter around it."""
-_AS_OWNER: Final = re.compile(r"^(?=[^a-z:]*owner[^a-z:]*:)")
+_ONE_PLAIN_LINE: Final = re.compile(r"(?:\w[\w .,;!?'’\"()-]*)?")
+_AS_OWNER: Final = re.compile(r"^(?!(?!o(?:w(?:n(?:er?)?)?)?\b)[^\W_]+(?:[ ,]|$))")
+"""A beginning that is not a plain word: shown as Markdown it may be the mark of an owner's note."""
 
 
 def one_line(text: str) -> str:
@@ -485,47 +481,16 @@ def _name(text: str) -> str:
     return _NOT_IN_A_NAME.sub(" ", text)
 
 
-def _quoted(text: str) -> str:
-    """The text with `> ` before lines that look like those of a context."""
+def _harmless(text: str) -> str:
+    """A message without what looks like a tag of a fence or the end of another author's text."""
     # A message is in the context of each that follows it.
-    return _quoted_again(text) if len(text) <= _MAX_CACHED else _quoted_once(text)
+    return _harmless_again(text) if len(text) <= _MAX_CACHED else _harmless_once(text)
 
 
-def _quoted_once(text: str) -> str:
-    text = attributed(harmless(text), "")
-    # The test is over ten times as fast as the search.
-    if text.isascii() and not any(mark in text for mark in "&<["):
-        letters = _NOT_LETTERS.sub("", text.lower())
-        if not any(each in letters for each in (*_WORDS, *_LABELS)):
-            return text
-    form, origins = folded(text)
-    parts: list[str] = []
-    done = 0
-    for line in _LINES.finditer(form):
-        if _is_like_ours(line[0]):
-            begins = origins[line.start()]
-            parts += (text[done:begins], "> ")
-            done = begins
-    return "".join([*parts, text[done:]])
-
-
-def _is_like_ours(line: str) -> bool:
-    """Whether a line of the folded form looks like a heading, a message header or a sender line, or
-    would if it was shown as Markdown. One with `> ` is quoted already."""
-    if line.startswith("> "):
-        return False
-    if "&" in line:
-        line = folded(unescape(line))[0]
-    line = _TAGS.sub("", line)
-    label, colon, _ = line.partition(":")
-    letters = _NOT_LETTERS.sub("", line)
-    return (
-        any(each in letters for each in _WORDS)
-        or (colon == ":" and _NOT_LETTERS.sub("", label) in _LABELS)
-        or _HEADER.match(line) is not None
-    )
+def _harmless_once(text: str) -> str:
+    return attributed(harmless(text), "")
 
 
 _MAX_CACHED: Final = 4_000
 """Characters."""
-_quoted_again: Final = lru_cache(maxsize=256)(_quoted_once)
+_harmless_again: Final = lru_cache(maxsize=256)(_harmless_once)

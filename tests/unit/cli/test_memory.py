@@ -927,7 +927,7 @@ async def test_the_context_is_printed_before_its_explanation(
     assert f"\nBe kind.\n\n{head}\n# SENDER CONTEXT\n" in text
     assert "\n</memory>\n\n# CURRENT MESSAGE\n" in text
     assert "[nostr:group=#tea from=" in text
-    assert "owner=true]\nand now? [REDACTED nsec" in text
+    assert "owner=true]\n> and now? [REDACTED nsec" in text
     assert bob.nsec not in text
     first, *rows = why.splitlines()
     assert first.startswith("2 history, 1 group")
@@ -970,7 +970,7 @@ async def test_a_context_as_json_has_every_piece(
     made = json.loads(capsys.readouterr().out)
     assert "Sender: alice (" in made["sections"]["SENDER CONTEXT"]
     assert "- likes tea" in made["text"]
-    assert made["text"].endswith("\ntea?")
+    assert made["text"].endswith("\n> tea?")
     assert (made["budget"], made["over_budget"]) == (4000, False)
     assert made["dropped"] == {"history": 0, "group": 0, "notes": 0}
     assert made["tokens_used"] == sum(piece["tokens"] for piece in made["pieces"])
@@ -984,8 +984,8 @@ async def test_the_context_style_is_read_from_client_toml(
     client_toml(tmp_path, '[snowclaw]\nhistory_style = "plain"\ncontext_history = 2\n')
     assert await rookery("context", "tea", "--message", "x") == 0
     out = capsys.readouterr().out
-    assert f"[{attribution(alice.pubkey, 'alice')}]: two" in out
-    assert "]: one" not in out
+    assert f"[{attribution(alice.pubkey, 'alice')}]: > two" in out
+    assert "]: > one" not in out
 
 
 async def test_an_owner_sees_the_agents_context(
