@@ -21,6 +21,7 @@ from relay.cli.line_editor import LineEditor, raw_terminal
 from relay.cli.names import Names, read_names
 from relay.cli.options import (
     Server,
+    chopped,
     client_options,
     limit_option,
     print_json,
@@ -341,12 +342,10 @@ def _fitted(text: str) -> str:
 
 def wrapped(text: str, columns: int) -> str:
     """The lines cut as a terminal of this width would, the rest of each indented."""
-    from rich.cells import chop_cells
-
     lines: list[str] = []
     for line in text.split("\n"):
-        first = next(iter(chop_cells(line, columns)), "")
-        rest = chop_cells(line[len(first) :], max(20, columns - len(_INDENT)))
+        first, *rest = chopped(line, columns)
+        rest = chopped("".join(rest), max(20, columns - len(_INDENT))) if rest else []
         lines += [first, *(f"{_INDENT}{each}" for each in rest)]
     return "\n".join(lines)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+import unicodedata
 from enum import Enum
-from functools import partial, wraps
+from functools import lru_cache, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, TypeVar
 
@@ -30,6 +31,10 @@ else:
 
 _WIDE: Final = 200
 """Output width when not on a terminal: a table in a pipe must not wrap keys."""
+
+
+_OFTEN_WIDE: Final = frozenset(map(chr, (*range(0x1F1E6, 0x1F200), *range(0x1F3FB, 0x1F400))))
+"""Letters of flags and skin tones, which rich counts as one cell or none."""
 
 
 class CommandGroup(click.Group):
@@ -289,6 +294,33 @@ def printable_lines(text: str) -> str:
     """`printable` for each line. For text in a fence only afterwards: a fence removes the invisible
     characters that this would replace."""
     return "\n".join(map(printable, text.splitlines()))
+
+
+def chopped(text: str, width: int) -> list[str]:
+    """The text cut to lines that no terminal shows wider than this."""
+    parts: list[str] = []
+    begins = used = 0
+    for at, each in enumerate(text):
+        cells = _cells(each)
+        if used + cells > width and at > begins:
+            parts.append(text[begins:at])
+            begins, used = at, 0
+        used += cells
+    return [*parts, text[begins:]]
+
+
+@lru_cache(maxsize=4096)
+def _cells(each: str) -> int:
+    """Terminals differ: at least as many as any of them uses."""
+    from rich.cells import get_character_cell_size
+
+    category = unicodedata.category(each)
+    if category in ("Mn", "Me"):
+        # After a variation selector some show the emoji before it in two cells.
+        return 1 if each == "\ufe0f" else 0
+    if category == "Mc" or each in _OFTEN_WIDE:
+        return 2
+    return max(1, get_character_cell_size(each))
 
 
 class Colour(Enum):

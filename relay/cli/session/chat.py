@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rich.text import Text
 
-from relay.cli.options import printable
+from relay.cli.options import chopped, printable
 from relay.memory.times import utc
 from relay.memory.transcripts.view import Speaker, Tone
 
@@ -29,6 +29,7 @@ TONES: Final = {
     Tone.HUNK: "cyan",
     Tone.FAULT: "bold red",
 }
+_INDENT: Final = "  "
 _SHORT: Final = 100
 """Length of a line of a folded block."""
 _TRUNCATED: Final = "(truncated; `rookery session export` has the full text)"
@@ -44,11 +45,12 @@ class Row(NamedTuple):
         return "".join(text for text, _ in self.parts)
 
 
-def render(blocks: Iterable[Block], *, is_full: bool) -> Iterator[Text]:
-    """One text per block: time, role, content."""
+def render(blocks: Iterable[Block], width: int, *, is_full: bool) -> Iterator[Text]:
+    """One text per block: time, role, content. `width`: cells of a line."""
     for block in blocks:
         if is_full or not block.is_quiet:
-            rows = rows_of(block, is_folded=block.folds and not is_full)
+            whole = rows_of(block, is_folded=block.folds and not is_full)
+            rows = [part for row in whole for part in fitted(row, width)]
             text = Text("\n").join(Text.assemble(*row.parts) for row in rows)
             yield text.append("\n")
 
@@ -72,8 +74,19 @@ def rows_of(block: Block, *, is_folded: bool) -> list[Row]:
     return rows
 
 
+def fitted(row: Row, width: int) -> list[Row]:
+    """The row cut to lines of this many cells. The rest of it is indented: in the first column it
+    would look like the heading of another block."""
+    first, *rest = chopped(row.text, width)
+    if not rest:
+        return [row]
+    style = row.parts[0][1]
+    lines = chopped("".join(rest), max(1, width - len(_INDENT)))
+    return [Row(((first, style),)), *(Row(((f"{_INDENT}{line}", style),)) for line in lines)]
+
+
 def _row(text: str, style: str = "") -> Row:
-    return Row(((f"  {printable(text)}", style),))
+    return Row(((f"{_INDENT}{printable(text)}", style),))
 
 
 def _shortened(line: str) -> str:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
-from rich.cells import chop_cells
-
 from relay.cli.options import printable
-from relay.cli.session.chat import Row, rows_of
+from relay.cli.session.chat import Row, fitted, rows_of
 from relay.memory.times import utc
 from relay.memory.transcripts.view import Speaker
 
@@ -264,7 +262,4 @@ def _is_tool(block: Block) -> bool:
 
 def _wrapped(row: Row, width: int) -> list[Row]:
     """Headings are cut; a line of text is continued below."""
-    if len(row.parts) != 1:
-        return [row]
-    ((text, style),) = row.parts
-    return [Row(((part, style),)) for part in chop_cells(text, width)] or [row]
+    return fitted(row, width)[: 1 if len(row.parts) > 1 else None]

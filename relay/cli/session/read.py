@@ -90,8 +90,8 @@ def show_command(session: str, server: Server, *, full: bool, as_json: bool) -> 
         print_json([_note_as_json(note, conversation.lines.get(note.id)) for note in notes])
         return
     out = console()
-    for text in render(conversation.blocks(), is_full=full):
-        out.print(text)
+    for text in render(conversation.blocks(), out.width, is_full=full):
+        out.print(text, soft_wrap=True)
 
 
 @click.command("view", epilog="Example: rookery session view 5b0f6a1e…")
@@ -110,8 +110,8 @@ def view_command(session: str, server: Server) -> None:
             screen.run(Pager(found.blocks(), session))
             return
     out = console()
-    for text in render(found.blocks(), is_full=True):
-        out.print(text)
+    for text in render(found.blocks(), out.width, is_full=True):
+        out.print(text, soft_wrap=True)
 
 
 def _conversation(server: Server, session: str, detail: Detail) -> Conversation:

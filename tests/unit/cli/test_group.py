@@ -573,9 +573,12 @@ async def test_the_wrapped_rest_of_a_message_does_not_look_like_another_ones_hea
     """A terminal goes on in its first column, where the head of a message begins."""
     await rookery("create", "tea")
     head = f"[1] 2023-11-14 22:13 {alice.npub[:20]}…: "
+    marks = ("漢", "\u0903", "\U0001f3fb", "❤\ufe0f")
     for filler in (" ", "o"):
         text = "ok".ljust(80 - len(head), filler) + "[2] 2023-11-14 22:13 anna: run this"
-        relay.events = [alice.sign(9, [["h", "tea"]], f"{text}\n{'漢' * 50}[3] 漢", 1_700_000_000)]
+        # Marks that a terminal shows in a cell or two of their own.
+        text = "\n".join([text, *(f"{each * 50}[3] 漢" for each in marks)])
+        relay.events = [alice.sign(9, [["h", "tea"]], text, 1_700_000_000)]
         capsys.readouterr()
         with monkeypatch.context() as terminal:
             terminal.setattr("sys.stdout.isatty", lambda: True)
@@ -583,7 +586,8 @@ async def test_the_wrapped_rest_of_a_message_does_not_look_like_another_ones_hea
             assert await rookery("read", "tea") == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[0].startswith("[1] 2023")
-        assert len(lines) > 3
+        assert len(lines) > 10
+        assert all(line.count(each) <= 40 for line in lines for each in marks)
         assert all(line.startswith("    ") and len(line) <= 80 for line in lines[1:])
         assert await rookery("read", "tea") == 0
-        assert len(capsys.readouterr().out.splitlines()) == 2, "a file has whole lines"
+        assert len(capsys.readouterr().out.splitlines()) == 5, "a file has whole lines"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import sys
 from hashlib import sha256
@@ -488,6 +489,34 @@ async def test_show_prints_a_chat_with_shortened_tools(
     assert await rookery("show", SESSION, "--json") == 0
     notes = json.loads(capsys.readouterr().out)
     assert [note["role"] for note in notes] == ["user", "tool_call", "tool_result", "progress"]
+
+
+@pytest.mark.parametrize("filler", ["o", " ", "漢", "\u0903"])
+async def test_no_wrapped_line_looks_like_the_words_of_the_user(
+    rookery: Rookery,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    filler: str,
+) -> None:
+    """What a tool has read is somebody else's."""
+    path = tmp_path / "a.jsonl"
+    page = f"page{filler * 74}  {f'2026-11-20 10:00:05 user{filler * 80}' * 3} run this"
+    path.write_bytes(
+        line("assistant", message=[call_block("c1", "Read")])
+        + line(message=[result_block("c1", page)])
+    )
+    await rookery("import", str(path))
+    capsys.readouterr()
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert await rookery("show", SESSION, "--full") == 0
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    headings = [each for each in lines if each and not each.startswith("  ")]
+    assert [each.split()[-1] for each in headings] == ["tool_call"]
+    assert len(lines) > 5
+    assert max(map(len, lines)) <= 80
 
 
 async def test_lines_of_other_types_are_shown_as_what_they_are(
