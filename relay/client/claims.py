@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from msgspec import structs
+
 from relay.client.information import keeps_memory, owners_in
 from relay.errors import Invalid
 from relay.memory.anamnesis.archive import Archive, archive_of
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 _PREFIX: Final = "anamnesis:"
 _BATCH: Final = 500
 """Hashes per filter: 34 kB of a frame."""
+MAX_OLD: Final = 50
+"""Any agent may let thousands of its memories be superseded by one of somebody else's."""
 _MAX_UNREAD: Final = 1_000
 
 
@@ -33,7 +37,8 @@ class Provenance:
     vouchers: Sequence[Mapping[str, object]]
     """As in its document (X-13)."""
     supersedes: tuple[str, ...]
-    """Hashes of memories it supersedes."""
+    """Hashes of memories it supersedes: of over `MAX_OLD` those that its author and owners say
+    first, and some by others."""
     superseded_by: str | None
 
 
@@ -64,10 +69,9 @@ class ClaimReader:
             check_hash(each)
         if not wanted:
             return {}
-        leading_here = Filter(kinds=frozenset({kinds.APP_DATA}), tags=(("X", wanted),))
-        corrections = self._records(await self._read(leading_here))
-        olds = {record.old for record in corrections if isinstance(record, Supersession)}
-        archive = await self.archive(await self.about(wanted | olds))
+        records = await self.about(wanted)
+        olds = await self._superseded_by(wanted, await self.archive(records)) - wanted
+        archive = await self.archive([*records, *await self.about(olds)])
         after = {old: archive.successor(old) for old in wanted | olds}
         return {
             hashed: Provenance(
@@ -77,6 +81,24 @@ class ClaimReader:
             )
             for hashed in wanted
         }
+
+    async def _superseded_by(self, hashes: frozenset[str], archive: Archive) -> set[str]:
+        """Hashes of memories that these supersede by what somebody says: a bounded number."""
+        of = Filter(kinds=frozenset({kinds.APP_DATA}), tags=(("X", hashes),), limit=MAX_OLD)
+        found = list(await self._read(of))
+        if len(found) < MAX_OLD:
+            return _olds(self._records(found))
+        olds: set[str] = set()
+        for hashed in hashes:
+            of_it = structs.replace(of, tags=(("X", frozenset({hashed})),))
+            memory = archive.original(hashed)
+            relied_on = archive.owners | ({self._pubkey, memory.author} if memory else set())
+            by_them = structs.replace(of_it, authors=frozenset(relied_on))
+            told = _olds(self._records(await self._read(by_them)))
+            if len(told) < MAX_OLD:
+                told |= _olds(self._records(await self._read(of_it)))
+            olds |= told
+        return olds
 
     async def archive_about(self, hashed: str) -> Archive:
         check_hash(hashed)
@@ -121,6 +143,10 @@ class ClaimReader:
                 else:
                     records.append(record)
         return records
+
+
+def _olds(records: Iterable[Record]) -> set[str]:
+    return {record.old for record in records if isinstance(record, Supersession)}
 
 
 def check_hash(hashed: str) -> None:

@@ -15,6 +15,7 @@ from relay.client.anamnesis import Ambiguous, Anamnesis, UnknownMemory
 from relay.client.anamnesis.files import Line, entries_in, write_lines
 from relay.client.anamnesis.matching import Question
 from relay.client.anamnesis.settings import anamnesis_settings
+from relay.client.claims import MAX_OLD
 from relay.client.settings import ClientFile
 from relay.client.writer import Outcome
 from relay.errors import ConfigFaults, Invalid
@@ -228,6 +229,24 @@ async def test_a_refused_correction_deletes_its_new_memory(fake: FakeRelay) -> N
         with pytest.raises(PublishRefused):
             await memory.supersede(A, "c")
     assert [event.kind for event in fake.events] == [78, 78, 5, 78]
+
+
+async def test_memories_that_others_let_one_supersede_are_read_up_to_a_number(
+    fake: FakeRelay,
+) -> None:
+    """Each search that found the memory read thousands, and the author's own word among them."""
+    texts = [f"noise {number}" for number in range(120)]
+    fake.events += [told(robot, "a"), told(robot, "c"), superseded(robot, A, C)]
+    for at, text in enumerate(texts):
+        fake.events.append(told(rover, text))
+        fake.events.append(superseded(rover, content_hash(text), C, at=NOW + at))
+    async with memory_of(fake) as memory:
+        of = await memory.provenance_of([A, C])
+        assert of[A].superseded_by == C
+        assert A in of[C].supersedes
+        assert MAX_OLD < len(of[C].supersedes) <= 2 * MAX_OLD
+    asked = [filter_ for _, _, *filters in fake.verbs("REQ") for filter_ in filters]
+    assert max(len(each["#x"]) for each in asked if "#x" in each) <= 2 * MAX_OLD
 
 
 async def test_an_owner_can_supersede_with_an_existing_memory(fake: FakeRelay) -> None:
