@@ -77,8 +77,9 @@ def _print_paragraphs(columns: Sequence[Column], rows: Sequence[Sequence[str]]) 
     click.echo(f"{columns[head].name}:")
     for row in rows:
         click.echo(row[head])
+        # Runs of blanks could place what others wrote where a terminal begins the next line.
         fields = [
-            f"{column.name} {cell}"
+            f"{column.name} {' '.join(cell.split())}"
             for at, (column, cell) in enumerate(zip(columns, row, strict=True))
             if at != head and cell
         ]

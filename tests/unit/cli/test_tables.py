@@ -50,6 +50,14 @@ def test_rows_become_paragraphs_on_a_narrow_terminal(
     )
 
 
+def test_blanks_in_a_paragraph_fill_no_line(
+    terminal: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal.setenv("COLUMNS", "80")
+    print_table(COLUMNS, [(alice.npub, "7", f"soup{' ' * 70}vault{' ' * 75}  events 9")])
+    assert capsys.readouterr().out.endswith("\n  events 7, said soup vault events 9\n")
+
+
 def test_a_table_without_rows_has_headers(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(COLUMNS, [])
     assert "author" in capsys.readouterr().out
