@@ -409,15 +409,13 @@ class Ingest:
 
     def _cost_of(self, item: LaneItem) -> int:
         """What it may cost the next batch."""
-        cost = self._estimated(item)
+        relay = self._relay_key.pubkey
+        groups, owners = self._state.groups, self._state.actors.owners
+        cost = cost_of(item, groups, self._fanout.number_for, relay, self._members, owners)
         if not isinstance(item, WriteEvent):
             return cost
         item.cost = cost
         return self._overruns.cost_of(item)
-
-    def _estimated(self, item: LaneItem) -> int:
-        relay = self._relay_key.pubkey
-        return cost_of(item, self._state.groups, self._fanout.number_for, relay, self._members)
 
     def _members(self) -> int:
         return len(self._state.management.of(ListName.ALLOWED_KEYS))
@@ -505,7 +503,7 @@ class Ingest:
             isinstance(item, WriteEvent)
             and item.event.kind == kinds.DELETE_GROUP
             and item.event.pubkey not in self._state.actors.owners
-            and self._estimated(item) > MAX_BATCH
+            and item.cost > MAX_BATCH
         )
 
     async def _with_room(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:

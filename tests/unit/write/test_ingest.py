@@ -971,6 +971,28 @@ async def test_a_large_group_does_not_end_just_after_another(
     assert await relay.take(ends[1]) == [STORED]
 
 
+async def test_the_descriptions_of_subgroups_are_measured_for_no_end_of_their_group(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of 250 took 90 ms of the loop, for each 9008 and whoever sent it."""
+    for n in range(20):
+        about = ["about", "x" * 100]
+        assert await relay.take(
+            on(owner, 9007, about, h=f"sub{n}"), on(owner, 9002, ["parent", "tea"], h=f"sub{n}")
+        )
+    measured = list[int]()
+
+    def measure(tags: Sequence[Sequence[str]]) -> int:
+        measured.append(len(tags))
+        return 0
+
+    monkeypatch.setattr("relay.write.costs.size_of_tags", measure)
+    for who in (bob, alice, owner):
+        await relay.take(on(who, 9008, h="tea"))
+    assert "tea" in relay.state.groups.ended
+    assert len(measured) <= 1
+
+
 async def test_a_batch_signs_a_long_description_once(relay: Relay) -> None:
     """400 moves of a subgroup between two parents of 440 kB each took 4 s and 600 MB."""
     for name in ("left", "right", "child"):
