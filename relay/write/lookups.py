@@ -8,7 +8,7 @@ right: docs/security.md says what an event can make the writer read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, assert_never
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from relay.access.actors import author_words
 from relay.access.management import ListName
@@ -68,6 +68,10 @@ if TYPE_CHECKING:
     from relay.nostr.kinds import KindSet
     from relay.state import EventLimits
     from relay.write.candidate import Candidate
+
+
+_BY_ADMINS: Final = frozenset({kinds.EDIT_METADATA, kinds.DELETE_GROUP})
+"""Of moderation: refused to moderators (N29-112)."""
 
 
 class Policy(Protocol):
@@ -297,14 +301,19 @@ class _Builder:
         )
 
     def _may_moderate(self, candidate: Candidate, group_id: str) -> bool:
-        """Whether the author may have a role in the group when the event is judged."""
+        """Whether the author may have the role in the group that the event needs when it is
+        judged."""
         pubkey, group = candidate.event.pubkey, self._groups.get(group_id)
-        return (
+        if (
             candidate.sender.origin is not Origin.WIRE
             or pubkey in self._operators
-            or (group is not None and group.is_moderated_by(pubkey))
-            or (group_id, pubkey) in self._admitted
-        )
+            or (group_id, pubkey) in self._appointed
+        ):
+            return True
+        if group is None:
+            return False
+        is_for_admins = candidate.event.kind in _BY_ADMINS
+        return group.is_admin(pubkey) if is_for_admins else group.is_moderated_by(pubkey)
 
     def _is_untimely(self, candidate: Candidate) -> bool:
         event = candidate.event

@@ -13,7 +13,7 @@ from relay.lifecycle.rows import Lookups, OwnRow, Slot
 from relay.nostr import kinds
 from relay.write.candidate import Candidate, Sender, candidate_of
 from relay.write.lookups import lookups_for
-from tests.cast import admin, alice, bob, carol, owner
+from tests.cast import admin, alice, bob, carol, owner, person
 from tests.harness.relay_in_process import NOON, RELAY, policy_of
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
+MODERATOR = person("moderator")
 IDS = [f"{n:064x}" for n in range(3)]
 GROUPS = (
     Groups()
@@ -28,7 +29,11 @@ GROUPS = (
         Group(
             "den",
             flags=frozenset({Flag.PRIVATE, Flag.RESTRICTED}),
-            members={admin.pubkey: (Role.ADMIN.value,), alice.pubkey: ()},
+            members={
+                admin.pubkey: (Role.ADMIN.value,),
+                MODERATOR.pubkey: (Role.MODERATOR.value,),
+                alice.pubkey: (),
+            },
         )
     )
     .with_group(Group("square", members={admin.pubkey: (Role.ADMIN.value,)}))
@@ -113,6 +118,8 @@ ABCDEF01 = ["previous", "abcdef01"]
         (carol, 9021, "square", True),
         (carol, 9, "nowhere", False),
         (alice, 9002, "den", False),
+        (MODERATOR, 9010, "den", True),
+        (MODERATOR, 9002, "den", False),
         (admin, 9002, "den", True),
         (carol, 9002, "square", False),
     ],
@@ -184,6 +191,17 @@ def test_an_admin_of_the_group_or_the_relay_makes_it_read_what_the_rules_need(
         assert looked.own_rows == {OwnRow(id_, None, "den") for id_ in IDS}
         assert Slot(RELAY.pubkey, kinds.GROUP_METADATA, "den") in looked.slots
         assert looked_up(policy, candidate(policy, who, 9002)).groups_with_content == {"den"}
+
+
+@pytest.mark.parametrize("kind", [9002, 9008])
+def test_what_admins_alone_may_do_makes_the_store_read_nothing_for_a_moderator(
+    policy: PolicySet, kind: int
+) -> None:
+    sent = candidate(policy, MODERATOR, kind)
+    assert alone(looked_up(policy, sent), sent.event.id)
+    promoted = candidate(policy, admin, 9000, ["p", MODERATOR.pubkey, "admin"])
+    looked = looked_up(policy, promoted, sent)
+    assert looked.ending_groups | looked.groups_with_content == {"den"}
 
 
 @pytest.mark.parametrize("at", [NOON - 3000, NOON + 100])
