@@ -98,13 +98,14 @@ class TooManyRecords(Refused):
 
 
 class TooMuchToRead(RookeryError):
-    """The rows that a batch must know are larger than `Lookups.most` or `most_own`."""
+    """The rows that a batch must know are larger than `Lookups.most`, `most_own` or
+    `most_moderated`."""
 
-    def __init__(self, shares: Mapping[Any, float] | None = None) -> None:
-        """`shares`: id or slot of a row, or client → its part of the limit; None: the store does
-        not tell."""
+    def __init__(self, shares: Mapping[Any, float]) -> None:
+        """`shares`: name of `Lookups.limited`, or client → its part of the limit. Without them the
+        lane tries halves of the clients, and does not know which of them to serve apart."""
         super().__init__()
-        self.shares = shares or {}
+        self.shares = shares
 
 
 class TooWide(Refused):

@@ -287,6 +287,15 @@ def no_pins(_: str) -> PinnedRows:
     return PinnedRows()
 
 
+Limited = str | Slot | tuple[str, str]
+"""id or slot of a row, (group, prefix), or a key that vanishes."""
+
+
+def all_rows_of(group: str) -> Limited:
+    """Names a group that ends: as its rows whose ids begin with nothing."""
+    return group, ""
+
+
 class UpTo(Enum):
     """Which time of two rows `never_before` compares."""
 
@@ -413,8 +422,8 @@ class Lookups:
     names_in: Callable[[Event], frozenset[RecordName]] = no_names
     """The names that a found record refers to: they are looked up too, step by step."""
     most: int | None = None
-    """Limit in bytes of the rows of `ids` and `slots`; above it a store raises TooMuchToRead. A
-    store may count the rows of `id_prefixes` too, and TAG_BYTES more for each tag. None: no
+    """Limit in bytes of the rows of `ids` and `slots`, and of those of `id_prefixes` that are read
+    whole; above it a store raises TooMuchToRead. It may count TAG_BYTES more for each tag. None: no
     limit."""
     own_slots: frozenset[Slot] = frozenset()
     """Rows by slot that are to be deleted, into `Found.slots`."""
@@ -434,6 +443,14 @@ class Lookups:
     """Rows of these are read whole if their id has one of `id_prefixes`; of others an `outline`."""
     usage_by: Callable[[Found], Iterable[Account]] = no_accounts
     """The rows of `ids` and `slots` that are found → further accounts, into `Found.usage`."""
+
+    @property
+    def limited(self) -> frozenset[Limited]:
+        """What the limits count, as the shares of TooMuchToRead name it."""
+        return frozenset().union(
+            *(self.ids, [own.id for own in self.own_rows], self.slots, self.own_slots),
+            *(self.id_prefixes, self.vanishing_keys, map(all_rows_of, self.ending_groups)),
+        )
 
 
 def narrowed(lookups: Lookups, stored_keys: frozenset[str], groups: Iterable[str]) -> Lookups:
@@ -503,12 +520,13 @@ class Found:
     """Each reference that was looked up → ids of rows with it; those not removed since are in
     `rows`."""
 
-    def sizes(self) -> dict[str | Slot, int]:
-        """Of `rows` and `slots`: their bytes, and TAG_BYTES for each tag."""
-        rows: list[tuple[str | Slot, Stored]] = [*self.rows.items(), *self.slots.items()]
-        return {
-            key: len(row.event.raw) + TAG_BYTES * row.event.raw.count(b"[") for key, row in rows
-        }
+    def sizes(self) -> dict[Limited, int]:
+        """Of `rows`, `slots` and `id_prefixes`: their bytes, and TAG_BYTES for each tag."""
+        rows: list[tuple[Limited, Stored]] = [*self.rows.items(), *self.slots.items()]
+        sizes = {key: _size_with_tags(row) for key, row in rows}
+        for beginning, begun in self.id_prefixes.items():
+            sizes[beginning] = sum(map(_size_with_tags, begun))
+        return sizes
 
     def index_tags(self) -> None:
         """For many events that name the same rows: read rules look for `d` and readers in the tags
@@ -546,6 +564,10 @@ class Found:
             for reference in references.intersection(references_of(row.event)):
                 self.referrers[reference].add(row.event.id)
         return frozenset([("e", row.event.id) for row in rows]) - self.referrers.keys()
+
+
+def _size_with_tags(row: Stored) -> int:
+    return len(row.event.raw) + TAG_BYTES * row.event.raw.count(b"[")
 
 
 def keep_by_kind(kind: int) -> Keep:

@@ -11,10 +11,11 @@ import orjson
 from relay.access.actors import Actors
 from relay.access.quotas import recipients_of
 from relay.access.visibility import everything_visible
-from relay.errors import StoreFault
+from relay.errors import StoreFault, TooMuchToRead
 from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.rows import (
     MOST_DELETED,
+    MOST_WITH_PREFIX,
     SENT_TO_ONE,
     UNPINNED_AT_ONCE,
     ExpiredRow,
@@ -34,14 +35,13 @@ if TYPE_CHECKING:
         Awaitable,
         Callable,
         Container,
-        Hashable,
         Iterable,
         Iterator,
         Mapping,
         Sequence,
     )
 
-    from relay.lifecycle.rows import Found, Lookups
+    from relay.lifecycle.rows import Found, Limited, Lookups
     from relay.nostr.event import Event
 
 Key = TypeVar("Key")
@@ -199,11 +199,27 @@ def enough_sizes(most: int) -> int:
     return most // _LEAST_EVENT + 1
 
 
+def parts_of(sizes: Mapping[Limited, int], limit: int) -> dict[Limited, float]:
+    """The shares of TooMuchToRead."""
+    return {name: size / max(limit, 1) for name, size in sizes.items()}
+
+
+def check_sizes(sizes: Mapping[Limited, int], limit: int) -> None:
+    """Raises TooMuchToRead."""
+    if sum(sizes.values()) > limit:
+        raise TooMuchToRead(parts_of(sizes, limit))
+
+
+def is_read_whole(kind: int, size: int, lookups: Lookups) -> bool:
+    """Of a row whose id begins as one of `Lookups.id_prefixes`."""
+    return kind in lookups.whole_kinds and size <= MOST_WITH_PREFIX
+
+
 def note_shares(
     sizes: Iterable[Sequence[Any]],
     limit: int,
-    named: Mapping[Any, Hashable],
-    shares: dict[Hashable, float],
+    named: Mapping[Any, Limited],
+    shares: dict[Limited, float],
 ) -> None:
     """Into the shares of TooMuchToRead. `sizes`: key of `named`, bytes of the row."""
     for key, size in sizes:

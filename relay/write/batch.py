@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from relay.access.quotas import Guesses, MinuteCounter, TokenBuckets
     from relay.errors import Result
     from relay.groups.group import Group
-    from relay.lifecycle.rows import Found, Lookups, Slot, Tombstone
+    from relay.lifecycle.rows import Found, Limited, Lookups, Slot, Tombstone
     from relay.nostr.keys import SecretKey
     from relay.state import RelayState
     from relay.write.candidate import Sender
@@ -127,8 +127,8 @@ class Batch:
         """Whether a row turned out to belong to a group."""
         self.is_piece = False
         """Its only item has to come again: it was neither stored nor refused."""
-        self._sizes: Mapping[str | Slot, int] = {}
-        """What it read by id and slot, if that is more than half of `_MOST_READ`."""
+        self._sizes: Mapping[Limited, int] = {}
+        """What it read by id, slot and prefix, if that is more than half of `_MOST_READ`."""
         self.restated = 0
         """Bytes of the records of groups that keys had moderated which vanished."""
         self._items = items
@@ -185,7 +185,7 @@ class Batch:
             leaves_many(each, self.groups) and not is_old_request(each.event, self._now)
             for each in candidates
         ):
-            raise TooMuchToRead
+            raise TooMuchToRead({each.event.id: 1.0 for each in candidates if each.vanishes})
         if pieces is not None and not pieces.is_last:  # its own group is for the last pass
             candidates = [msgspec.structs.replace(each, named=None) for each in candidates]
         commands = [item for item in self._items if not isinstance(item, WriteEvent)]
@@ -212,17 +212,18 @@ class Batch:
             now=self._now,
         )
 
-    def shares(self, of: Mapping[Any, float]) -> Iterator[tuple[WriteEvent, float]]:
-        """What each event reads. `of`: id or slot of a row → its part, as of TooMuchToRead."""
-        events = (item for item in self._items if isinstance(item, WriteEvent))
-        for item, candidate in zip(events, self._candidates, strict=True):
-            wanted = self._lookups_for([candidate], ())
-            ids = wanted.ids.union([own.id for own in wanted.own_rows])
-            keys: frozenset[str | Slot] = ids | wanted.slots | wanted.own_slots
-            yield item, sum([of.get(key, 0.0) for key in keys])
+    def shares(self, of: Mapping[Any, float]) -> Iterator[tuple[LaneItem, float]]:
+        """What each item reads. `of`: as of TooMuchToRead, from a store."""
+        candidates = iter(self._candidates)
+        for item in self._items:
+            if isinstance(item, WriteEvent):
+                wanted = self._lookups_for([next(candidates)], ())
+            else:
+                wanted = self._lookups_for((), [item])
+            yield item, sum([of.get(each, 0.0) for each in wanted.limited])
 
-    def large_readers(self) -> Iterator[WriteEvent]:
-        """The events that read more than a quarter of what several may read. Empty if all together
+    def large_readers(self) -> Iterator[LaneItem]:
+        """The items that read more than a quarter of what several may read. Empty if all together
         read less than half of that."""
         if self._sizes:
             parts = {key: size / _MOST_READ for key, size in self._sizes.items()}

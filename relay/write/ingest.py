@@ -658,9 +658,10 @@ class Ingest:
                 self._lane.max_batch = self._overruns.max_batch
         except TooMuchToRead as fault:
             shares: dict[object, float] = {}
-            for item, share in batch.shares(fault.shares) if fault.shares else ():
-                client = client_or_type(item)
-                shares[client] = shares.get(client, 0.0) + share
+            for item, share in batch.shares(fault.shares):
+                if share:
+                    client = client_or_type(item)
+                    shares[client] = shares.get(client, 0.0) + share
             raise TooMuchToRead(shares) from None
         finally:
             self._batch = None

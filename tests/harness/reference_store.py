@@ -35,7 +35,6 @@ from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
 from relay.lifecycle.rows import (
     ERASURE_DAYS,
     LONG_EXPIRED,
-    MOST_WITH_PREFIX,
     SENT_TO_ONE,
     UNPINNED_AT_ONCE,
     Found,
@@ -43,6 +42,7 @@ from relay.lifecycle.rows import (
     Present,
     Tombstone,
     Vanish,
+    all_rows_of,
     narrowed,
     outline,
     references_of,
@@ -54,15 +54,18 @@ from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, PARSED_BYTES, Features, Page, PageQuery, Place, recall
 from relay.storage.rows import (
     INDEXED_BYTES,
+    check_sizes,
     expired_row,
+    is_read_whole,
     limited_reads,
     note_shares,
+    parts_of,
     records_to_sweep,
 )
 from tests.harness.fts_reading import FtsReading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
+    from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
     from relay.access.read_rules import Match
     from relay.access.visibility import Visibility
@@ -72,6 +75,7 @@ if TYPE_CHECKING:
         ExpiredRow,
         Forgotten,
         Leaving,
+        Limited,
         Lookups,
         Reference,
         Slot,
@@ -128,6 +132,8 @@ class ReferenceStore:
         groups = [row.group for row in with_keys]
         lookups = narrowed(lookups, found.stored_keys, filter(None, groups))
         size = own_size = 0
+        beginning: dict[Limited, int] = {}
+        whole: dict[str, int] = {}
         for row in self._rows.values():
             is_wanted = row.event.id in lookups.ids or row.slot in lookups.slots
             is_own = _is_own(row, lookups)
@@ -143,39 +149,43 @@ class ReferenceStore:
                 found.groups_with_content.add(row.group)
             for group, prefix in lookups.id_prefixes:
                 if row.group == group and row.event.id.startswith(prefix):
-                    is_whole = (
-                        row.event.kind in lookups.whole_kinds
-                        and len(row.event.raw) <= MOST_WITH_PREFIX
-                    )
+                    bytes_ = len(row.event.raw)
+                    is_whole = is_read_whole(row.event.kind, bytes_, lookups)
+                    if is_whole:
+                        whole[row.event.id] = bytes_
+                        beginning[group, prefix] = beginning.get((group, prefix), 0) + bytes_
                     about = row.event.kind, row.event.pubkey, group, row.expires_at
                     known = found.id_prefixes.setdefault((group, prefix), [])
                     known.append(row if is_whole else outline(*about, quiet=row.quiet))
         rows = self._counted()
-        keys = lookups.vanishing_keys.keys()
-        gone = [len(r.event.raw) for r in rows if _goes_with(keys, r.event)]
+        sizes: dict[Limited, int] = {}
+        for key in lookups.vanishing_keys:
+            sizes[key] = sum(len(row.event.raw) for row in rows if _goes_with({key}, row.event))
         rows = [row for row in rows if not is_group_record(row.event)]
-        ended = [len(r.event.raw) for r in rows if r.group in lookups.ending_groups]
+        for ending in lookups.ending_groups:
+            ended = [len(row.event.raw) for row in rows if row.group == ending]
+            sizes[all_rows_of(ending)] = sum(ended)
+        if lookups.most_own is not None:
+            check_sizes(sizes, lookups.most_own)
         for bytes_, most in (
-            (size, lookups.most),
+            (size + sum(whole.values()), lookups.most),
             (own_size, lookups.most_own),
-            (sum(gone), lookups.most_own),
-            (sum(ended), lookups.most_own),
         ):
             if most is not None and bytes_ > most:
-                raise TooMuchToRead(self._shares(lookups))
+                raise TooMuchToRead({**self._shares(lookups), **parts_of(beginning, most)})
         found.begun.update(lookups.requests & self._erasures.keys())
         if lookups.leaving is not None:
             self._find_leaving(lookups.leaving, found)
         found.group_records.extend(self._records(lookups, found))
         for account in lookups.usage.union(lookups.usage_by(found)):
-            sizes = [
+            counted = [
                 len(row.event.raw)
                 for row in self._counted()
                 if account.has(
                     row.event.pubkey, row.event.kind, _group_of(row), recipients_of(row.event)
                 )
             ]
-            found.usage.open(account, Size(len(sizes), sum(sizes)))
+            found.usage.open(account, Size(len(counted), sum(counted)))
         for dependencies in lookups.dependencies:
             times = [
                 time_of(row, dependencies.up_to)
@@ -188,10 +198,11 @@ class ReferenceStore:
         self._find_referrers(lookups, found)
         return found
 
-    def _shares(self, lookups: Lookups) -> dict[Hashable, float]:
-        shares: dict[Hashable, float] = {}
+    def _shares(self, lookups: Lookups) -> dict[Limited, float]:
+        shares: dict[Limited, float] = {}
         for limit, ids, slots in limited_reads(lookups):
-            named = {each: each for each in (*ids, *slots)}
+            named: dict[Limited | None, Limited] = {each: each for each in ids}
+            named.update((each, each) for each in slots)
             sizes = [
                 (key, len(row.event.raw))
                 for row in self._rows.values()
@@ -242,11 +253,14 @@ class ReferenceStore:
     def _records(self, lookups: Lookups, found: Found) -> list[Stored]:
         most, leaving = lookups.most_moderated, lookups.leaving
         groups = set[str]()
+        numbers: dict[Limited, int] = {}
         for key, at in lookups.vanishing_keys.items():
-            groups.update(self._moderated(key, at))
+            moderated = self._moderated(key, at)
+            groups.update(moderated)
+            numbers[key] = len(moderated)
             found.put_later[key] = self._put_later(key, at)
         if most is not None and len(groups) > most:
-            raise TooMuchToRead
+            raise TooMuchToRead(parts_of(numbers, most))
         is_left = bool(found.leaving or found.pinned)
         if leaving is not None and leaving.pubkey is not None and not is_left:
             moderated = self._moderated(leaving.pubkey, leaving.until)

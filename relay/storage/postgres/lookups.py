@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.access.quotas import Size
 from relay.errors import TooMuchToRead
 from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
-from relay.lifecycle.rows import MOST_WITH_PREFIX, Tombstone, narrowed, outline
+from relay.lifecycle.rows import Tombstone, all_rows_of, narrowed, outline
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.nostr.event import MAX_CREATED_AT
 from relay.storage.postgres.rows import columns, present, stored
@@ -16,19 +17,22 @@ from relay.storage.postgres.sql.writes import usage_of
 from relay.storage.rows import (
     MAX_REFERRERS,
     MAX_REFERRING_STEPS,
+    check_sizes,
     enough_sizes,
     find_leaving,
     is_id_prefix,
+    is_read_whole,
     limited_reads,
     note_recipient,
     note_shares,
+    parts_of,
     sent_to_one,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from relay.lifecycle.rows import Found, Leaving, Lookups, OwnRow, Slot, Stored
+    from relay.lifecycle.rows import Found, Leaving, Limited, Lookups, OwnRow, Slot, Stored
     from relay.memory.registry import RecordName
     from relay.storage.postgres.hashes import KeyedHashes
     from relay.storage.postgres.sql.sweep import SweepQueries
@@ -67,11 +71,19 @@ class Finder:
         if lookups.leaving is not None:
             rows = await self._rows_leaving(lookups.leaving)
             find_leaving(rows, lookups.leaving, found)
+        beginning = await self._with_prefixes(lookups) if lookups.id_prefixes else []
+        whole = {
+            id_: size for _, id_, kind, *_, size in beginning if is_read_whole(kind, size, lookups)
+        }
         most, most_own = lookups.most, lookups.most_own
-        if (most is not None and await self._size_of(lookups) > most) or (
+        if (most is not None and await self._size_of(lookups) + sum(whole.values()) > most) or (
             most_own is not None and await self._own_size(lookups) > most_own
         ):
-            raise TooMuchToRead(await self._shares(lookups))
+            shares = await self._shares(lookups)
+            of_prefixes: Counter[Limited] = Counter()
+            for name, id_, *_ in beginning:
+                of_prefixes[name] += whole.get(id_, 0)
+            raise TooMuchToRead({**shares, **parts_of(of_prefixes, most or 0)})
         if lookups.ids:
             ids = [bytes.fromhex(event_id) for event_id in lookups.ids]
             for row in await self._rows("rows_by_id", ids):
@@ -92,8 +104,8 @@ class Finder:
             requests = [bytes.fromhex(request) for request in lookups.requests]
             begun = await self._db.fetch(QUERIES["requests_begun"], requests)
             found.begun.update([request.hex() for (request,) in begun])
-        if lookups.id_prefixes:
-            await self._find_prefixes(lookups)
+        if beginning:
+            await self._find_prefixes(beginning, list(whole))
         for account in lookups.usage.union(lookups.usage_by(found)):
             query = usage_of(account)
             found.usage.open(account, Size(*await self._db.fetchrow(query.sql, *query.values)))
@@ -119,17 +131,15 @@ class Finder:
 
     async def _check_sizes(self, ending_groups: Iterable[str], most: int) -> None:
         """Raises TooMuchToRead for keys and groups that must leave one by one, or in pieces."""
-        size, enough = 0, enough_sizes(most)
-        keys = self._found.stored_keys
-        if keys:
-            names = [key.encode() for key in keys]
-            p = [self._hashes.tag("p", key) for key in keys]
-            asked = [bytes.fromhex(key) for key in keys], names, p, enough
-            size = await self._db.fetchval(QUERIES["size_of_keys"], *asked)
+        sizes: dict[Limited, int] = {}
+        enough = enough_sizes(most)
+        for key in self._found.stored_keys:
+            asked = [bytes.fromhex(key)], [key.encode()], [self._hashes.tag("p", key)], enough
+            sizes[key] = await self._db.fetchval(QUERIES["size_of_keys"], *asked)
         for group in ending_groups:
-            size += await self._db.fetchval(QUERIES["size_of_group"], group.encode(), enough)
-        if size > most:
-            raise TooMuchToRead
+            size = await self._db.fetchval(QUERIES["size_of_group"], group.encode(), enough)
+            sizes[all_rows_of(group)] = size
+        check_sizes(sizes, most)
 
     async def _rows_leaving(self, leaving: Leaving) -> list[tuple[Any, ...]]:
         """seq, bytes, and the columns for `present`, of more than fit."""
@@ -150,9 +160,9 @@ class Finder:
         size: int = await self._db.fetchval(QUERIES["size_of_own_rows"], *rows, slots)
         return size
 
-    async def _shares(self, lookups: Lookups) -> Mapping[Hashable, float]:
-        """As of TooMuchToRead. Rows are not read for it."""
-        shares: dict[Hashable, float] = {}
+    async def _shares(self, lookups: Lookups) -> Mapping[Limited, float]:
+        """As of TooMuchToRead, without prefixes. Rows are not read for it."""
+        shares: dict[Limited, float] = {}
         for limit, ids, slots in limited_reads(lookups):
             by_id = {bytes.fromhex(event_id): event_id for event_id in ids}
             found = await self._db.fetch(QUERIES["sizes_by_id"], [*by_id])
@@ -217,8 +227,8 @@ class Finder:
             for (id_,) in await self._db.fetch(QUERIES["sent_to"], ids, p):
                 note_recipient(id_.hex(), pubkey, found)
 
-    async def _find_prefixes(self, lookups: Lookups) -> None:
-        found = self._found
+    async def _with_prefixes(self, lookups: Lookups) -> list[tuple[Any, ...]]:
+        """(group, prefix), id, kind, author, expires_at, quiet, bytes of each row."""
         asked = [(group, prefix) for group, prefix in lookups.id_prefixes if is_id_prefix(prefix)]
         between = [
             (
@@ -228,18 +238,18 @@ class Finder:
             )
             for group, prefix in asked
         ]
-        beginning = await self._db.fetch(QUERIES["rows_with_prefix"], *columns(between, 3))
-        whole = {
-            id_
-            for _, id_, kind, _, _, _, size in beginning
-            if kind in lookups.whole_kinds and size <= MOST_WITH_PREFIX
-        }
-        rows = await self._rows("rows_by_id", list(whole)) if whole else ()
+        rows = await self._db.fetch(QUERIES["rows_with_prefix"], *columns(between, 3))
+        return [(asked[place - 1], *about) for place, *about in rows]
+
+    async def _find_prefixes(
+        self, beginning: Iterable[tuple[Any, ...]], whole: Sequence[bytes]
+    ) -> None:
+        """`beginning`: of `_with_prefixes`; `whole`: ids of those that are read."""
+        rows = await self._rows("rows_by_id", whole) if whole else ()
         read = {row.event.id: row for row in rows}
-        for place, id_, kind, pubkey, until, quiet, _ in beginning:
-            group, prefix = asked[place - 1]
-            row = read.get(id_.hex()) or outline(kind, pubkey.hex(), group, until, quiet=quiet)
-            found.id_prefixes.setdefault((group, prefix), []).append(row)
+        for name, id_, kind, pubkey, until, quiet, _ in beginning:
+            row = read.get(id_.hex()) or outline(kind, pubkey.hex(), name[0], until, quiet=quiet)
+            self._found.id_prefixes.setdefault(name, []).append(row)
 
     async def _follow(self, step: frozenset[RecordName], lookups: Lookups, steps: int) -> None:
         """Follow references, one query for each step of all of them."""
@@ -264,11 +274,14 @@ class Finder:
         """Raises TooMuchToRead."""
         found, most, leaving = self._found, lookups.most_moderated, lookups.leaving
         groups = set[bytes]()
+        numbers: dict[Limited, int] = {}
         for pubkey, at in lookups.vanishing_keys.items():
-            groups.update(await self._moderated(pubkey, at, most))
+            moderated = await self._moderated(pubkey, at, most)
+            groups.update(moderated)
+            numbers[pubkey] = len(moderated)
             found.put_later[pubkey] = await self._put_later(pubkey, at)
         if most is not None and len(groups) > most:
-            raise TooMuchToRead
+            raise TooMuchToRead(parts_of(numbers, most))
         is_left = bool(found.leaving or found.pinned)
         if leaving is not None and leaving.pubkey is not None and not is_left:
             pubkey, at = leaving.pubkey, leaving.until

@@ -10,19 +10,22 @@ import orjson
 from relay.access.quotas import Size
 from relay.errors import TooMuchToRead
 from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
-from relay.lifecycle.rows import MOST_WITH_PREFIX, TAG_BYTES, Found, Tombstone, narrowed, outline
+from relay.lifecycle.rows import TAG_BYTES, Found, Tombstone, all_rows_of, narrowed, outline
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.nostr.event import MAX_CREATED_AT
 from relay.storage.hashes import id_key
 from relay.storage.rows import (
     MAX_REFERRERS,
     MAX_REFERRING_STEPS,
+    check_sizes,
     enough_sizes,
     find_leaving,
     is_id_prefix,
+    is_read_whole,
     limited_reads,
     note_recipient,
     note_shares,
+    parts_of,
     present,
     sent_to_one,
     stored,
@@ -32,14 +35,18 @@ from relay.storage.sqlite.sql.writes import usage_of
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from relay.lifecycle.rows import Leaving, Lookups, OwnRow, Slot, Stored
+    from relay.lifecycle.rows import Leaving, Limited, Lookups, OwnRow, Slot, Stored
     from relay.memory.registry import RecordName
     from relay.storage.hashes import Hashes
     from relay.storage.sqlite.sql.conditions import Value
     from relay.storage.sqlite.sql.sweep import SweepQueries
     from relay.storage.sqlite.tag_buffer import TagBuffer
+
+
+class _NoneLeft(Exception):
+    """More than a batch may read."""
 
 
 class _BytesLeft:
@@ -49,23 +56,25 @@ class _BytesLeft:
         """`tag_bytes`: what each tag of a row counts more."""
         self._number = number
         self._tag_bytes = tag_bytes
+        self.sizes: dict[int, int] = {}
+        """seq → what the row counts: of those that were taken."""
 
     def take(self, number: int) -> None:
-        """Raises TooMuchToRead."""
+        """Raises _NoneLeft."""
         if self._number is not None:
             self._number -= number
             if self._number < 0:
-                raise TooMuchToRead
+                raise _NoneLeft
 
     def taken(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """The rows, as tuples of columns; the second column is the event's bytes. Raises
-        TooMuchToRead."""
+        """The rows, as tuples of columns: seq, the event's bytes, and others. Raises _NoneLeft."""
         if self._number is None:
             return list(rows)
         taken = []
         for row in rows:
             raw: bytes = row[1]
-            self.take(len(raw) + self._tag_bytes * raw.count(b"["))
+            size = self.sizes[row[0]] = len(raw) + self._tag_bytes * raw.count(b"[")
+            self.take(size)
             taken.append(row)
         return taken
 
@@ -106,8 +115,8 @@ class Finder:
         lookups = narrowed(lookups, found.stored_keys, groups)
         try:
             self._find_rows(lookups, found, left)
-        except TooMuchToRead:
-            raise TooMuchToRead(self._shares(lookups)) from None
+        except _NoneLeft:
+            raise TooMuchToRead(self._shares(lookups, left)) from None
         if lookups.present:
             self._find_present(lookups.present, found)
             self._find_recipients(found)
@@ -117,7 +126,6 @@ class Finder:
         for request in lookups.requests:
             if self._db.execute(QUERIES["erasure"], (bytes.fromhex(request),)).fetchone():
                 found.begun.add(request)
-        self._find_prefixes(lookups, found, left)
         for account in lookups.usage.union(lookups.usage_by(found)):
             query = usage_of(account)
             found.usage.open(account, Size(*self._db.execute(*query).fetchone()))
@@ -133,7 +141,7 @@ class Finder:
         return found
 
     def _find_rows(self, lookups: Lookups, found: Found, left: _BytesLeft) -> None:
-        """By id and slot. Raises TooMuchToRead."""
+        """By id, slot and prefix. Raises _NoneLeft."""
         if lookups.own_rows or lookups.own_slots:  # first: they may be too many
             own_left = _BytesLeft(lookups.most_own)
             self._find_own_rows(lookups, found, own_left)
@@ -144,30 +152,40 @@ class Finder:
             if row.event.id in lookups.ids:
                 found.rows.setdefault(row.event.id, row)
         self._find_by_slot(lookups.slots, found, left)
+        self._find_prefixes(lookups, found, left)
 
-    def _shares(self, lookups: Lookups) -> Mapping[Hashable, float]:
-        """As of TooMuchToRead. Rows are not read for it."""
-        shares: dict[Hashable, float] = {}
+    def _shares(self, lookups: Lookups, left: _BytesLeft) -> Mapping[Limited, float]:
+        """As of TooMuchToRead. No more rows are read for it: the tags of those count that were."""
+        shares: dict[Limited, float] = {}
         for limit, ids, slots in limited_reads(lookups):
             for name, keys in (
                 ("sizes_by_id", {id_key(event_id): event_id for event_id in ids}),
                 ("sizes_by_slot", {self._hashes.slot(*slot): slot for slot in slots}),
             ):
                 asked = {"keys": orjson.dumps([*keys]).decode()}
-                note_shares(self._db.execute(QUERIES[name], asked), limit, keys, shares)
+                rows = self._db.execute(QUERIES[name], asked)
+                sizes = [(key, left.sizes.get(seq, size)) for key, size, seq in rows]
+                note_shares(sizes, limit, keys, shares)
+        if lookups.most is not None:
+            beginning: Counter[Limited] = Counter()
+            for named, seq, _, kind, size, _ in self._with_prefixes(lookups):
+                if is_read_whole(kind, size, lookups):
+                    beginning[named] += left.sizes.get(seq, size)
+            shares.update(parts_of(beginning, lookups.most))
         return shares
 
     def _check_sizes(self, keys: Iterable[str], groups: Iterable[str], most: int) -> None:
         """Raises TooMuchToRead for keys and groups that must leave one by one, or in pieces."""
         enough: dict[str, Value] = {"limit": enough_sizes(most)}
-        asked: list[tuple[str, Mapping[str, Value]]] = [
-            ("size_of_group", {"grp": group, **enough}) for group in groups
-        ]
+        sizes: dict[Limited, int] = {}
+        for group in groups:
+            asked = {"grp": group, **enough}
+            size = self._db.execute(QUERIES["size_of_group"], asked).fetchone()[0]
+            sizes[all_rows_of(group)] = size
         for key in keys:
-            named = {"pubkey": bytes.fromhex(key), "recipient": key, **self._named_by_p(key)}
-            asked.append(("size_of_key", {**named, **enough}))
-        if sum([self._db.execute(QUERIES[name], of).fetchone()[0] for name, of in asked]) > most:
-            raise TooMuchToRead
+            asked = {"pubkey": bytes.fromhex(key), "recipient": key, **self._named_by_p(key)}
+            sizes[key] = self._db.execute(QUERIES["size_of_key"], {**asked, **enough}).fetchone()[0]
+        check_sizes(sizes, most)
 
     def _is_stored(self, pubkey: str) -> bool:
         """Whether the key belongs into `Found.stored_keys`."""
@@ -266,11 +284,14 @@ class Finder:
     def _find_records(self, lookups: Lookups, found: Found) -> None:
         """Raises TooMuchToRead."""
         groups, most, leaving = set[str](), lookups.most_moderated, lookups.leaving
+        numbers: dict[Limited, int] = {}
         for pubkey, at in lookups.vanishing_keys.items():
-            groups.update(self._moderated(pubkey, at, most))
+            moderated = self._moderated(pubkey, at, most)
+            groups.update(moderated)
+            numbers[pubkey] = len(moderated)
             found.put_later[pubkey] = self._put_later(pubkey, at)
         if most is not None and len(groups) > most:
-            raise TooMuchToRead
+            raise TooMuchToRead(parts_of(numbers, most))
         is_left = bool(found.leaving or found.pinned)
         if leaving is not None and leaving.pubkey is not None and not is_left:
             moderated = self._moderated(leaving.pubkey, leaving.until, leaving.groups)
@@ -328,34 +349,37 @@ class Finder:
             step = found.add_referrers(step, self._rows("rows_referring", asked))
 
     def _find_prefixes(self, lookups: Lookups, found: Found, left: _BytesLeft) -> None:
-        beginning: list[tuple[str, str, str, Stored]] = []
-        whole: set[str] = set()
+        beginning = [*self._with_prefixes(lookups)]
+        whole = {
+            id_ for _, _, id_, kind, size, _ in beginning if is_read_whole(kind, size, lookups)
+        }
+        read: dict[str, Stored] = {}
+        if whole:
+            keys = orjson.dumps([*map(id_key, whole)]).decode()
+            read = {row.event.id: row for row in self._rows("rows_by_id", {"keys": keys}, left)}
+        for name, _, event_id, _, _, known in beginning:
+            found.id_prefixes.setdefault(name, []).append(read.get(event_id, known))
+
+    def _with_prefixes(
+        self, lookups: Lookups
+    ) -> Iterator[tuple[tuple[str, str], int, str, int, int, Stored]]:
+        """(group, prefix), seq, id, kind, bytes, outline of each row."""
         for group, prefix in lookups.id_prefixes:
             if not is_id_prefix(prefix):
                 continue
             low, high = id_key(prefix.ljust(16, "0")), id_key(prefix.ljust(16, "f"))
             asked: dict[str, Value] = {"low": low, "high": high, "grp": group}
             for row in self._db.execute(QUERIES["rows_with_prefix"], asked):
-                id_, kind, pubkey, until, quiet, size = row
+                seq, id_, kind, pubkey, until, quiet, size = row
                 event_id = id_.hex()
-                if not event_id.startswith(prefix):
-                    continue
-                known = outline(kind, pubkey.hex(), group, until, quiet=bool(quiet))
-                beginning.append((group, prefix, event_id, known))
-                if kind in lookups.whole_kinds and size <= MOST_WITH_PREFIX:
-                    whole.add(event_id)
-        read: dict[str, Stored] = {}
-        if whole:
-            keys = orjson.dumps([*map(id_key, whole)]).decode()
-            read = {row.event.id: row for row in self._rows("rows_by_id", {"keys": keys}, left)}
-        for group, prefix, event_id, known in beginning:
-            rows = found.id_prefixes.setdefault((group, prefix), [])
-            rows.append(read.get(event_id, known))
+                if event_id.startswith(prefix):
+                    known = outline(kind, pubkey.hex(), group, until, quiet=bool(quiet))
+                    yield (group, prefix), seq, event_id, kind, size, known
 
     def _rows(
         self, name: str, values: Mapping[str, Value], left: _BytesLeft | None = None
     ) -> list[Stored]:
-        """Raises TooMuchToRead, for `left`."""
+        """Raises _NoneLeft, for `left`."""
         cursor = self._db.execute(QUERIES[name], values)
         rows = cursor.fetchall() if left is None else left.taken(cursor)
         return [stored(row) for row in rows]

@@ -19,7 +19,7 @@ from relay.nostr import kinds
 from relay.nostr.event import made_from
 from relay.storage.sqlite.lookups import Finder
 from relay.write.commands import WriteEvent
-from tests.cast import admin, alice, bob, carol, person, robot
+from tests.cast import admin, alice, bob, carol, owner, person, robot
 from tests.harness.relay_in_process import RELAY, STORED, Batches, Home, policy_of, store_of
 
 if TYPE_CHECKING:
@@ -446,6 +446,68 @@ async def test_others_go_on_while_many_addresses_send_what_reads_much(
         assert [await letter.answer for letter in letters] == [STORED] * 300
         assert max(waited) < 40, "all of them fail together, and halves of them"
         assert max(waited[-20:]) <= 3, "each of them is known by now"
+
+
+async def test_others_go_on_while_many_addresses_refer_to_rows_that_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By `previous`: the batch was halved, each time, down to two or three clients of which none
+    was known then."""
+    async with store_of("sqlite") as store, Home(store, policy_of("open")) as home:
+        await home.do(admin, 9007, h="tea")
+        rows = [home.made(admin, 30078, ["d", f"{n}"], h="tea", content="x" * 900) for n in "abcd"]
+        assert await home.take(*rows) == [STORED] * 4
+        monkeypatch.setattr("relay.write.batch._MOST_READ", 12_000)
+        previous = ["previous", *(row.id[:8] for row in rows)]
+        watched = Batches(home.ingest)
+        letters = []
+        for number in range(4):
+            for place in range(60):
+                message = home.made(admin, 9, previous, h="tea", content=f"{number} {place}")
+                letter = home.post(message, connection=place + 2)
+                letter.counted_as = f"192.0.2.{place}"
+                letters.append(letter)
+        waited = []
+        for number in range(40):
+            before = len(watched.tried)
+            note = home.made(carol, 1, content=f"{number}")
+            assert await home.post(note, connection=1).answer == STORED
+            waited.append(len(watched.tried) - before)
+        assert max(waited) <= 3, "each of them is known after the first try"
+        assert [await letter.answer for letter in letters] == [STORED] * 240
+
+
+ENDED_BY = {
+    "moderator": (bob, [], (False, "restricted: only an admin of the group may do this")),
+    "owner": (
+        owner,
+        ["previous", "ffffffff"],
+        (False, "invalid: previous: names an event that is not known in this group"),
+    ),
+}
+
+
+@pytest.mark.parametrize("who", ENDED_BY)
+async def test_others_go_on_while_many_addresses_fail_to_end_a_group(
+    who: str,
+) -> None:
+    """A moderator may not; an owner who could names what is not there."""
+    key, previous, refused = ENDED_BY[who]
+    async with store_of("sqlite") as store, Home(store, policy_of("open")) as home:
+        await home.do(admin, 9007, h="tea")
+        await home.do(admin, 9000, ["p", bob.pubkey, "moderator"], h="tea")
+        for word in "xy":
+            await home.do(admin, 9, h="tea", content=word * 36_000)
+        watched = Batches(home.ingest)
+        letters = []
+        for place in range(60):
+            ending = home.made(key, 9008, *filter(None, [previous]), h="tea")
+            letter = home.post(ending, connection=place + 2)
+            letter.counted_as = f"192.0.2.{place}"
+            letters.append(letter)
+        assert await home.post(home.made(carol, 1), connection=1).answer == STORED
+        assert len(watched.tried) <= 3
+        assert [await letter.answer for letter in letters] == [refused] * 60
 
 
 async def test_who_reads_more_than_many_others_is_not_put_back_for_ever(

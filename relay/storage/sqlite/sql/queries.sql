@@ -17,12 +17,12 @@ e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at;
 SELECT {row}
 FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_id ON e.id_key = j.value;
 
--- :sizes_by_id  [id_key] -> id_key, bytes of the event
-SELECT j.value, length(e.raw)
+-- :sizes_by_id  [id_key] -> id_key, bytes of the event, seq
+SELECT j.value, length(e.raw), e.seq
 FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_id ON e.id_key = j.value;
 
--- :sizes_by_slot  [hash of a slot] -> hash, bytes of the event
-SELECT j.value, length(e.raw)
+-- :sizes_by_slot  [hash of a slot] -> hash, bytes of the event, seq
+SELECT j.value, length(e.raw), e.seq
 FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_slot ON e.slot = j.value;
 
 -- :own_rows  [[id_key, id_key of author or null, group or null, hash of p or null]], [newest seq] -> columns of a row
@@ -299,8 +299,8 @@ SELECT t.target, t.by, t.until, t.why, t.request
 FROM json_each(:targets) AS j CROSS JOIN tombstones AS t
 ON t.target = CASE j.type WHEN 'array' THEN text_of(json_extract(j.value, '$[0]')) ELSE j.value END;
 
--- :rows_with_prefix  low and high id_key, group -> id, kind, author, expires_at, quiet, bytes
-SELECT e.id, e.kind, e.pubkey, e.expires_at, e.quiet, length(e.raw)
+-- :rows_with_prefix  low and high id_key, group -> seq, id, kind, author, expires_at, quiet, bytes
+SELECT e.seq, e.id, e.kind, e.pubkey, e.expires_at, e.quiet, length(e.raw)
 FROM events AS e INDEXED BY events_id
 WHERE e.id_key BETWEEN :low AND :high AND e.grp = :grp;
 
