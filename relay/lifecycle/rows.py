@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from relay.access.quotas import UsageCounter
+from relay.errors import TooMuchToRead
 from relay.memory.registry import RecordName
 from relay.nostr import kinds
 from relay.nostr.event import Address, Event, indexed
 from relay.nostr.kinds import NO_KINDS, KindClass, KindSet, class_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
     from relay.access.management import ListChange
     from relay.access.quotas import Account
@@ -88,8 +89,8 @@ LONG_EXPIRED: Final = 1
 """`expires_at` of a row that was deleted and is still to be swept: it is as if it had expired. No
 row is stored with it, because such an event has expired."""
 UNPINNED_AT_ONCE: Final = 16
-"""Pinned rows that leave in one transaction: each may be of another group, for which the relay
-signs a 39005."""
+"""Pinned rows that leave in one transaction, or groups that pin what a kind 5 deletes: each row may
+be of another group, for which the relay signs a 39005."""
 MOST_WITH_PREFIX: Final = 4_096
 """Bytes of a row that is read because a `previous` names it: an event may name 64."""
 
@@ -276,6 +277,10 @@ def no_accounts(_: Found) -> Iterable[Account]:
     return ()
 
 
+def no_slots(_: Iterable[Stored]) -> frozenset[Slot]:
+    return frozenset()
+
+
 class PinnedRows(NamedTuple):
     """Ids and slots that a group pins, to be looked up without their events, and its 39005."""
 
@@ -427,6 +432,9 @@ class Lookups:
     limit."""
     own_slots: frozenset[Slot] = frozenset()
     """Rows by slot that are to be deleted, into `Found.slots`."""
+    slots_by: Callable[[Iterable[Stored]], frozenset[Slot]] = no_slots
+    """The rows of `own_rows` and `own_slots` that are found → further `slots`. With `most_own` a
+    store raises TooMuchToRead for more than UNPINNED_AT_ONCE."""
     most_own: int | None = None
     """As `most`, for three sums, each with old versions: the rows of `own_rows` and `own_slots`,
     those of the `vanishing_keys`, and those of the `ending_groups` but their records."""
@@ -467,6 +475,19 @@ def narrowed(lookups: Lookups, stored_keys: frozenset[str], groups: Iterable[str
             key: at for key, at in lookups.vanishing_keys.items() if key in stored_keys
         },
     )
+
+
+def with_slots_of(own: Collection[Stored], lookups: Lookups) -> Lookups:
+    """The Lookups with the slots that `slots_by` has for the found rows that are to be deleted.
+    Raises TooMuchToRead."""
+    further = lookups.slots_by(own) - lookups.slots
+    if lookups.most_own is not None and len(further) > UNPINNED_AT_ONCE:
+        shares: dict[str | Slot | None, float] = {}
+        for row in own:
+            share = len(lookups.slots_by([row])) / UNPINNED_AT_ONCE
+            shares |= {row.event.id: share, row.slot: share}
+        raise TooMuchToRead(shares)
+    return replace(lookups, slots=lookups.slots | further) if further else lookups
 
 
 def _with_index(row: Stored) -> Stored:

@@ -44,6 +44,7 @@ from relay.write.derived import followers
 from relay.write.judge import EVERYBODY, guesser, is_paced, judge, screen_and_judge
 from relay.write.lookups import lookups_for
 from relay.write.pieces import bounded, leaves_many
+from relay.write.pins import names_of
 from relay.write.relay_lists import RelayLists
 from relay.write.rulings import apply_ruling
 from relay.write.swept_rows import expire, sweep, sweep_versions
@@ -360,6 +361,7 @@ class Batch:
             if self._found.group_records:
                 self.restated += restate_groups(candidate.event, self._changes)
             if rows:
+                self._unpin(rows, candidate)
                 self._changes.unpin(judged.outdated_pins)
                 self._changes.forget(rows, keeps_pins=candidate.sender.origin is not Origin.WIRE)
         pieces.advance(self._found)
@@ -413,11 +415,16 @@ class Batch:
         if candidate.targets is not None:
             rows = delete_by_author(event, candidate.targets, found, self.plan)
             self._note_old_versions(rows)
+            self._unpin(rows, candidate)
             note_erased(event, rows, self.plan, self._now)
         if judged.ruling is not None and judged.group is not None:
             apply_ruling(judged.ruling, judged.group, candidate, self._changes)
         if judged.outdated_pins:
             self._changes.unpin(judged.outdated_pins)
+
+    def _unpin(self, deleted: Iterable[Stored], candidate: Candidate) -> None:
+        if candidate.sender.origin is Origin.WIRE:  # a later line of an import may contain the row
+            unpin_rows(names_of(deleted), self._changes)
 
     def _note_old_versions(self, rows: Iterable[Stored]) -> None:
         """The store finds the old versions of deleted rows, and keeps them out, after the batch."""

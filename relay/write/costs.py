@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from relay.groups.actions import PIN_TAGS, previous_in, size_of_tags
 from relay.groups.notices import MAX_MEMBER_NOTICES, is_listed_apart, named_together
 from relay.groups.timeline import MAX_PREVIOUS
+from relay.lifecycle.rows import UNPINNED_AT_ONCE
 from relay.nostr import kinds
 from relay.nostr.event import Event
 from relay.write.commands import (
@@ -24,7 +25,7 @@ from relay.write.commands import (
 from relay.write.pins import pinning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 
     from relay.groups.group import Group, Groups
     from relay.write.commands import LaneItem
@@ -76,6 +77,8 @@ _PREVIOUS_PER_COST: Final = 2
 """Each is looked up, 10 us, and its row judged, up to 40 us."""
 _TARGETS_PER_COST: Final = 4
 """Of a deletion: each leaves a tombstone, 30 us."""
+_PINS_PER_COST: Final = 32
+"""Of the event's group: each is looked up, 4 us."""
 _MEMBERSHIP_COST: Final = 3
 """What a request to join or leave the relay changes: two lists, and an 8000 or 8001."""
 _FILTERS_PER_COST: Final = 16
@@ -133,11 +136,19 @@ def _cost_of_event(
 ) -> int:
     event, filters = item.event, number_for(item.event)
     is_about_group = event.kind in CHANGES_GROUP
-    group = groups.get(event.tag("h")) if filters or is_about_group else None
+    is_in_group = filters or is_about_group or groups.pinned
+    group = groups.get(event.tag("h")) if is_in_group else None
     changes_group = is_about_group and _may_change(event, group, {*owners, relay})
     cost = 1 + item.weight // _WEIGHT_PER_COST + len(event.tags) // _STORED_TAGS_PER_COST
+    if group is not None:
+        cost += len(group.pins) // _PINS_PER_COST
+    unpinned = _unpinned_by(event, group, groups)
     if event.kind == kinds.DELETION:
         cost += len(event.tags) // _TARGETS_PER_COST
+        for each in unpinned:
+            # Its 39005 is written, and the version before it overwritten.
+            stored_tags = len(each.pins) // _STORED_TAGS_PER_COST
+            cost += 2 * (1 + size_of_tags(each.pins) // _WEIGHT_PER_COST + stored_tags)
     if event.kind == kinds.VANISH:
         cost += _ALONE + _LEFT_COST * len(groups.groups_of(event.pubkey))
     if changes_group:
@@ -176,7 +187,7 @@ def _cost_of_event(
             cost += len(group.invites) // _CODES_PER_COST
         if group is None or not is_listed_apart(group):
             cost += _cost_of_lists(event, group, users, number_for, relay)
-    for each in _unpinned_by(event, group, groups):
+    for each in unpinned:
         signed = _signed(relay, kinds.GROUP_PINS, [["d", each.id], *map(list, each.pins)])
         cost += number_for(signed) // _FILTERS_PER_COST
     return cost
@@ -244,14 +255,16 @@ def _notices_of_member(event: Event, relay: str) -> Iterator[Event]:
     yield _signed(relay, kinds.RELAY_MEMBERS, [])
 
 
-def _unpinned_by(event: Event, group: Group | None, groups: Groups) -> Iterable[Group]:
-    """Groups whose 39005 may be signed because the event deletes something that they pin."""
+def _unpinned_by(event: Event, group: Group | None, groups: Groups) -> list[Group]:
+    """Groups whose 39005 may be signed because the event deletes something that they pin: as many
+    as one transaction takes."""
     if event.kind == kinds.DELETE_EVENT and group is not None and group.pins:
         return [group]
     if event.kind == kinds.DELETION and groups.pinned:
         named = [(tag[0], tag[1]) for tag in event.tags if len(tag) > 1 and tag[0] in PIN_TAGS]
-        return filter(None, map(groups.get, pinning(named, groups)))
-    return ()
+        found = sorted(pinning(named, groups))[:UNPINNED_AT_ONCE]
+        return [groups.by_id[group_id] for group_id in found]
+    return []
 
 
 def _cost_of_lists(

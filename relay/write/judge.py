@@ -155,7 +155,7 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
     """The changes to a group by a 9000–9022, by a kind 5 that withdraws an invite, or by a 39000 of
     one's own export, which is not stored."""
     outdated_pins: frozenset[str] = frozenset()
-    """Ids of groups some of whose pins may have to be removed."""
+    """Ids of groups some of whose pins may have to be removed, beside those of what it deletes."""
     tokens: Sequence[Token] = ()
     """Tokens to take from the token buckets."""
     is_guess: bool = False

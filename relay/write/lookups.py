@@ -35,6 +35,7 @@ from relay.lifecycle.rows import (
     address_slot,
     no_accounts,
     no_pins,
+    no_slots,
 )
 from relay.memory.registry import NO_REFERENCES
 from relay.nostr import kinds
@@ -49,8 +50,10 @@ from relay.write.commands import (
 from relay.write.judge import check_vanish
 from relay.write.pins import (
     all_pinning,
+    names_of,
     outdated_pins,
     pinning,
+    pinning_rows,
     row_of_pin,
 )
 from relay.write.world import FOLLOW_CHAINS, misses_login
@@ -62,7 +65,7 @@ if TYPE_CHECKING:
     from relay.access.quotas import Account, Quota
     from relay.groups.context import GroupSettings
     from relay.groups.group import Group, Groups, Pin
-    from relay.lifecycle.rows import ExpiredRow, Found, Reference
+    from relay.lifecycle.rows import ExpiredRow, Found, Reference, Stored
     from relay.memory.registry import MemorySystems, RecordName
     from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
@@ -225,6 +228,7 @@ class _Builder:
             dependencies=frozenset(self.dependencies),
             own_rows=frozenset(self._own_rows),
             own_slots=frozenset(self._own_slots),
+            slots_by=self._pin_lists if self._groups.pinned else no_slots,
             ending_groups=frozenset(self._ending),
             requests=frozenset(self._requests),
             named=frozenset(self._named),
@@ -440,6 +444,14 @@ class _Builder:
             return PinnedRows()
         listed = Slot(self._relay, kinds.GROUP_PINS, group_id)
         return PinnedRows(frozenset(_rows_of_pins(group)), frozenset({listed}))
+
+    def _pin_lists(self, rows: Iterable[Stored]) -> frozenset[Slot]:
+        """The 39005 of groups that pin one of these rows.
+
+        Whether the others that a group pins are stored, a deletion need not know.
+        """
+        group_ids = pinning_rows(names_of(rows), self._groups)
+        return frozenset([Slot(self._relay, kinds.GROUP_PINS, each) for each in group_ids])
 
     # -- commands -----------------------------------------------------------------------------
 

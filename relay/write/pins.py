@@ -46,17 +46,13 @@ def slot_of_pin(pin: Pin) -> Slot | None:
 
 
 def outdated_pins(candidate: Candidate, groups: Groups) -> frozenset[str]:
-    """Ids of groups whose pins the event may outdate: its own group, and those where something is
-    pinned that it deletes or replaces."""
+    """Ids of groups whose pins the event may outdate beside those of what it deletes: its own
+    group, and those where something is pinned that it replaces."""
     if not groups.pinned:
         return frozenset()
     group = groups.get(candidate.group)
     found = frozenset({group.id}) if group is not None and group.pins else frozenset[str]()
-    outdated: list[Pin] = [] if candidate.slot is None else [pin_of_slot(candidate.slot)]
-    if candidate.targets is not None:
-        outdated += [("e", event_id) for event_id in candidate.targets.ids]
-        outdated += [pin_of_slot(slot) for slot in candidate.targets.slots]
-    return found | pinning(outdated, groups)
+    return found if candidate.slot is None else found | pinning_rows([candidate.slot], groups)
 
 
 def pinning(pins: Iterable[Pin], groups: Groups) -> frozenset[str]:
@@ -67,6 +63,12 @@ def pinning(pins: Iterable[Pin], groups: Groups) -> frozenset[str]:
 def pinning_rows(rows: Iterable[str | Slot], groups: Groups) -> frozenset[str]:
     """Ids of the groups that pin one of these rows."""
     return pinning(map(_pin_of, rows), groups)
+
+
+def names_of(rows: Iterable[Stored]) -> frozenset[str | Slot]:
+    """By which these rows may be pinned."""
+    names = [(row.event.id, row.slot) for row in rows]
+    return frozenset([name for each in names for name in each if name is not None])
 
 
 def all_pinning(groups: Groups) -> frozenset[str]:

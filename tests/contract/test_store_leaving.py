@@ -23,7 +23,7 @@ from relay.lifecycle.rows import (
 from relay.lifecycle.versions import History
 from relay.nostr.erasure import Erasure
 from tests import cast
-from tests.contract.crowd import ALICE, BOB
+from tests.contract.crowd import ALICE, BOB, CAROL
 from tests.contract.writing import (
     EVERYTHING,
     MAX,
@@ -40,7 +40,9 @@ from tests.contract.writing import (
 )
 
 if TYPE_CHECKING:
-    from relay.lifecycle.rows import Found
+    from collections.abc import Iterable
+
+    from relay.lifecycle.rows import Found, Stored
     from relay.nostr.event import Event
     from relay.storage import Store
 
@@ -292,6 +294,48 @@ async def test_old_versions_count_as_bytes_of_their_row(store: Store) -> None:
         with pytest.raises(TooMuchToRead):
             await store.append(replace(wanted, most_own=size - 1), lambda _: WritePlan())
         await store.append(replace(wanted, most_own=size), lambda _: WritePlan())
+
+
+async def test_what_is_to_be_deleted_leads_to_further_slots_and_other_rows_do_not(
+    store: Store,
+) -> None:
+    """More slots than UNPINNED_AT_ONCE raise TooMuchToRead with `most_own`."""
+    own = [
+        await stored(store, unsigned(cast.alice, 1, [["expiration", f"{5_000_000_000 + n}"]]))
+        for n in range(2)
+    ]
+    own.append(await stored(store, unsigned(cast.alice, 30023, [["d", "own"]])))
+    other = await stored(store, unsigned(cast.bob, 1))
+    listed = await stored(store, unsigned(cast.carol, 30078, [["d", "list"]]))
+    asked: list[set[str]] = []
+    number = UNPINNED_AT_ONCE + 1
+
+    def slots_by(rows: Iterable[Stored]) -> frozenset[Slot]:
+        asked.append({row.event.id for row in rows})
+        names = ["list", *map(str, range(number - 1))]
+        return frozenset([Slot(CAROL, 30078, name) for name in names])
+
+    wanted = replace(
+        NOTHING_WANTED,
+        ids=frozenset({other.event.id}),
+        own_rows=frozenset([OwnRow(row.event.id, ALICE) for row in (*own[:2], other)]),
+        own_slots=frozenset({Slot(ALICE, 30023, "own")}),
+        slots_by=slots_by,
+    )
+    found: list[Found] = []
+
+    def decide(answer: Found) -> WritePlan:
+        found.append(answer)
+        return WritePlan()
+
+    await store.append(wanted, decide)
+    assert asked == [{row.event.id for row in own}]
+    assert found[0].slots == {Slot(CAROL, 30078, "list"): listed, own[2].slot: own[2]}
+    with pytest.raises(TooMuchToRead) as refused:
+        await store.append(replace(wanted, most_own=MOST_DELETED), decide)
+    assert refused.value.shares[own[0].event.id] > 1
+    number -= 1
+    await store.append(replace(wanted, most_own=MOST_DELETED), decide)
 
 
 async def test_keys_and_groups_of_much_are_too_much_for_one_transaction(store: Store) -> None:

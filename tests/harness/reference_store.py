@@ -46,6 +46,7 @@ from relay.lifecycle.rows import (
     narrowed,
     outline,
     references_of,
+    with_slots_of,
 )
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.nostr import kinds
@@ -131,6 +132,8 @@ class ReferenceStore:
         with_keys = [r for r in self._rows.values() if _goes_with(found.stored_keys, r.event)]
         groups = [row.group for row in with_keys]
         lookups = narrowed(lookups, found.stored_keys, filter(None, groups))
+        own = [row for row in self._rows.values() if _is_own(row, lookups)]
+        lookups = with_slots_of(own, lookups)
         size = own_size = 0
         beginning: dict[Limited, int] = {}
         whole: dict[str, int] = {}

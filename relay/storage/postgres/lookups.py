@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from relay.access.quotas import Size
 from relay.errors import TooMuchToRead
 from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
-from relay.lifecycle.rows import Tombstone, all_rows_of, narrowed, outline
+from relay.lifecycle.rows import Tombstone, all_rows_of, narrowed, outline, with_slots_of
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.nostr.event import MAX_CREATED_AT
 from relay.storage.postgres.rows import columns, present, stored
@@ -75,27 +75,14 @@ class Finder:
         whole = {
             id_: size for _, id_, kind, *_, size in beginning if is_read_whole(kind, size, lookups)
         }
-        most, most_own = lookups.most, lookups.most_own
-        if (most is not None and await self._size_of(lookups) + sum(whole.values()) > most) or (
-            most_own is not None and await self._own_size(lookups) > most_own
-        ):
-            shares = await self._shares(lookups)
+        try:
+            await self._find_rows(lookups, sum(whole.values()))
+        except TooMuchToRead as fault:
             of_prefixes: Counter[Limited] = Counter()
             for name, id_, *_ in beginning:
                 of_prefixes[name] += whole.get(id_, 0)
-            raise TooMuchToRead({**shares, **parts_of(of_prefixes, most or 0)})
-        if lookups.ids:
-            ids = [bytes.fromhex(event_id) for event_id in lookups.ids]
-            for row in await self._rows("rows_by_id", ids):
-                found.rows[row.event.id] = row
-        if lookups.own_rows:
-            await self._find_own_rows(lookups)
-        slots = lookups.slots | lookups.own_slots
-        if slots:
-            for row in await self._rows("rows_by_slot", self._slot_hashes(slots)):
-                if row.slot in slots:
-                    # One object in both: they are compared by identity.
-                    found.slots[row.slot] = found.rows.setdefault(row.event.id, row)
+            shares = {**fault.shares, **parts_of(of_prefixes, lookups.most or 0)}
+            raise TooMuchToRead(shares) from None
         if lookups.present:
             await self._find_present(lookups.present)
             await self._find_recipients()
@@ -122,6 +109,33 @@ class Finder:
             groups = [group.encode() for group in lookups.groups_with_content]
             in_use = await self._db.fetch(QUERIES["groups_in_use"], groups)
             found.groups_with_content.update([group.decode() for (group,) in in_use])
+
+    async def _find_rows(self, lookups: Lookups, of_prefixes: int) -> None:
+        """By id and slot. `of_prefixes`: bytes of the rows that a prefix names. Raises
+        TooMuchToRead."""
+        found, most, most_own = self._found, lookups.most, lookups.most_own
+        if most_own is not None and await self._own_size(lookups) > most_own:
+            raise TooMuchToRead(await self._shares(lookups))
+        if lookups.own_rows:
+            await self._find_own_rows(lookups)
+        await self._find_by_slot(lookups.own_slots)
+        lookups = with_slots_of(found.rows.values(), lookups)
+        if most is not None and await self._size_of(lookups) + of_prefixes > most:
+            raise TooMuchToRead(await self._shares(lookups))
+        if lookups.ids:
+            ids = [bytes.fromhex(event_id) for event_id in lookups.ids]
+            for row in await self._rows("rows_by_id", ids):
+                found.rows.setdefault(row.event.id, row)
+        await self._find_by_slot(lookups.slots)
+
+    async def _find_by_slot(self, slots: frozenset[Slot]) -> None:
+        if not slots:
+            return
+        found = self._found
+        for row in await self._rows("rows_by_slot", self._slot_hashes(slots)):
+            if row.slot in slots:
+                # One object in both: they are compared by identity.
+                found.slots[row.slot] = found.rows.setdefault(row.event.id, row)
 
     async def _size_of(self, lookups: Lookups) -> int:
         """Bytes of the rows by id and slot; none of them is read for it."""

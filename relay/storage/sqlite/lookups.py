@@ -10,7 +10,15 @@ import orjson
 from relay.access.quotas import Size
 from relay.errors import TooMuchToRead
 from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
-from relay.lifecycle.rows import TAG_BYTES, Found, Tombstone, all_rows_of, narrowed, outline
+from relay.lifecycle.rows import (
+    TAG_BYTES,
+    Found,
+    Tombstone,
+    all_rows_of,
+    narrowed,
+    outline,
+    with_slots_of,
+)
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.nostr.event import MAX_CREATED_AT
 from relay.storage.hashes import id_key
@@ -147,6 +155,7 @@ class Finder:
             self._find_own_rows(lookups, found, own_left)
             self._find_by_slot(lookups.own_slots, found, own_left)
             own_left.take(self._size_of_old(found.rows.values()))
+            lookups = with_slots_of(found.rows.values(), lookups)
         keys = orjson.dumps([id_key(event_id) for event_id in lookups.ids])
         for row in self._rows("rows_by_id", {"keys": keys.decode()}, left):
             if row.event.id in lookups.ids:

@@ -523,6 +523,32 @@ async def test_rows_that_do_not_name_their_group_leave_in_pieces(home: Home) -> 
     assert await home.rebuilt() == home.groups
 
 
+async def test_what_many_groups_pin_is_deleted_in_pieces(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The relay signs a 39005 for each."""
+    monkeypatch.setattr(BOUND, 64 << 10)
+    monkeypatch.setattr("relay.lifecycle.rows.UNPINNED_AT_ONCE", 3)
+    rows: list[Event] = []
+    for n in range(10):
+        await home.do(alice, 9007, h=f"g{n}")
+        rows.append(await home.do(alice, 9, h=f"g{n}"))
+        kept = await home.do(alice, 9, h=f"g{n}")
+        await home.do(alice, 9010, *named([rows[-1], kept]), h=f"g{n}")
+    deleted = Deleted(home)
+    assert await home.take(home.made(alice, 5, *named(rows))) == [STORED]
+    assert deleted.most_of(rows) <= 3
+    assert [len(home.groups.by_id[f"g{n}"].pins) for n in range(10)] == [1] * 10
+    assert await home.rebuilt() == home.groups
+    rows = [(await home.do(alice, 9, h=f"g{n}")) for n in range(10)]
+    for n, row in enumerate(rows):
+        await home.do(alice, 9010, ["e", row.id], h=f"g{n}")
+    one_each = [home.made(alice, 5, ["e", row.id]) for row in rows]
+    assert await home.take(*one_each) == [STORED] * 10
+    assert not home.groups.pinned
+    assert await home.rebuilt() == home.groups
+
+
 @pytest.mark.parametrize("kind", [62, 9008])
 async def test_pinned_rows_leave_in_pieces(home: Home, kind: int) -> None:
     """They left in the last transaction: 64 large ones of each group."""

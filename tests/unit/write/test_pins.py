@@ -9,8 +9,10 @@ from unittest.mock import patch
 import pytest
 
 from relay.facts import Origin
+from relay.groups.group import Group, Groups
 from relay.lifecycle.rows import Slot
-from relay.write.commands import ExpireRows, Purpose
+from relay.write.commands import ExpireRows, Purpose, Unconnected, WriteEvent
+from relay.write.costs import cost_of
 from relay.write.lookups import lookups_for
 from tests.cast import admin, alice, bob, carol, owner, stranger
 from tests.harness.relay_in_process import NOON, RELAY, STORED, Home, policy_of, store_of
@@ -53,14 +55,21 @@ async def pins(home: Home, group: str = "tea") -> list[list[str]] | None:
     return shown[0].tags[1:] if shown else None
 
 
-async def looked_up(home: Home, sending: Awaitable[object]) -> Lookups:
-    """What the store is asked for one batch."""
+async def looked_up(
+    home: Home, sending: Awaitable[object], lists: list[set[Slot]] | None = None
+) -> Lookups:
+    """What the store is asked for one batch. `lists`: gets the slots of the 39005 that it finds."""
     wanted: list[Lookups] = []
     append = home.store.append
 
     async def noted(lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
+        def seen(found: Found) -> WritePlan:
+            if lists is not None:
+                lists.append({slot for slot in found.slots if slot.kind == 39005})
+            return decide(found)
+
         wanted.append(lookups)
-        return await append(lookups, decide)
+        return await append(lookups, seen)
 
     with patch.object(home.store, "append", noted):
         await sending
@@ -205,6 +214,74 @@ async def test_of_what_is_pinned_no_row_is_read_for_a_message_another_list_or_a_
     assert wanted.present == here
     assert not wanted.ids
     assert wanted.slots == {list_, Slot(RELAY.pubkey, 13534, "")}
+
+
+@pytest.mark.proves("N29-172")
+async def test_of_what_a_deletion_names_the_pins_of_its_author_alone_are_looked_up(
+    home: Home,
+) -> None:
+    """A stranger's kind 5 that named one pinned note of each of 1,000 groups made the store look up
+    all their 64,000 pins and read their lists: 2 s."""
+    first = []
+    for group in ("tea", "den"):
+        one, two = await said(home, bob, "one", group), await said(home, bob, "two", group)
+        await home.do(admin, 9010, *e(one, two), h=group)
+        first.append(one)
+    mine = await said(home, carol, "mine", "den")
+    await home.do(admin, 9010, *e(first[1], mine), h="den")
+    lists: list[set[Slot]] = []
+
+    async def asked(who: SecretKey, *tags: list[str], h: str | None = None) -> Lookups:
+        return await looked_up(home, home.take(home.made(who, 5, *tags, h=h)), lists)
+
+    wanted = await asked(stranger, *e(*first))
+    assert not wanted.present
+    assert lists.pop() == set()
+    wanted = await asked(carol, *e(*first, mine))
+    assert not wanted.present
+    assert lists.pop() == {Slot(RELAY.pubkey, 39005, "den")}
+    assert await pins(home, "den") == e(first[1])
+    assert len(await pins(home) or []) == 2
+    wanted = await asked(stranger, *e(*first), h="den")
+    assert wanted.present == {first[1].id}, "those of its own group may have expired"
+    assert lists.pop() == {Slot(RELAY.pubkey, 39005, "den")}
+
+
+def test_lists_to_sign_and_pins_to_look_up_are_in_the_cost_of_an_event() -> None:
+    """Of a deletion only as many lists as one transaction takes."""
+    listed = tuple(("e", f"{n:064x}") for n in range(64))
+    groups = Groups().with_group(Group("tea", pins=listed)).with_group(Group("den"))
+
+    def cost(event: Event, among: Groups = groups) -> int:
+        item = WriteEvent(event, 0, 0, Unconnected(), Origin.WIRE)
+        return cost_of(item, among, lambda _: 0, RELAY.pubkey, lambda: 0, frozenset())
+
+    def deletion(*pins: tuple[str, str]) -> Event:
+        return bob.sign(5, [*map(list, pins)], "", NOON)
+
+    assert cost(bob.sign(9, [["h", "tea"]], "", NOON)) > cost(bob.sign(9, [["h", "den"]], "", NOON))
+    unpinned = deletion(("e", "f" * 64))
+    assert cost(deletion(listed[0])) > cost(unpinned) + 4
+    several: list[int] = []
+    for number in (15, 16, 17):
+        pins = [("e", f"{n:064x}") for n in range(number)]
+        among = Groups()
+        for n, pin in enumerate(pins):
+            among = among.with_group(Group(f"g{n}", pins=(pin,)))
+        several.append(cost(deletion(*pins), among) - cost(deletion(*pins), Groups()))
+    assert several[0] < several[1] == several[2]
+
+
+@pytest.mark.proves("N29-172")
+async def test_a_pin_by_the_other_name_is_removed_with_its_event(home: Home) -> None:
+    """By id if the deletion has an address, and by address if it has an id."""
+    x = await home.do(bob, 30023, ["d", "x"], h="tea")
+    y = await home.do(bob, 30023, ["d", "y"], h="tea")
+    await home.do(admin, 9010, *e(x), a(y), h="tea")
+    await home.do(bob, 5, a(x))
+    assert await pins(home) == [a(y)]
+    await home.do(bob, 5, *e(y))
+    assert await pins(home) == []
 
 
 @pytest.mark.proves("N29-172")
