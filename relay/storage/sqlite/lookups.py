@@ -338,9 +338,17 @@ class Finder:
         for _ in range(steps):
             if not step:
                 return
-            names = orjson.dumps([(kind, d.encode().hex()) for kind, d in step]).decode()
-            rows = self._rows("rows_by_name", {"names": names})
-            step = found.add_named(step, rows, lookups)
+            names = [(kind, self._hashes.tag("d", d)) for kind, d in step]
+            newest = self._tag_buffer.seqs_of(
+                [hash_ for _, hash_ in names], {kind for kind, _ in names}
+            )
+            asked: dict[str, Value] = {
+                "names": orjson.dumps(names).decode(),
+                "newest": orjson.dumps(newest).decode(),
+            }
+            rows = self._rows("rows_by_name", asked)
+            named = [row for row in rows if (row.event.kind, row.event.d) in step]
+            step = found.add_named(step, named, lookups)
 
     def _find_referrers(self, lookups: Lookups, found: Found) -> None:
         listed = orjson.dumps(list(lookups.referring_kinds)).decode()

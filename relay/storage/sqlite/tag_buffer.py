@@ -21,13 +21,13 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Sequence, Set
 
 TagRow = tuple[int, int, int, int, int]
 """hash, created_at, id_key, seq, kind"""
 
-Snapshot = tuple[dict[int, list[int]], ...]
-"""hash → seqs, for each list: from those being flushed, if any, to the one being filled."""
+Snapshot = tuple[dict[int, list[TagRow]], ...]
+"""hash → its rows, for each list: from those being flushed, if any, to the one being filled."""
 
 TAG_BUFFER_ROWS: Final = 32_768
 """Tag rows of one list; two lists together take about 10 MB."""
@@ -41,14 +41,20 @@ MAX_SLICE: Final = 2048
 rows are on pages of their own, 8 us each."""
 
 
-def buffered_seqs(snapshot: Snapshot, hashes: Sequence[int]) -> list[int]:
-    """Rows with one of these tags, perhaps deleted since."""
+def buffered_seqs(
+    snapshot: Snapshot, hashes: Sequence[int], kinds: Set[int] | None = None
+) -> list[int]:
+    """Rows with one of these tags, of these kinds (None: of any), perhaps deleted since."""
     out: list[int] = []
-    for seqs in snapshot:
-        if seqs:
+    for rows in snapshot:
+        if rows:
             for hash_ in hashes:
-                if hash_ in seqs:
-                    out += seqs[hash_]
+                if hash_ not in rows:
+                    continue
+                if kinds is None:
+                    out += [row[3] for row in rows[hash_]]
+                else:
+                    out += [row[3] for row in rows[hash_] if row[4] in kinds]
     return out
 
 
@@ -79,7 +85,7 @@ class TagBuffer:
         self._slice_end: TagRow | None = None
         """The last row of the slice that is being flushed."""
         self._deleted: set[int] = set()
-        self._seqs: Snapshot = ({},)
+        self._by_hash: Snapshot = ({},)
 
     def __len__(self) -> int:
         return len(self._filling) + sum(map(len, self._all_full()))
@@ -93,17 +99,18 @@ class TagBuffer:
         """Whether a batch with so many flushes no more than a slice."""
         return rows <= MAX_SLICE or len(self) + rows <= _MOST_LISTS * self._list_rows
 
-    def seqs_of(self, hashes: Sequence[int]) -> list[int]:
-        """Rows with one of these tags that the table may lack; perhaps deleted since."""
-        return buffered_seqs(self.snapshot(), hashes)
+    def seqs_of(self, hashes: Sequence[int], kinds: Set[int] | None = None) -> list[int]:
+        """Rows with one of these tags that the table may lack; of these kinds, None: of any;
+        perhaps deleted since."""
+        return buffered_seqs(self.snapshot(), hashes, kinds)
 
     def has_any(self, hashes: frozenset[int]) -> bool:
         """False: `seqs_of` finds no row."""
-        return not all(seqs.keys().isdisjoint(hashes) for seqs in self.snapshot())
+        return not all(rows.keys().isdisjoint(hashes) for rows in self.snapshot())
 
     def snapshot(self) -> Snapshot:
         """The tags that `seqs_of` reads now; tags that are flushed later stay in it."""
-        return self._seqs
+        return self._by_hash
 
     # -- before the commit ----------------------------------------------------------------------
 
@@ -120,7 +127,7 @@ class TagBuffer:
     def _end_list(self) -> None:
         self._full.append(_Full(self._filling))
         self._filling = []
-        self._seqs = (*self._seqs, {})
+        self._by_hash = (*self._by_hash, {})
 
     def next_slice(self, new_rows: int) -> list[TagRow]:
         """The next tags to insert, with a batch of `new_rows` tag rows; then call
@@ -162,7 +169,7 @@ class TagBuffer:
             each.flushed = bisect_right(each.rows, self._slice_end, each.flushed)
         if not any(self._flushing):
             newest = max(each.newest for each in self._flushing)
-            self._seqs = self._seqs[len(self._flushing) :]
+            self._by_hash = self._by_hash[len(self._flushing) :]
             self._flushing = []
             self._deleted = {seq for seq in self._deleted if seq > newest}
             if self._full:
@@ -175,13 +182,13 @@ class TagBuffer:
     def add(self, rows: Sequence[TagRow]) -> None:
         """The tags of rows that were just committed."""
         self._filling += rows
-        seqs = self._seqs[-1]
+        by_hash = self._by_hash[-1]
         for row in rows:
-            known = seqs.get(row[0])
+            known = by_hash.get(row[0])
             if known is None:
-                seqs[row[0]] = [row[3]]
+                by_hash[row[0]] = [row]
             else:
-                known.append(row[3])
+                known.append(row)
         if len(self._filling) >= self._list_rows:
             self._end_list()
             self.start_flush()

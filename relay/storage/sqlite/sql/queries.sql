@@ -58,10 +58,19 @@ WHERE e.kind IN (1059, 44100, 44101) AND (
     )
 );
 
--- :rows_by_name  [[kind, d in hex]] -> columns of a row; index events_d
+-- :rows_by_name  [[kind, hash of d]], [newest seq] -> columns of a row, at least those with one of these
+-- `events_d` has no kind: each row that names the same `d` would be read for its kind. The names are
+-- a table of their own because the JSON would be parsed again for each tag.
+WITH wanted AS MATERIALIZED (
+    SELECT json_extract(value, '$[0]') AS kind, json_extract(value, '$[1]') AS hash
+    FROM json_each(:names)
+)
 SELECT {row}
-FROM json_each(:names) AS j CROSS JOIN events AS e INDEXED BY events_d
-ON e.d = text_of(json_extract(j.value, '$[1]')) AND e.d > '' AND e.kind = json_extract(j.value, '$[0]');
+FROM (
+    SELECT t.seq FROM wanted AS w CROSS JOIN tags AS t ON t.hash = w.hash AND t.kind = w.kind
+    UNION
+    SELECT value FROM json_each(:newest)
+) AS k CROSS JOIN events AS e ON e.seq = k.seq;
 
 -- :rows_referring  [hash of e, E, a or A], [newest seq], [kind], limit -> columns of a row of no group
 SELECT {row}
