@@ -53,6 +53,12 @@ _BEGIN_S: Final = 0.01
 _KNOWN_WEIGHT: Final = 0.1
 """The part of their work that counts for connections with a known key."""
 
+_COSTLY_S: Final = 0.002
+"""Work after which `CostlyWork` rests."""
+_REST_RATIO: Final = 9
+"""Length of that rest, as a multiple of the work: costly work takes a tenth of the loop."""
+_MAX_REST_S: Final = 1.0
+
 
 class Account:
     """The work that several connections have done together; they compete for turns as one."""
@@ -99,6 +105,8 @@ class Turns:
         """Seconds of work in this iteration of the loop, and of up to `_SHORT_S` before it."""
         self._ends = False
         """`_begin_iteration` is scheduled."""
+        self.costly = CostlyWork()
+        """Of all clients without a known key."""
 
     def has_time(self, used: float) -> bool:
         """Whether one that has used so much may begin more work in this iteration of the loop: who
@@ -215,6 +223,49 @@ def _next(parts: dict[object, list[asyncio.Future[None]]]) -> asyncio.Future[Non
         if not turn.done():  # else its task was cancelled
             return turn
     return None
+
+
+class CostlyWork:
+    """Pieces of work that cannot be cut, one at a time. After each that took over `_COSTLY_S` none
+    begins for `_REST_RATIO` times as long: others have the loop, however many wait here.
+
+    Parts (an account each) go on one after the other.
+    """
+
+    __slots__ = ("_is_free", "_waiting")
+
+    def __init__(self) -> None:
+        self._is_free = True
+        self._waiting: dict[object, list[asyncio.Future[None]]] = {}
+
+    async def begin(self, part: object) -> None:
+        """Wait until a piece of this part may begin; `end` must follow."""
+        if self._is_free:
+            self._is_free = False
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(part, []).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it had just been given
+                self._give()
+            raise
+
+    def end(self, seconds: float) -> None:
+        """The piece took so long."""
+        if seconds < _COSTLY_S:
+            self._give()
+        else:
+            rest = min(_REST_RATIO * seconds, _MAX_REST_S)
+            asyncio.get_running_loop().call_later(rest, self._give)
+
+    def _give(self) -> None:
+        turn = _next(self._waiting)
+        if turn is None:
+            self._is_free = True
+        else:
+            turn.set_result(None)
 
 
 class Slice:

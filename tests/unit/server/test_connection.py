@@ -18,7 +18,7 @@ from relay.groups.actions import Flag
 from relay.groups.group import Group
 from relay.lifecycle.rows import Stored
 from relay.server.connection import Connection, Stop
-from relay.server.turns import Account, Turns
+from relay.server.turns import Account, CostlyWork, Turns
 from tests.cast import admin, alice, bob, stranger
 from tests.contract.writing import unsigned, write
 from tests.harness.relay_program import eventually, until
@@ -455,6 +455,59 @@ async def test_what_takes_the_loop_long_waits_for_its_turn_before(
     await visit.socket.close()
     await eventually("its subscriptions have ended", lambda: not len(relay.fanout))
     assert turns[6:] == [2]  # before the first; between two, if that took long
+
+
+async def test_costly_requests_of_all_without_a_known_key_rest_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two connections that opened 9,900 values again and again slowed all writes down by 100."""
+    rests = list[tuple[CostlyWork, float]]()
+    monkeypatch.setattr(CostlyWork, "end", lambda *rest: rests.append(rest))
+    settings = '[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
+    async with serving(settings) as relay, ClientSession() as http:
+        relay.state.adopt(relay.state.groups.with_group(DEN))
+        first, second, member = [
+            await connected_from(f"203.0.113.{number}", relay, http, who)
+            for number, who in enumerate((None, stranger, alice))
+        ]
+        many = {"#t": [f"{number}" for number in range(2000)]}
+        await first.send_json(["REQ", "first", many])
+        assert await first.receive_json() == ["EOSE", "first"]
+        assert rests[0][1] > 0.004, "its query is counted too"
+        await second.send_json(["REQ", "second", many])
+        await first.send_json(["REQ", "small", {"#t": ["x"]}])
+        assert await first.receive_json() == ["EOSE", "small"]
+        await first.send_json(["EVENT", fields(stranger.sign(1, [], "x" * 20_000, NOW))])
+        assert (await first.receive_json())[2] is True
+        for sub in "ab":
+            await member.send_json(["REQ", sub, many])
+            assert await member.receive_json() == ["EOSE", sub]
+        assert len(relay.fanout) == 4
+        rests[0][0]._give()
+        assert await second.receive_json() == ["EOSE", "second"]
+        assert len(rests) == 2
+
+
+async def test_a_relay_that_stops_waits_for_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits then is not done, and so nobody rests after it."""
+    rests = list[tuple[CostlyWork, float]]()
+    monkeypatch.setattr(CostlyWork, "end", lambda *rest: rests.append(rest))
+    async with serving() as relay:
+        first, second = await relay.visit(), await relay.visit()
+        many: dict[str, object] = {"#t": [f"{number}" for number in range(2000)]}
+        await first.asks(many)
+        await second.says("REQ", "s", many)
+        await second.says("REQ", "s", many)
+        (connection,) = [each for each in relay.server.connections if not each.subscriptions]
+        await eventually("it has arrived", lambda: connection.message == 1)
+        stopping = asyncio.create_task(connection.stop(Stop.RESTART))
+        await asyncio.sleep(0)
+        rests[0][0]._give()
+        await second.hears_all()
+        await stopping
+        await eventually("it was passed over", lambda: len(rests) == 2)
+        assert rests[1][1] == 0.0
+        assert len(relay.fanout) == 1
 
 
 # slow readers ------------------------------------------------------------------------------------

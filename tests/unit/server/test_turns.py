@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,9 +12,13 @@ from relay.server.turns import (
     CREDIT_S,
     ITERATION_S,
     SLICE_S,
+    CostlyWork,
     Slice,
     Turns,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Clock:
@@ -373,3 +378,70 @@ async def test_known_keys_have_more_turns() -> None:
     await asyncio.gather(*(flood(f"{number}") for number in range(20)), flood("known"))
     last = len(order) - 1 - order[::-1].index("known")
     assert last <= 50 + 20 * (50 / 10 + 1) + CREDIT_S / SLICE_S
+
+
+class Timers:
+    """`call_later` of the loop; the time comes by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.due: list[tuple[float, Callable[[], None]]] = []
+        monkeypatch.setattr(asyncio.get_running_loop(), "call_later", self._add)
+
+    def _add(self, delay: float, callback: Callable[[], None]) -> None:
+        self.due.append((delay, callback))
+
+    def ring(self) -> float:
+        delay, callback = self.due.pop()
+        callback()
+        return delay
+
+
+async def test_costly_work_rests_for_nine_times_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers, costly = Timers(monkeypatch), CostlyWork()
+    await costly.begin("a")
+    second = asyncio.create_task(costly.begin("b"))
+    await asyncio.sleep(0)
+    costly.end(0.02)
+    await asyncio.sleep(0)
+    assert not second.done()
+    assert timers.ring() == pytest.approx(0.18)
+    await second
+    costly.end(3600)
+    assert timers.ring() == 1.0
+    await costly.begin("a")
+    costly.end(0.001)
+    assert timers.due == []
+    await costly.begin("a")
+
+
+async def test_of_those_with_costly_work_one_of_each_address_goes_on() -> None:
+    costly, seen = CostlyWork(), list[str]()
+
+    async def works(part: str) -> None:
+        await costly.begin(part)
+        seen.append(part)
+        costly.end(0)
+
+    await costly.begin("x")
+    async with asyncio.TaskGroup() as tasks:
+        for part in "aaaab":
+            tasks.create_task(works(part))
+        await asyncio.sleep(0)
+        costly.end(0)
+    assert seen == ["a", "b", "a", "a", "a"]
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+async def test_who_is_cancelled_leaves_costly_work_to_the_next(*, is_given: bool) -> None:
+    costly = CostlyWork()
+    await costly.begin("a")
+    gone, next_ = [asyncio.create_task(costly.begin("a")) for _ in range(2)]
+    await asyncio.sleep(0)
+    if is_given:
+        costly.end(0)
+    gone.cancel()
+    await asyncio.sleep(0)
+    if not is_given:
+        costly.end(0)
+    await next_
+    assert gone.cancelled()
