@@ -482,10 +482,10 @@ def with_slots_of(own: Collection[Stored], lookups: Lookups) -> Lookups:
     Raises TooMuchToRead."""
     further = lookups.slots_by(own) - lookups.slots
     if lookups.most_own is not None and len(further) > UNPINNED_AT_ONCE:
-        shares: dict[str | Slot | None, float] = {}
+        shares: dict[Limited, float] = {}
         for row in own:
-            share = len(lookups.slots_by([row])) / UNPINNED_AT_ONCE
-            shares |= {row.event.id: share, row.slot: share}
+            named: list[Limited] = [row.event.id] if row.slot is None else [row.event.id, row.slot]
+            shares |= dict.fromkeys(named, len(lookups.slots_by([row])) / UNPINNED_AT_ONCE)
         raise TooMuchToRead(shares)
     return replace(lookups, slots=lookups.slots | further) if further else lookups
 
