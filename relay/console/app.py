@@ -119,6 +119,9 @@ class Console:
         """`perf_counter` from which on a page may be begun for known and for unknown keys."""
         self._waiting = {True: 0, False: 0}
         self._forms = {True: 0, False: 0}
+        self._decoding = {known: asyncio.Lock() for known in (True, False)}
+        self._decode_from = {True: 0.0, False: 0.0}
+        """`perf_counter` from which on a form may be decoded, as `_next` for pages."""
         self._buckets = TokenBuckets()
         self._base = ""
         self._is_secure = site.is_secure
@@ -469,14 +472,22 @@ class Console:
         )
         _log.info("console: %s signed in", pubkey)
 
-    async def _form(self, request: web.Request) -> Mapping[str, str]:
+    async def _form(self, request: web.Request, *, known: bool) -> Mapping[str, str]:
         # Not `content_type`: aiohttp parses all of the header, and 8 kB of quotes take 0.6 s.
         media_type = request.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower()
         if media_type != "application/x-www-form-urlencoded":
             raise Invalid("Content-Type: must be application/x-www-form-urlencoded")
         if request.content_length is None or request.content_length > _MAX_FORM:
             raise Invalid("the form is too long")
-        return await asyncio.to_thread(_fields, await request.read())
+        body = await request.read()
+        async with self._decoding[known]:  # the loop waits for the GIL behind each
+            await asyncio.sleep(max(self._decode_from[known] - perf_counter(), 0.0))
+            began = perf_counter()
+            try:
+                return await asyncio.to_thread(_fields, body)
+            finally:
+                ended = perf_counter()
+                self._decode_from[known] = ended + _REST_RATIO[known] * (ended - began)
 
     async def _form_of_session(self, request: web.Request) -> tuple[Session, Mapping[str, str]]:
         """Raises Refused for who is not signed in, and for a form without its token (CSRF)."""
@@ -490,7 +501,7 @@ class Console:
         self._forms[known] += 1
         try:
             async with asyncio.timeout(_FORM_S):
-                form = await self._form(request)
+                form = await self._form(request, known=known)
         except TimeoutError:
             raise Invalid("the form did not arrive in time") from None
         finally:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
+from relay.console import app
 from relay.console.sessions import LINK_S, SESSION_S, Sessions, Signer, Standing
 from relay.server.app import Server
 from tests.cast import alice, bob, owner, person, robot, stranger
@@ -17,6 +18,8 @@ from tests.unit.console.browsing import header, signed, site
 from tests.unit.server.test_app import NOW
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from aiohttp import ClientResponse
 
     from tests.unit.console.browsing import Browser, Site
@@ -272,6 +275,26 @@ async def test_a_form_that_no_page_sends_is_refused(form: str) -> None:
         kind = "application/x-www-form-urlencoded"
         response = await browser.post("/console/publish", form, Content_Type=kind)
         assert (response.status, "percent-encoded" in await error_of(response)) == (400, True)
+
+
+async def test_forms_are_decoded_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six at once on threads made others' writes twenty times slower."""
+    fields, noted = app._fields, list[str]()
+
+    def decode(body: bytes) -> Mapping[str, str]:
+        noted.append("begun")
+        decoded = fields(body)
+        noted.append("ended")
+        return decoded
+
+    monkeypatch.setattr(app, "_fields", decode)
+    async with site() as here:
+        browser = await here.browser_of(stranger)
+        form = f"csrf={await browser.csrf()}&event={'%41' * 20_000}"
+        kind = "application/x-www-form-urlencoded"
+        posts = [browser.post("/console/publish", form, Content_Type=kind) for _ in range(4)]
+        assert [each.status for each in await asyncio.gather(*posts)] == [400] * 4
+    assert noted == ["begun", "ended"] * 4
 
 
 async def half_a_form(
