@@ -38,6 +38,8 @@ IDLE_TIMEOUT_S: Final = 120.0
 """A snapshot is dropped when its client sends nothing for this time (N77-08)."""
 _MAX_SNAPSHOTS: Final = 4
 """All snapshots together have at most this many times `neg_records` records, see `Shares`."""
+_READING: Final = "sets that are being read"
+"""Instead of an address."""
 _MAX_QUEUED: Final = 64
 """Queued messages of all connections, see `Shares`."""
 _MAX_RETRIES: Final = 4
@@ -161,8 +163,9 @@ class Negentropy:
         at_most = min(most, self._held.room_for(visibility, address, _MAX_SNAPSHOTS * most))
         if at_most <= 0:
             raise _busy()
-        # Reserved before the first record is read: other connections may ask during the read.
-        self._held.add(address, at_most)
+        # Reserved before the first record is read: other connections may ask during the read. Not
+        # for the address, whose other clients would be refused although there are few records.
+        self._held.add(_READING, at_most)
         found = 0
         try:
             items = await self._store.items(
@@ -178,7 +181,8 @@ class Negentropy:
             found = len(items)
             return items
         finally:
-            self._held.add(address, found - at_most)
+            self._held.add(_READING, -at_most)
+            self._held.add(address, found)
 
     def release(self, snapshot: Snapshot, peer: Peer) -> None:
         self._held.add(peer.counted_as, -len(snapshot.items))
