@@ -10,6 +10,7 @@ import signal
 import stat
 import sys
 import time
+from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,6 @@ from tests.harness.relay_program import Rookery, command, connected, eventually,
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from relay.nostr.event import Event
 
@@ -492,6 +492,14 @@ async def test_an_export_of_a_busy_relay_is_whole(tmp_path: Path) -> None:
         assert ids[: len(before)] == [event.id for event in before]
 
 
+def sockets_of(pid: int) -> int:
+    opened = 0
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            opened += str(each.readlink()).startswith("socket:")
+    return opened
+
+
 @pytest.mark.parametrize(
     ("number", "code", "before"),
     [
@@ -515,7 +523,9 @@ async def test_an_export_that_is_ended_leaves_no_file(
             stdout=PIPE,
             stderr=STDOUT,
         )
-        await eventually("the export has begun", lambda: any(folder.iterdir()))
+        # asyncio has a pair of sockets; while it makes them, it would report a Ctrl-C as its own.
+        await eventually("the export asks the relay", lambda: sockets_of(exporting.pid) > 2)
+        assert list(folder.iterdir())
         exporting.send_signal(number)
         out, _ = await asyncio.wait_for(exporting.communicate(), PROGRAM_S)
     assert (exporting.returncode, out.strip()) == (code, b"")
