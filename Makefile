@@ -51,7 +51,7 @@ lint: $(VENV)/.with-check  ## only the linter
 	$(BIN)/ruff format --check relay policies tests deploy
 	$(BIN)/ruff check relay policies tests
 
-types: $(VENV)/.with-check  ## only the types
+types: $(VENV)/.with-test $(VENV)/.with-check  ## only the types, those of the tests too
 	$(BIN)/mypy
 
 imports: $(VENV)/.with-check  ## only the import contracts
