@@ -155,7 +155,9 @@ class Overruns:
         return item.cost if not ratios else int(item.cost * ratios.get(client_or_type(item), 1.0))
 
     def note(self, batch: Sequence[LaneItem], took_s: float) -> bool:
-        """`took_s`: processor time of the judgement of all. Whether `max_batch` changed."""
+        """Whether `max_batch` may be another. `took_s`: processor time of the judgement."""
+        if took_s <= _SLOW_S and not self.is_measuring:
+            return False
         events = [item for item in batch if isinstance(item, WriteEvent)]
         if len(events) < len(batch):
             return False  # a change by owners or by the relay itself

@@ -165,10 +165,8 @@ def _cost_of_event(
         if event.kind == kinds.DELETE_GROUP and group is not None and group.is_admin(event.pubkey):
             cost += _ALONE + len(group.members) // _CHANGED_PER_COST
             for child in group.children:
-                cost += _CHILD_COST
-                cost += number_for(_signed(relay, kinds.GROUP_METADATA, [["d", child]])) // (
-                    _FILTERS_PER_COST
-                )
+                signed = _signed(relay, kinds.GROUP_METADATA, [["d", child]])
+                cost += _CHILD_COST + number_for(signed) // _FILTERS_PER_COST
     if cost > _MAX_SHARED:
         cost = max(cost, _ALONE)
     if filters:
