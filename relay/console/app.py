@@ -6,7 +6,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, replace
 from hmac import compare_digest
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
@@ -57,7 +57,8 @@ _PAGE_S: Final = 5.0
 """A page that takes longer is abandoned."""
 _REST_RATIO: Final = {True: 2, False: 9}
 """Length of the pause after a page for known and for unknown keys, as a multiple of what it took of
-the loop: from many addresses, pages for unknown keys take a tenth of the loop together."""
+the loop: from many addresses, pages for unknown keys take a tenth of the loop together. No
+pause is so long that the next page would be abandoned."""
 _MAX_FORM: Final = 524_288 + 4096
 _MAX_FIELDS: Final = 16
 _MAX_FORMS: Final = 16
@@ -293,9 +294,9 @@ class Console:
                         # A page of several queries must have nothing that was read with a right
                         # lost since.
                         if self._services.state.visibility(who.viewer).covers(before):
-                            began = perf_counter()
+                            began = thread_time()
                             response = self._found(request, page, who, ending, content)
-                            self._count(perf_counter() - began, known=known)
+                            self._count(thread_time() - began, known=known)
                             # Other tasks run between two answers, even if many are ready.
                             await asyncio.sleep(0)
                             return response
@@ -304,9 +305,9 @@ class Console:
         raise Refused(Prefix.ERROR, "your rights are changing, try again")
 
     def _count(self, seconds: float, *, known: bool) -> None:
-        """A page took so much of the loop."""
+        """A page took so much processor time of the loop."""
         begin = max(perf_counter(), self._next[known])
-        self._next[known] = begin + _REST_RATIO[known] * seconds
+        self._next[known] = begin + min(_REST_RATIO[known] * seconds, _PAGE_S / 2)
 
     def _found(
         self,
@@ -487,7 +488,8 @@ class Console:
                 return await asyncio.to_thread(_fields, body)
             finally:
                 ended = perf_counter()
-                self._decode_from[known] = ended + _REST_RATIO[known] * (ended - began)
+                rest = min(_REST_RATIO[known] * (ended - began), _FORM_S / 2)
+                self._decode_from[known] = ended + rest
 
     async def _form_of_session(self, request: web.Request) -> tuple[Session, Mapping[str, str]]:
         """Raises Refused for who is not signed in, and for a form without its token (CSRF)."""

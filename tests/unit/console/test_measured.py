@@ -23,7 +23,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(measured, "perf_counter", clock)
+    monkeypatch.setattr(measured, "thread_time", clock)
     return clock
 
 

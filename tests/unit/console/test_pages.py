@@ -11,7 +11,9 @@ import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from difflib import unified_diff
+from functools import partial
 from html.parser import HTMLParser
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -716,6 +718,17 @@ async def test_a_page_of_a_stranger_is_small_and_rare() -> None:
         answers = [(await owners.get("/console/groups")).status for _ in range(25)]
         assert answers == [200] * 25
         assert (await owners.json("/console/people.json"))["table"]["total"] == 2000
+
+
+async def test_after_a_page_that_took_long_the_next_is_not_abandoned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A page that took 0.6 s on a slow machine: nine times as long until the next, a 503."""
+    monkeypatch.setattr(app, "_PAGE_S", 1.0)
+    monkeypatch.setattr(app, "thread_time", partial(next, count()))
+    async with site() as here:
+        anybody = here.browser()
+        assert [(await anybody.get("/console/groups")).status for _ in range(3)] == [200] * 3
 
 
 async def test_strangers_leave_owners_authorizations_and_places() -> None:
