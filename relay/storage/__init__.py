@@ -145,6 +145,10 @@ class EventLog(Protocol):
 
 
 class Appender(EventLog, Protocol):
+    @property
+    def append_s(self) -> float:
+        """Processor seconds of the last `append`; on a server, seconds up to its commit."""
+
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         """Look up, let `decide` plan, apply the plan, in one transaction.
 

@@ -7,6 +7,7 @@ from collections import Counter
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
+from relay.facts import Origin
 from relay.nostr import kinds
 from relay.nostr.kinds import is_ephemeral
 from relay.write.commands import (
@@ -19,7 +20,7 @@ from relay.write.costs import CHANGES_GROUP, COST_S, MAX_BATCH
 from relay.write.pieces import pieces_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence, Set
 
     from relay.write.commands import LaneItem
 
@@ -35,6 +36,12 @@ _SLOW: Final = 5.0
 """Times as long as estimated."""
 _SLOW_S: Final = 0.02
 _LEAST_BATCH: Final = 16
+
+_LONG_S: Final = 0.25
+"""A transaction that takes longer makes the batches smaller, or the client rest."""
+_REST_RATIO: Final = 4.0
+"""Length of that rest, as a multiple of the transaction."""
+_MAX_REST_S: Final = 10.0
 
 
 class Limit:
@@ -153,6 +160,27 @@ class Overruns:
         """As much as it may take."""
         ratios = self._ratios
         return item.cost if not ratios else int(item.cost * ratios.get(client_or_type(item), 1.0))
+
+    def long_transaction(
+        self, batch: Sequence[LaneItem], took_s: float, owners: Set[str]
+    ) -> Mapping[object, float]:
+        """Client → seconds for which it should rest, since a transaction of its events alone took
+        so long. After one of several clients the next batch is as small as would be fast.
+
+        `took_s`: with look-ups and what is stored and deleted, which no limit of a batch may know.
+        """
+        events = [item for item in batch if isinstance(item, WriteEvent)]
+        if took_s <= _LONG_S or len(events) < len(batch):
+            return {}
+        clients = {client_or_type(item) for item in events}
+        if len(clients) > 1:
+            cost = sum([item.cost for item in events])
+            fits = MAX_BATCH * took_s / (_LONG_S * max(cost, 1))
+            self._worst = max(self._worst, min(fits, MAX_BATCH / _LEAST_BATCH))
+            return {}
+        is_limited = events[0].origin is Origin.WIRE and events[0].event.pubkey not in owners
+        rest = min(_REST_RATIO * took_s, _MAX_REST_S)
+        return dict.fromkeys(clients, rest) if is_limited else {}
 
     def note(self, batch: Sequence[LaneItem], took_s: float) -> bool:
         """Whether `max_batch` may be another. `took_s`: processor time of the judgement."""

@@ -654,7 +654,11 @@ class Ingest:
             if ends_large_group and took > _SLOW_END_S:
                 self._end_from = asyncio.get_running_loop().time() + 9 * took
             self._lists.add(batch.unlisted)
-            if self._overruns.note(items[: batch.number], batch.took_s):
+            done, owners = items[: batch.number], self._state.actors.owners
+            rests = self._overruns.long_transaction(done, self._store.append_s, owners)
+            for client, seconds in rests.items():
+                self._lane.rest(client, seconds)
+            if self._overruns.note(done, batch.took_s):
                 self._lane.max_batch = self._overruns.max_batch
         except TooMuchToRead as fault:
             shares: dict[object, float] = {}

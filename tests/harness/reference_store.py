@@ -94,6 +94,8 @@ _OUTLIVE_THEIR_GROUP: Final = frozenset({kinds.CREATE_GROUP, kinds.DELETE_GROUP}
 
 
 class ReferenceStore:
+    append_s = 0.0
+
     """A Store in memory."""
 
     features = Features(search=True, shared=False)

@@ -169,6 +169,10 @@ class PostgresStore(Reader):
 
     # -- writing --------------------------------------------------------------------------------
 
+    @property
+    def append_s(self) -> float:
+        return self._writer.append_s
+
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         self._check_open()
         # A batch that has begun is completed even if its caller is cancelled.

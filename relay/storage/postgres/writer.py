@@ -106,6 +106,7 @@ class Writer:
         self._in_doubt: str | None = None
         """Name of a batch of which it is unknown whether it was committed."""
         self.prepared = PreparedColumns(self._columns_of)
+        self.append_s = 0.0
 
     @property
     def is_in_doubt(self) -> bool:
@@ -137,6 +138,7 @@ class Writer:
             await _rolled_back(db)
             raise
         batch = secrets.token_hex(16)
+        self.append_s = monotonic() - asked_at
         try:
             await db.execute(QUERIES["commit"] % (last_seq, last_seq, batch, last_seq))
         except FAULTS:

@@ -20,7 +20,7 @@ from array import array
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import accumulate
-from time import monotonic
+from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -183,6 +183,7 @@ class SqliteStore:
         self._erasing: dict[str, float] = {}
         """Request → time of its deletion, while bytes of it may be left in the files."""
         self._noted_erasures = 0
+        self.append_s = 0.0
         self._closed = False
 
     @classmethod
@@ -247,10 +248,11 @@ class SqliteStore:
         """On the writer's thread, so that waiting tasks are woken even if the caller was
         cancelled."""
         writer = self._writer
-        erasures = writer.erasures
+        erasures, began = writer.erasures, thread_time()
         try:
             head = writer.append(lookups, decide)
         finally:
+            self.append_s = thread_time() - began
             if writer.erasures > erasures:
                 requests, writer.requests = writer.requests, []
                 loop.call_soon_threadsafe(self._erased, writer.erasures, requests)

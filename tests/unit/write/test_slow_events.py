@@ -11,6 +11,7 @@ from relay.write import batch as batches
 from relay.write.commands import WriteEvent
 from relay.write.judge import judge
 from tests.cast import alice, bob, carol
+from tests.harness.reference_store import ReferenceStore
 from tests.harness.relay_in_process import STORED, Batches, Home, policy_of, store_of
 
 if TYPE_CHECKING:
@@ -123,4 +124,34 @@ async def test_who_is_no_longer_slow_is_served_as_before(home: Home, processor: 
 
 async def test_a_batch_that_takes_as_long_as_it_costs_is_not_measured(home: Home) -> None:
     assert await home.take(*[home.made(carol, 1, content=f"{n}") for n in range(400)])
+    assert home.ingest._lane.max_batch == 512
+
+
+async def test_the_client_of_a_long_transaction_rests(home: Home) -> None:
+    """What made it long may be a look-up or a deletion that nobody has thought of."""
+    assert isinstance(home.store, ReferenceStore)
+    home.store.append_s = 1.0
+    assert await home.post(home.made(bob, 1), connection=2).answer == STORED
+    home.store.append_s = 0.0
+    later = home.post(home.made(bob, 1, content="later"), connection=2)
+    for number in range(20):
+        note = home.post(home.made(carol, 1, content=f"{number}"), connection=3)
+        assert await note.answer == STORED
+    assert not later.answer.done()
+    home.ingest._lane.hurry()
+    assert await later.answer == STORED
+
+
+async def test_after_a_long_transaction_of_several_clients_batches_are_small(home: Home) -> None:
+    assert isinstance(home.store, ReferenceStore)
+    home.store.append_s = 1.0
+    letters = [home.post(home.made(bob, 1, content=f"{n}"), connection=n) for n in range(40)]
+    assert [await letter.answer for letter in letters] == [STORED] * 40
+    home.store.append_s = 0.0
+    watched = Batches(home.ingest)
+    letters = [home.post(home.made(bob, 1, content=f"b{n}"), connection=n) for n in range(100)]
+    assert [await letter.answer for letter in letters] == [STORED] * 100
+    assert max(map(len, watched.committed)) <= 32
+    for number in range(60):
+        assert await home.take(home.made(bob, 1, content=f"then {number}")) == [STORED]
     assert home.ingest._lane.max_batch == 512
