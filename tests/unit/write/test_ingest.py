@@ -69,8 +69,12 @@ class Relay(Home):
 
 
 @pytest.fixture
-async def relay(policy: PolicySet, verifiers: ThreadPoolExecutor) -> AsyncIterator[Relay]:
-    """With a group "tea" with alice, and "den" with everybody, so that all are known."""
+async def relay(
+    policy: PolicySet, verifiers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Relay]:
+    """With a group "tea" with alice, and "den" with everybody, so that all are known. Its batches
+    are as large on a slow machine."""
+    monkeypatch.setattr("relay.write.batch.thread_time", lambda: 0.0)
     everybody = [["p", who.pubkey] for who in (alice, bob, carol)]
     with blockbuster_ctx("relay"):
         async with Relay(ControlledStore(), policy, verifiers) as relay:

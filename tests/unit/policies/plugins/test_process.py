@@ -193,6 +193,8 @@ async def test_what_is_no_answer_lets_nothing_in(
     if FAULTS[behaviour] == "did not answer in time":
         monkeypatch.setattr("policies.plugins.process._START_S", 0.5)
         deadline_ms = 300
+    elif FAULTS[behaviour] != "closed its output":
+        monkeypatch.setattr("policies.plugins.process._MOMENT_S", ANSWER_S)
     problems: list[list[str]] = []
     async with Chain(
         [process(behaviour, deadline_ms)], changed=lambda lines: problems.append(list(lines))
@@ -245,8 +247,7 @@ async def test_an_event_that_ends_the_process_is_the_only_one_refused(
     behaviour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("policies.plugins.process._PAUSES_S", (0.0, 600.0))
-    monkeypatch.setattr("policies.plugins.process._START_S", 1.0)
-    async with Chain([process(behaviour, 500)]) as chain:
+    async with Chain([process(behaviour, 1000)]) as chain:
         assert await said(chain, "a") == [""]
         for number in range(4):
             sender = replace(ARRIVAL, address=ip_address(f"10.6.6.{number}"))
