@@ -23,6 +23,7 @@ from relay.console.openapi import described
 from relay.console.page import Audience
 from relay.console.pages import PAGES
 from relay.console.parts import MAX_OF_KNOWN, MAX_OF_OTHERS
+from relay.console.places import Places
 from relay.console.sessions import SESSION_S, Sessions, Signer, Standing
 from relay.console.tables import as_csv, table
 from relay.errors import (
@@ -48,21 +49,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 8
-"""Pages that are made at the same time, half of them for unknown keys; as many may wait."""
+"""Pages that are made at the same time, half of them for unknown keys."""
 _MAX_WAITING: Final = 64
+"""Pages that wait or are made; owners have places beyond, see `Shares`."""
 _PACE: Final = Rate("console", Per.ADDRESS, burst=20, refill=60)
 """Pages, forms and signatures of unknown keys from one address; a page takes up to 0.1 s of the
 loop."""
 _PAGE_S: Final = 5.0
-"""A page that takes longer is abandoned."""
-_REST_RATIO: Final = {True: 2, False: 9}
-"""Length of the pause after a page for known and for unknown keys, as a multiple of what it took of
-the loop: from many addresses, pages for unknown keys take a tenth of the loop together. No
-pause is so long that the next page would be abandoned."""
+"""A page that takes longer is abandoned; the rest after a page takes at most half as long."""
 _MAX_FORM: Final = 524_288 + 4096
 _MAX_FIELDS: Final = 16
 _MAX_FORMS: Final = 16
-"""Forms that are read at the same time, half of them from unknown keys."""
+"""Forms that are read at the same time; owners have places beyond, see `Shares`."""
 _FORM_S: Final = 10.0
 _MAX_QUERY: Final = 16_384
 _RETRIES: Final = 3
@@ -114,15 +112,11 @@ class Console:
         self._sessions = Sessions()
         self._assets = Assets()
         self._templates = environment()
-        self._turns = {known: asyncio.Semaphore(_AT_ONCE // 2) for known in (True, False)}
+        self._making = Places(
+            _MAX_WAITING, _AT_ONCE // 2, _PAGE_S / 2, "too many page requests, try again"
+        )
         self._answering = {known: asyncio.Lock() for known in (True, False)}
-        self._next = {True: 0.0, False: 0.0}
-        """`perf_counter` from which on a page may be begun for known and for unknown keys."""
-        self._waiting = {True: 0, False: 0}
-        self._forms = {True: 0, False: 0}
-        self._decoding = {known: asyncio.Lock() for known in (True, False)}
-        self._decode_from = {True: 0.0, False: 0.0}
-        """`perf_counter` from which on a form may be decoded, as `_next` for pages."""
+        self._forms = Places(_MAX_FORMS, 1, _FORM_S / 2, "too many forms at once, try again")
         self._buckets = TokenBuckets()
         self._base = ""
         self._is_secure = site.is_secure
@@ -266,14 +260,12 @@ class Console:
 
     async def _made(self, request: web.Request, page: Page, who: _Who, ending: str) -> web.Response:
         """Raises NotFoundError, Refused, StoreFault, TimeoutError."""
-        known = self._is_known(who.pubkey)
-        if self._waiting[known] >= _MAX_WAITING // 2:
-            raise Refused(Prefix.RATE_LIMITED, "too many page requests, try again")
-        self._waiting[known] += 1
-        try:
-            async with asyncio.timeout(_PAGE_S), self._turns[known]:
+        rights = self._services.state.visibility(who.viewer)
+        known, part = rights.is_known, self._part(request, who.pubkey)
+        with self._making.place(rights, part):
+            async with asyncio.timeout(_PAGE_S), self._making.turn(part, known=known):
                 for _ in range(_RETRIES):
-                    await asyncio.sleep(max(self._next[known] - perf_counter(), 0.0))
+                    await self._making.rest(known=known)
                     before = self._services.state.visibility(who.viewer)
                     ask = Ask(
                         self._services,
@@ -289,25 +281,22 @@ class Console:
                     try:
                         content = await finding
                     finally:
-                        self._count(finding.work_s, known=known)
+                        self._making.count(finding.work_s, known=known)
                     async with self._answering[known]:
                         # A page of several queries must have nothing that was read with a right
                         # lost since.
                         if self._services.state.visibility(who.viewer).covers(before):
                             began = thread_time()
                             response = self._found(request, page, who, ending, content)
-                            self._count(thread_time() - began, known=known)
+                            self._making.count(thread_time() - began, known=known)
                             # Other tasks run between two answers, even if many are ready.
                             await asyncio.sleep(0)
                             return response
-        finally:
-            self._waiting[known] -= 1
         raise Refused(Prefix.ERROR, "your rights are changing, try again")
 
-    def _count(self, seconds: float, *, known: bool) -> None:
-        """A page took so much processor time of the loop."""
-        begin = max(perf_counter(), self._next[known])
-        self._next[known] = begin + min(_REST_RATIO[known] * seconds, _PAGE_S / 2)
+    def _part(self, request: web.Request, pubkey: str | None) -> str | None:
+        """By which places and turns are shared: a proxy may not tell addresses."""
+        return self._site.counted_as(request) or pubkey
 
     def _found(
         self,
@@ -473,7 +462,9 @@ class Console:
         )
         _log.info("console: %s signed in", pubkey)
 
-    async def _form(self, request: web.Request, *, known: bool) -> Mapping[str, str]:
+    async def _form(
+        self, request: web.Request, part: str | None, *, known: bool
+    ) -> Mapping[str, str]:
         # Not `content_type`: aiohttp parses all of the header, and 8 kB of quotes take 0.6 s.
         media_type = request.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower()
         if media_type != "application/x-www-form-urlencoded":
@@ -481,15 +472,13 @@ class Console:
         if request.content_length is None or request.content_length > _MAX_FORM:
             raise Invalid("the form is too long")
         body = await request.read()
-        async with self._decoding[known]:  # the loop waits for the GIL behind each
-            await asyncio.sleep(max(self._decode_from[known] - perf_counter(), 0.0))
+        async with self._forms.turn(part, known=known):  # the loop waits for the GIL behind each
+            await self._forms.rest(known=known)
             began = perf_counter()
             try:
                 return await asyncio.to_thread(_fields, body)
             finally:
-                ended = perf_counter()
-                rest = min(_REST_RATIO[known] * (ended - began), _FORM_S / 2)
-                self._decode_from[known] = ended + rest
+                self._forms.count(perf_counter() - began, known=known)
 
     async def _form_of_session(self, request: web.Request) -> tuple[Session, Mapping[str, str]]:
         """Raises Refused for who is not signed in, and for a form without its token (CSRF)."""
@@ -497,17 +486,14 @@ class Console:
         if session is None:
             raise Refused(Prefix.AUTH_REQUIRED, "sign in first")
         self._pace(request, session.pubkey)
-        known = self._is_known(session.pubkey)
-        if self._forms[known] >= _MAX_FORMS // 2:
-            raise Refused(Prefix.RATE_LIMITED, "too many forms at once, try again")
-        self._forms[known] += 1
-        try:
-            async with asyncio.timeout(_FORM_S):
-                form = await self._form(request, known=known)
-        except TimeoutError:
-            raise Invalid("the form did not arrive in time") from None
-        finally:
-            self._forms[known] -= 1
+        rights = self._services.state.visibility(Viewer(frozenset({session.pubkey})))
+        part = self._part(request, session.pubkey)
+        with self._forms.place(rights, part):
+            try:
+                async with asyncio.timeout(_FORM_S):
+                    form = await self._form(request, part, known=rights.is_known)
+            except TimeoutError:
+                raise Invalid("the form did not arrive in time") from None
         if not _equal(form.get("csrf", ""), session.csrf):
             raise Refused(
                 Prefix.RESTRICTED, "this form belongs to another session: load the page again"
