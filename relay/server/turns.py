@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 from itertools import count
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Final
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -229,22 +229,32 @@ class CostlyWork:
     """Pieces of work that cannot be cut, one at a time. After each that took over `_COSTLY_S` none
     begins for `_REST_RATIO` times as long: others have the loop, however many wait here.
 
-    Parts (an account each) go on one after the other.
+    Accounts share it by the size of their pieces (fair queuing): one waits for about as much work
+    of each other account as it is itself.
     """
 
-    __slots__ = ("_is_free", "_waiting")
+    __slots__ = ("_ends", "_is_free", "_numbers", "_reached", "_waiting")
 
     def __init__(self) -> None:
         self._is_free = True
-        self._waiting: dict[object, list[asyncio.Future[None]]] = {}
+        self._waiting: list[tuple[int, int, int, asyncio.Future[None]]] = []
+        """Heap: where each that waits ends, its number, and where it begins, if all accounts went
+        on at once."""
+        self._ends: WeakKeyDictionary[Account, int] = WeakKeyDictionary()
+        """Where the last piece of each account ends."""
+        self._reached = 0
+        """Where those begin that wait no longer."""
+        self._numbers = count()
 
-    async def begin(self, part: object) -> None:
-        """Wait until a piece of this part may begin; `end` must follow."""
+    async def begin(self, account: Account, size: int) -> None:
+        """Wait until a piece of this account may begin; `end` must follow. `size`: in any unit."""
         if self._is_free:
             self._is_free = False
             return
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(part, []).append(turn)
+        begins = max(self._reached, self._ends.get(account, 0))
+        self._ends[account] = begins + size
+        heappush(self._waiting, (begins + size, next(self._numbers), begins, turn))
         try:
             await turn
         except asyncio.CancelledError:
@@ -261,11 +271,13 @@ class CostlyWork:
             asyncio.get_running_loop().call_later(rest, self._give)
 
     def _give(self) -> None:
-        turn = _next(self._waiting)
-        if turn is None:
-            self._is_free = True
-        else:
-            turn.set_result(None)
+        while self._waiting:
+            _, _, begins, turn = heappop(self._waiting)
+            if not turn.done():  # else its task was cancelled
+                self._reached = max(self._reached, begins)
+                turn.set_result(None)
+                return
+        self._is_free = True
 
 
 class Slice:

@@ -475,14 +475,16 @@ async def test_costly_requests_of_all_without_a_known_key_rest_together(
         assert await first.receive_json() == ["EOSE", "first"]
         assert rests[0][1] > 0.004, "its query is counted too"
         await second.send_json(["REQ", "second", many])
-        await first.send_json(["REQ", "small", {"#t": ["x"]}])
-        assert await first.receive_json() == ["EOSE", "small"]
+        feed = {"authors": [f"{number:064x}" for number in range(500)]}
+        for sub, few in (("small", {"#t": ["x"]}), ("feed", feed)):
+            await first.send_json(["REQ", sub, few])
+            assert await first.receive_json() == ["EOSE", sub]
         await first.send_json(["EVENT", fields(stranger.sign(1, [], "x" * 20_000, NOW))])
         assert (await first.receive_json())[2] is True
         for sub in "ab":
             await member.send_json(["REQ", sub, many])
             assert await member.receive_json() == ["EOSE", sub]
-        assert len(relay.fanout) == 4
+        assert len(relay.fanout) == 5
         rests[0][0]._give()
         assert await second.receive_json() == ["EOSE", "second"]
         assert len(rests) == 2

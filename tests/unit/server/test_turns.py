@@ -12,6 +12,7 @@ from relay.server.turns import (
     CREDIT_S,
     ITERATION_S,
     SLICE_S,
+    Account,
     CostlyWork,
     Slice,
     Turns,
@@ -398,8 +399,9 @@ class Timers:
 
 async def test_costly_work_rests_for_nine_times_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     timers, costly = Timers(monkeypatch), CostlyWork()
-    await costly.begin("a")
-    second = asyncio.create_task(costly.begin("b"))
+    a, b = Account(0), Account(0)
+    await costly.begin(a, 1)
+    second = asyncio.create_task(costly.begin(b, 1))
     await asyncio.sleep(0)
     costly.end(0.02)
     await asyncio.sleep(0)
@@ -408,21 +410,22 @@ async def test_costly_work_rests_for_nine_times_as_long(monkeypatch: pytest.Monk
     await second
     costly.end(3600)
     assert timers.ring() == 1.0
-    await costly.begin("a")
+    await costly.begin(a, 1)
     costly.end(0.001)
     assert timers.due == []
-    await costly.begin("a")
+    await costly.begin(a, 1)
 
 
 async def test_of_those_with_costly_work_one_of_each_address_goes_on() -> None:
     costly, seen = CostlyWork(), list[str]()
+    accounts = {"a": Account(0), "b": Account(0)}
 
     async def works(part: str) -> None:
-        await costly.begin(part)
+        await costly.begin(accounts[part], 1)
         seen.append(part)
         costly.end(0)
 
-    await costly.begin("x")
+    await costly.begin(Account(0), 1)
     async with asyncio.TaskGroup() as tasks:
         for part in "aaaab":
             tasks.create_task(works(part))
@@ -431,11 +434,37 @@ async def test_of_those_with_costly_work_one_of_each_address_goes_on() -> None:
     assert seen == ["a", "b", "a", "a", "a"]
 
 
+async def test_a_small_piece_of_costly_work_waits_for_as_much_of_each_other() -> None:
+    """A REQ of 70 authors waited for one of 9,900 values of each of 60 addresses."""
+    costly, seen = CostlyWork(), list[str]()
+    small = Account(0)
+
+    async def works(name: str, account: Account, size: int) -> None:
+        await costly.begin(account, size)
+        seen.append(name)
+        costly.end(0)
+
+    await costly.begin(Account(0), 1)
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(60):
+            tasks.create_task(works("large", Account(0), 10_000))
+        await asyncio.sleep(0)
+        costly.end(0)
+        await asyncio.sleep(0)
+        await costly.begin(small, 1000)
+        costly.end(0)
+        assert len(seen) < 3
+        for _ in range(12):
+            tasks.create_task(works("small", small, 1000))
+    assert seen.index("small") < 6
+    assert seen[-2:] == ["small"] * 2, "as much of each"
+
+
 @pytest.mark.parametrize("is_given", [True, False])
 async def test_who_is_cancelled_leaves_costly_work_to_the_next(*, is_given: bool) -> None:
-    costly = CostlyWork()
-    await costly.begin("a")
-    gone, next_ = [asyncio.create_task(costly.begin("a")) for _ in range(2)]
+    costly, a = CostlyWork(), Account(0)
+    await costly.begin(a, 1)
+    gone, next_ = [asyncio.create_task(costly.begin(a, 1)) for _ in range(2)]
     await asyncio.sleep(0)
     if is_given:
         costly.end(0)
