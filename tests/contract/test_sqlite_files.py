@@ -346,7 +346,10 @@ async def test_the_gift_wraps_of_a_file_of_version_6_are_counted(path: Path) -> 
     await write(store, *wraps)
     await store.close()
     db = sqlite3.connect(path)
-    db.executescript("DROP TABLE old_versions; DROP TABLE received; PRAGMA user_version = 6")
+    db.executescript(
+        "DROP TABLE old_versions; DROP TABLE received; DROP INDEX events_group;"
+        " PRAGMA user_version = 6"
+    )
     db.close()
     store = await SqliteStore.open(path, TERMS)
     for_alice, for_bob = (Account(None, recipient=key) for key in (alice, bob))
@@ -365,7 +368,7 @@ async def test_the_labelled_records_of_a_file_of_version_8_leave_their_group(pat
         await write(store, event, history=History(3))
     await store.close()
     db = sqlite3.connect(path)
-    db.execute("PRAGMA user_version = 8")
+    db.executescript("DROP INDEX events_group; PRAGMA user_version = 8")
     db.close()
     store = await SqliteStore.open(path, TERMS)
     assert [row.group for row in await store.since(0, 10)] == [None, "tea"]

@@ -266,29 +266,10 @@ class Finder:
 
     def _rows_leaving(self, leaving: Leaving) -> Iterator[tuple[Any, ...]]:
         """seq, bytes, and the columns for `present`; read as far as they are asked for."""
-        group, pubkey, hash_of = leaving.group or "", leaving.pubkey, self._hashes.tag
-        tag = hash_of("h", group) if pubkey is None else hash_of("p", pubkey)
-        newest = orjson.dumps(self._tag_buffer.seqs_of([tag])).decode()
-        if pubkey is not None:
-            asked = {**key_of(pubkey), "p": tag, "until": leaving.until, "newest": newest}
-            yield from self._db.execute(QUERIES["leaving_of_key"], asked)
-            return
-        named: dict[int, tuple[bytes, int]] = {}
-        asked = {"h": tag, "grp": group, "newest": newest}
-        for row in self._db.execute(QUERIES["leaving_of_group"], asked):
-            named[row[0]] = row[3], row[4]
-            yield row
-        yield from self._leaving_unnamed(group, Counter(named.values()))
-
-    def _leaving_unnamed(
-        self, group: str, counted: Counter[tuple[bytes, int]]
-    ) -> Iterator[tuple[Any, ...]]:
-        """Rows of a group that do not name it. `counted`: (pubkey, kind) of those that do."""
-        counted.update(self._db.execute(QUERIES["old_in_group"], (group,)))
-        for pubkey, kind, events, _ in self._db.execute(QUERIES["sizes_of_group"], {"grp": group}):
-            if events > counted[pubkey, kind]:
-                asked = {**key_of(pubkey.hex()), "kind": kind, "grp": group}
-                yield from self._db.execute(QUERIES["leaving_of_author_in_group"], asked)
+        if leaving.pubkey is None:
+            return self._db.execute(QUERIES["leaving_of_group"], {"grp": leaving.group})
+        named = {**key_of(leaving.pubkey), **self._named_by_p(leaving.pubkey)}
+        return self._db.execute(QUERIES["leaving_of_key"], {**named, "until": leaving.until})
 
     def _find_records(self, lookups: Lookups, found: Found) -> None:
         """Raises TooMuchToRead."""

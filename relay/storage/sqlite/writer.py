@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -292,18 +291,12 @@ class Writer:
             keep_out = tombstones_of_ended if request in plan.ending else None
             self._delete_many(seqs, change, plan.erasures.get(request), keep_out)
         for group_id in plan.deleted_groups:
-            h, d = self._hashes.tag("h", group_id), self._hashes.tag("d", group_id)
-            found = db.execute(
-                QUERIES["rows_of_group"],
-                {"h": h, "d": d, "grp": group_id, "newest": self._newest([h, d], change)},
-            )
-            rows = found.fetchall()
+            rows = db.execute(QUERIES["rows_of_group"], {"grp": group_id}).fetchall()
             late = records_to_sweep(rows)
             seqs = [seq for seq, *_ in rows if seq not in late]
             self._delete_many(seqs, change, keep_out=tombstones_of_ended)
             self._expire(late, change)
             self._forget_found(change, "old_of_group", {"grp": group_id})
-            self._delete_unnamed(group_id, change)
         for gone in plan.vanishes:
             self._delete_of_key(gone, change, plan.erasures.get(gone.request))
         for pubkey, upto in plan.deleted_authors.items():
@@ -339,24 +332,6 @@ class Writer:
             change.grow((pubkey, kind, grp), -1, -len(raw))
             change.grow((pubkey, kind, moves[seq]), 1, len(raw))
         self._db.executemany(QUERIES["move_event"], [(grp, seq) for seq, grp in moves.items()])
-
-    def _delete_unnamed(self, group_id: str, change: _Change) -> None:
-        """Rows of a group that do not name it: deletions and what refers to its rows. The totals
-        tell by whom and of which kinds they are."""
-        left: Counter[tuple[bytes, int]] = Counter()
-        for pubkey, kind, events, _ in self._db.execute(
-            QUERIES["sizes_of_group"], {"grp": group_id}
-        ):
-            left[pubkey, kind] += events
-        for (pubkey, kind, grp), (events, _) in change.sizes.items():
-            if grp == group_id:
-                left[pubkey, kind] += events
-        for (pubkey, kind), events in left.items():
-            if events > 0 and kind not in kinds.GROUP_RECORDS:  # these name it
-                named = {**key_of(pubkey.hex()), "kind": kind, "grp": group_id}
-                found = self._db.execute(QUERIES["rows_of_author_in_group"], named)
-                seqs = [seq for (seq,) in found.fetchall()]
-                self._delete_many(seqs, change, keep_out=tombstones_of_ended)
 
     def _add_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
         """In the order of the table, so that neighbours are on the same pages."""

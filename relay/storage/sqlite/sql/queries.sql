@@ -105,26 +105,19 @@ FROM (
     WHERE kind IN (SELECT value FROM json_each(?)) AND seq > ? ORDER BY seq LIMIT ?
 ) AS found CROSS JOIN events AS e ON e.seq = found.seq ORDER BY e.seq;
 
--- :rows_of_group  hash of h, hash of d, group, [newest seq] -> seq, kind and bytes of rows to delete when a group ends (N29-124)
-SELECT e.seq, e.kind, length(e.raw) FROM (
-    SELECT seq FROM tags WHERE hash IN (:h, :d)
-    UNION
-    SELECT value FROM json_each(:newest)
-) AS t CROSS JOIN events AS e ON e.seq = t.seq
-WHERE e.grp = :grp AND e.kind NOT IN (9007, 9008);
+-- :rows_of_group  group -> seq, kind and bytes of rows to delete when it ends (N29-124)
+SELECT seq, kind, length(raw) FROM events INDEXED BY events_group
+WHERE grp = :grp AND kind NOT IN (9007, 9008);
 
 -- :expire_rows  expires_at, [seq]
 UPDATE events SET expires_at = :at WHERE seq IN (SELECT value FROM json_each(:seqs));
 
--- :sizes_of_group  group -> pubkey, kind, events, bytes; records of groups are not read, anybody can ask to join
-SELECT s.pubkey, s.kind, s.events, s.bytes
-FROM (SELECT 0 AS low, 8999 AS high UNION ALL VALUES (9023, 38999), (39006, 65535)) AS k
-CROSS JOIN sizes AS s INDEXED BY sizes_group
-ON s.grp = :grp AND s.grp > '' AND s.kind BETWEEN k.low AND k.high;
+-- :content_kinds  -> low, high: the kinds of what is no record of a group. Records are not read, anybody can ask to join
+(SELECT 0 AS low, 8999 AS high UNION ALL VALUES (9023, 38999), (39006, 65535)) AS k;
 
--- :rows_of_author_in_group  id_key and pubkey, kind, group -> seq
-SELECT seq FROM events INDEXED BY events_author
-WHERE author_key = :key AND pubkey = :pubkey AND kind = :kind AND grp = :grp;
+-- :sizes_of_group  group -> events, bytes, but of records
+SELECT s.events, s.bytes FROM {content_kinds} CROSS JOIN sizes AS s INDEXED BY sizes_group
+ON s.grp = :grp AND s.grp > '' AND s.kind BETWEEN k.low AND k.high;
 
 -- :rows_of_key  id_key and pubkey, hash of p, until, last seq, [newest seq] -> seq of rows to delete when a key vanishes (N62-01)
 SELECT seq FROM events INDEXED BY events_author
@@ -166,27 +159,10 @@ FROM (
 ) AS t CROSS JOIN events AS e ON e.seq = t.seq
 WHERE e.kind IN (1059, 44100, 44101) AND e.created_at <= :until;
 
--- :leaving_of_group  hash of h, group, [newest seq] -> as `leaving_of_key`, of those that name it
+-- :leaving_of_group  group -> as `leaving_of_key`
 SELECT e.seq, {size}, {about}
-FROM (
-    SELECT t.seq FROM tags AS t WHERE t.hash = :h AND t.kind NOT BETWEEN 9000 AND 9022
-    -- Others may name it whose `h` is no group: their rows are not looked at for each piece. No IN:
-    -- it would read all rows of `sizes` that the group has.
-    AND EXISTS (
-        SELECT 1 FROM sizes AS s INDEXED BY sizes_group
-        WHERE s.grp = :grp AND s.grp > '' AND s.kind = t.kind
-    )
-    UNION ALL
-    SELECT value FROM json_each(:newest)
-) AS t CROSS JOIN events AS e ON e.seq = t.seq
-WHERE e.grp = :grp AND e.kind NOT BETWEEN 9000 AND 9022 AND e.kind NOT BETWEEN 39000 AND 39005;
-
--- :leaving_of_author_in_group  id_key and pubkey, kind, group -> as `leaving_of_key`
-SELECT e.seq, {size}, {about} FROM events AS e INDEXED BY events_author
-WHERE author_key = :key AND pubkey = :pubkey AND kind = :kind AND grp = :grp;
-
--- :old_in_group  group -> pubkey, kind of each old version
-SELECT pubkey, kind FROM old_versions INDEXED BY old_versions_group WHERE grp = ? AND grp IS NOT NULL;
+FROM {content_kinds} CROSS JOIN events AS e INDEXED BY events_group
+ON e.grp = :grp AND e.kind BETWEEN k.low AND k.high;
 
 -- :key_is_stored  id_key and pubkey, hash of p, [newest seq] -> 1 when something would go with the key
 SELECT 1 FROM events INDEXED BY events_author WHERE author_key = :key AND pubkey = :pubkey
@@ -475,6 +451,8 @@ SELECT e.seq, e.id, e.id_key, e.kind, e.created_at, e.pubkey, e.author_key, e.d,
                                  WHERE i.slot = e.slot AND i.slot IS NOT NULL AND i.seq = e.seq))
   AND (e.d = '' OR EXISTS (SELECT 1 FROM events AS i INDEXED BY events_d
                            WHERE i.d = e.d AND i.d > '' AND i.seq = e.seq))
+  AND (e.grp IS NULL OR EXISTS (SELECT 1 FROM events AS i INDEXED BY events_group
+                                WHERE i.grp = e.grp AND i.kind = e.kind AND i.seq = e.seq))
   AND (e.expires_at IS NULL
        OR EXISTS (SELECT 1 FROM events AS i INDEXED BY events_expiry
                   WHERE i.expires_at = e.expires_at AND i.expires_at IS NOT NULL AND i.seq = e.seq)),
