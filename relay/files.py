@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MAX_KEY_FILE: Final = 64 << 10
 _MAX_FILE: Final = 16 << 20
+_JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
 _MAX_ADDRESS: Final = 100
 """Bytes of the address of a Unix socket: the limit is 107 on Linux and 103 on other systems."""
 
@@ -110,7 +111,25 @@ def own_database(path: Path, flags: int = 0) -> int:
         log = Path(f"{os.path.realpath(path)}{end}")
         with suppress(FileNotFoundError):
             _refuse_foreign(log, log.lstat())
+    refuse_super_journal(path)
     return own_file(path, flags)
+
+
+def refuse_super_journal(path: Path) -> None:
+    """Before SQLite opens a database that somebody else may have made. It rolls back the journal
+    that a crash seems to have left, and then deletes the file whose name ends the journal, whatever
+    that is. Only commits to several attached databases end journals so
+    (https://sqlite.org/atomiccommit.html#_multi_file_commit), and Rookery makes none. Raises
+    OSError, which names the database."""
+    journal = Path(f"{os.path.realpath(path)}-journal")
+    with suppress(FileNotFoundError), open(journal, "rb", opener=regular_file) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - len(_JOURNAL_MAGIC)))
+        if file.read() == _JOURNAL_MAGIC:
+            text = (
+                f"{journal.name} names another file, which SQLite would delete: move it away, or"
+                " open the database with the program that made both"
+            )
+            raise OSError(errno.EINVAL, text, str(path))
 
 
 def private_database(path: Path, flags: int = 0) -> None:

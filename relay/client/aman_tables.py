@@ -111,7 +111,7 @@ def event_ids(path: Path, relay: str) -> set[str]:
     if not path.is_file():
         return set()
     try:
-        with closing(sqlite3.connect(path, isolation_level=None)) as file:
+        with closing(_opened_to_write(path)) as file:
             _refuse_code(file, path)
             return {
                 id_
@@ -122,6 +122,8 @@ def event_ids(path: Path, relay: str) -> set[str]:
                 )
                 if is_hex64(id_)
             }
+    except OSError as error:
+        raise TablesUnusable(f"{path}: {error.strerror}") from error
     except sqlite3.Error as error:
         raise TablesUnusable(f"{path}: {error}") from error
 
@@ -147,8 +149,7 @@ def replace_rows(
     Rows whose event is currently unreadable are kept. A new file is private. Raises TablesUnusable.
     """
     try:
-        os.close(own_database(path))
-        with closing(sqlite3.connect(path, isolation_level=None)) as file, file:
+        with closing(_opened_to_write(path)) as file, file:
             file.execute("BEGIN IMMEDIATE")
             _refuse_code(file, path)
             return _replaced(file, snapshots, relay, gone)
@@ -156,6 +157,12 @@ def replace_rows(
         raise TablesUnusable(f"{path}: {error.strerror}") from error
     except sqlite3.Error as error:
         raise TablesUnusable(f"{path}: {error}") from error
+
+
+def _opened_to_write(path: Path) -> sqlite3.Connection:
+    """The file may come from somebody else. Raises OSError, sqlite3.Error."""
+    os.close(own_database(path))
+    return sqlite3.connect(path, isolation_level=None)
 
 
 def _refuse_code(file: sqlite3.Connection, path: Path) -> None:

@@ -11,6 +11,7 @@ import sys
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,9 +22,14 @@ from relay.lifecycle.rows import Keep, Slot, version_of
 from relay.lifecycle.versions import History
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
-from relay.storage.sqlite.copying import copy_store, facts_of
+from relay.storage.sqlite.beside_relay import growth_of
+from relay.storage.sqlite.compacting import compact
+from relay.storage.sqlite.connections import index_path
+from relay.storage.sqlite.copying import copy_store, facts_of, schema_of
+from relay.storage.sqlite.group_flags import groups_without
 from relay.storage.sqlite.moving import SqliteSide
 from relay.storage.sqlite.opening import SCHEMA_VERSION
+from relay.storage.sqlite.search_check import search_snapshot
 from relay.storage.sqlite.store import SqliteStore
 from relay.storage.sqlite.verifying import snapshot
 from tests import cast
@@ -39,6 +45,10 @@ from tests.contract.writing import (
     write,
 )
 from tests.harness.patience import PROGRAM_S
+from tests.harness.super_journal import make_hot_journal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 HERE = Path(__file__).parent
 
@@ -128,6 +138,36 @@ async def test_a_file_with_something_of_somebody_else_is_refused(path: Path, for
             look(path)
     with pytest.raises(StoreVersion, match=said):
         copy_store(path, path.with_name("copy"), lambda _: None)
+
+
+@pytest.mark.parametrize("of", ["store", "index"])
+async def test_a_journal_that_names_a_file_to_delete_is_refused(path: Path, of: str) -> None:
+    """Somebody else has made the folder."""
+    await made(path)
+    victim = path.with_name("relay.key")
+    victim.write_text("mine")
+    file = path if of == "store" else index_path(path)
+    make_hot_journal(file, victim)
+    said = f"{file}: {file.name}-journal names another file"
+    with pytest.raises(StoreFault, match=said):
+        await SqliteStore.open(path, TERMS)
+    with pytest.raises(StoreFault, match=said):
+        compact(file)
+    looks: dict[str, tuple[Callable[[Path], object], ...]] = {
+        "index": (search_snapshot,),
+        "store": (
+            schema_of,
+            snapshot,
+            SqliteSide,
+            lambda store: growth_of(store, 0),
+            lambda store: groups_without(store, set()),
+            lambda store: copy_store(store, path.with_name("copy"), lambda _: None),
+        ),
+    }
+    for look in looks[of]:
+        with pytest.raises(StoreFault, match=said):
+            look(path)
+    assert victim.read_text() == "mine"
 
 
 async def test_what_analyze_has_counted_is_dropped(path: Path) -> None:

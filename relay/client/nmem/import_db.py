@@ -30,6 +30,7 @@ from relay.client.nmem.updates import (
     set_about,
 )
 from relay.errors import Invalid
+from relay.files import refuse_super_journal
 from relay.memory.fields import compact, is_integer
 from relay.memory.nmem.checks import MAX_PROMPT
 from relay.memory.nmem.records import (
@@ -100,6 +101,7 @@ def import_file(
     """Import a file; its records are queued for the relay. Raises CacheUnusable, OSError."""
     if not path.is_file():
         raise CacheUnusable(f"there is no file {path}")
+    refuse_super_journal(path)
     done = Imported()
     source, _ = open_connection(path, key, busy_s=10.0)
     try:

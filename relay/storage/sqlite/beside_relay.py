@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.storage.hashes import id_key
-from relay.storage.sqlite.connections import sqlite_faults
+from relay.storage.sqlite.connections import file_connection, sqlite_faults
 from relay.storage.sqlite.sql.named import QUERIES
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
@@ -57,7 +57,7 @@ def _raws(path: Path, query: str, asked: Iterable[tuple[object, ...]]) -> list[b
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
     with (
         sqlite_faults(path),
-        closing(sqlite3.connect(path, timeout=10, isolation_level=None)) as db,
+        closing(file_connection(path)) as db,
     ):
         db.execute("PRAGMA query_only = ON")
         yield db

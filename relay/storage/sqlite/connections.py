@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import aiosqlite
 
 from relay.errors import StoreFault, TooSlow
+from relay.files import refuse_super_journal
 from relay.storage import CLOSED, PAGE_BYTES
 from relay.storage.rows import DAMAGED
 from relay.storage.sqlite.sql.conditions import Query
@@ -62,17 +63,29 @@ _CHUNK_ROWS: Final = 2_000
 """Of a negentropy set: 0.5 ms of the loop."""
 
 
-def connection(
-    path: Path, factory: type[sqlite3.Connection] = sqlite3.Connection
+def file_connection(
+    path: Path, factory: type[sqlite3.Connection] = sqlite3.Connection, statements: int = 128
 ) -> sqlite3.Connection:
-    db = sqlite3.connect(
+    """The only way to a file of a store. Raises StoreFault for a journal that makes SQLite delete
+    another file, and sqlite3.Error."""
+    try:
+        refuse_super_journal(path)
+    except OSError as error:
+        raise StoreFault(f"{path}: {error.strerror}") from error
+    return sqlite3.connect(
         path,
         timeout=10,
         isolation_level=None,
         check_same_thread=False,
-        cached_statements=_STATEMENTS,
+        cached_statements=statements,
         factory=factory,
     )
+
+
+def connection(
+    path: Path, factory: type[sqlite3.Connection] = sqlite3.Connection
+) -> sqlite3.Connection:
+    db = file_connection(path, factory, _STATEMENTS)
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
     try:
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.errors import StoreFault, StoreVersion
 from relay.files import sync
-from relay.storage.sqlite.connections import connection, fault_of
+from relay.storage.sqlite.connections import connection, fault_of, file_connection
 from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION, check_schema, check_values
 from relay.storage.sqlite.sql.named import QUERIES, VERIFY_QUERIES
 from relay.storage.sqlite.wal import check_log
@@ -45,7 +45,7 @@ def schema_of(path: Path) -> int | None:
         return None
     check_log(path)
     try:
-        with closing(sqlite3.connect(path, timeout=10, isolation_level=None)) as db:
+        with closing(file_connection(path)) as db:
             application = db.execute("PRAGMA application_id").fetchone()[0]
             version: int = db.execute("PRAGMA user_version").fetchone()[0]
     except sqlite3.Error as error:

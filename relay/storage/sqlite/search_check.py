@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from relay.nostr.nip50 import searchable
 from relay.storage.rows import INDEXED_BYTES
-from relay.storage.sqlite.connections import index_path
+from relay.storage.sqlite.connections import file_connection, index_path
 from relay.storage.sqlite.fts import Stems
 from relay.storage.sqlite.row_check import name_of
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES
@@ -26,7 +26,7 @@ def search_snapshot(path: Path) -> sqlite3.Connection | None:
     file = index_path(path)
     if not file.exists():
         return None
-    db = sqlite3.connect(file, timeout=10, isolation_level=None)
+    db = file_connection(file)
     try:
         db.execute("BEGIN")
         db.execute(SEARCH_QUERIES["get_meta"], ("upto",)).fetchone()

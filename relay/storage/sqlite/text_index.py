@@ -28,7 +28,7 @@ from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import Searchable, searchable
 from relay.storage.recall import thread_of
 from relay.storage.rows import INDEXED_BYTES, rows_after, rows_to_index
-from relay.storage.sqlite.connections import index_path, open_threaded
+from relay.storage.sqlite.connections import file_connection, index_path, open_threaded
 from relay.storage.sqlite.fts import Stems
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES as QUERIES
 
@@ -490,7 +490,7 @@ def _fresh(path: Path, key: str) -> sqlite3.Connection:
 
 
 def _connection(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
+    db = file_connection(path)
     try:
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         db.execute("PRAGMA secure_delete = ON")

@@ -26,7 +26,7 @@ from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.nostr.keys import are_signed
 from relay.storage.hashes import id_key
-from relay.storage.sqlite.connections import fault_of
+from relay.storage.sqlite.connections import fault_of, file_connection
 from relay.storage.sqlite.deletion_check import DeletionCheck
 from relay.storage.sqlite.group_tables import tables_of
 from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION, check_schema, check_values
@@ -146,7 +146,7 @@ def snapshot(path: Path) -> sqlite3.Connection:
     if not path.exists():
         raise StoreFault(f"{path} does not exist: nothing is stored yet")
     check_log(path)
-    db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
+    db = file_connection(path)
     add_functions(db)
     try:
         db.execute("PRAGMA query_only = ON")

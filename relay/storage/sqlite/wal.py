@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from relay.errors import StoreFault
-from relay.storage.sqlite.connections import fault_of
+from relay.storage.sqlite.connections import fault_of, file_connection
 
 _HEADER: Final = struct.Struct(">8I")
 _FRAME: Final = struct.Struct(">6I")
@@ -46,7 +46,7 @@ def check_log(store: Path) -> None:
     except FileNotFoundError:
         return
     try:
-        db = sqlite3.connect(store, timeout=10, isolation_level=None, check_same_thread=False)
+        db = file_connection(store)
         try:
             page_size = db.execute("PRAGMA page_size").fetchone()[0]
             db.execute("PRAGMA schema_version").fetchone()  # SQLite recovers the log

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +22,7 @@ from relay.memory.junk import Why
 from relay.memory.nmem.records import Observation, Session, observation_draft, session_draft
 from tests.cast import robot, rover
 from tests.harness.fake_relay import FakeRelay, refusing
+from tests.harness.super_journal import make_hot_journal
 from tests.unit.client.nmem_cache import NOW, a_session, an_original, cache, sent, told
 
 if TYPE_CHECKING:
@@ -421,6 +424,19 @@ def test_imports_are_counted_and_a_missing_file_is_named(
     code, _, err = nmem("import", str(tmp_path / "gone.db"))
     assert (code, err) == (1, f"rookery: there is no file {tmp_path}/gone.db\n")
     assert nmem("import", str(here.path))[1].startswith("sessions 0, prompts 0")
+
+
+@pytest.mark.usefixtures("here")
+def test_the_journal_of_an_imported_file_deletes_no_file(nmem: Nmem, tmp_path: Path) -> None:
+    theirs, victim = tmp_path / "theirs.db", tmp_path / "robot.nsec"
+    victim.write_text("mine")
+    with closing(sqlite3.connect(theirs)) as file:
+        file.execute("CREATE TABLE sessions (id)")
+    make_hot_journal(theirs, victim)
+    code, _, err = nmem("import", str(theirs))
+    assert code == 1
+    assert "theirs.db-journal names another file" in err
+    assert victim.read_text() == "mine"
 
 
 @pytest.mark.proves("M-09")

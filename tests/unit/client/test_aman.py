@@ -23,6 +23,7 @@ from tests.golden import document
 from tests.harness.erasure import left_of
 from tests.harness.fake_relay import refusing
 from tests.harness.patience import ANSWER_S
+from tests.harness.super_journal import make_hot_journal
 from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.client.test_memory_client import unwritable
 from tests.unit.client.test_snowclaw import until
@@ -880,6 +881,21 @@ async def test_a_database_of_somebody_else_runs_nothing_when_it_is_written(
         with pytest.raises(TablesUnusable, match=why):
             replace_rows(path, [], fake.url)
     assert path.read_bytes() == before
+
+
+async def test_a_journal_of_somebody_else_deletes_no_file(fake: FakeRelay, tmp_path: Path) -> None:
+    path, victim = tmp_path / "theirs.db", tmp_path / "robot.nsec"
+    victim.write_text("mine")
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript(f"{MADE})")
+    make_hot_journal(path, victim)
+    said = "theirs.db: theirs.db-journal names another file"
+    async with aman(fake) as memory:
+        with pytest.raises(TablesUnusable, match=said):
+            await memory.rehydrate(path)
+    with pytest.raises(TablesUnusable, match=said):
+        replace_rows(path, [], fake.url)
+    assert victim.read_text() == "mine"
 
 
 async def test_plain_defaults_and_indexes_of_an_agents_tables_are_written(

@@ -1,4 +1,4 @@
-"""SQL of a store is written in its package `sql` alone."""
+"""SQL of a store is written in its package `sql` alone, and its files are opened in one place."""
 
 from __future__ import annotations
 
@@ -42,6 +42,18 @@ def found_in(source: str) -> list[int]:
     if not WORD.search(source):
         return []  # to parse all takes 3 s
     return [text.lineno for text in texts(ast.parse(source)) if STATEMENT.search(str(text.value))]
+
+
+def test_one_function_opens_the_files_of_a_store() -> None:
+    """It looks at what is beside them first."""
+    found = {
+        (path.name, arguments)
+        for path in (ROOT / "relay/storage").rglob("*.py")
+        for arguments in re.findall(r"sqlite3\.connect\(\s*([^,)]+)", path.read_text("utf-8"))
+        if arguments != '":memory:"'
+    }
+    only_read = ("copying.py", 'f"{copy.absolute(')
+    assert found == {("connections.py", "path"), only_read}
 
 
 @pytest.mark.slow
