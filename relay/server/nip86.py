@@ -9,6 +9,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -109,6 +110,7 @@ class UsedAuthorizations:
         time; False: it was used before."""
         self._use_call = use_call
         self._started = started
+        self._began = monotonic()
         self._path = path
         self._writing = asyncio.Lock()
         self._marked = self._written = 0
@@ -151,6 +153,10 @@ class UsedAuthorizations:
         `most`: how many events may be remembered, a quarter of them of one key or of one address
         (see `Sharer.counted_as`); None: the limit of owners. Raises Invalid for an event dated
         before the start, Refused when too many are remembered or the mark cannot be written."""
+        # The clock may have been ahead at the start. By the clock as it is now, what was used
+        # before the start is dated before this.
+        started = now - int(monotonic() - self._began)
+        self._started = min(self._started, started + WINDOW_S + 1)
         if event.created_at < self._started:
             raise Invalid("created_at: is before the start of this relay, sign again")
         self._until = {key: until for key, until in self._until.items() if until >= now}

@@ -304,12 +304,36 @@ async def test_an_authorization_is_good_for_one_call_across_a_restart(tmp_path: 
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.proves("N98-08")
+async def test_a_clock_that_was_ahead_at_the_start_refuses_calls_for_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They were refused for as long as it had been ahead."""
+    uptime = 0.0
+    monkeypatch.setattr(nip86, "monotonic", lambda: uptime)
+    used = UsedAuthorizations(NOW + 5 * 3600)
+    with pytest.raises(Invalid, match="before the start"):  # may have been used before a crash
+        await used.was_used(owner.sign(27235, [["u", "x"]], "", NOW + WINDOW_S), NOW)
+    uptime = WINDOW_S + 1
+    later = NOW + WINDOW_S + 1
+    call = owner.sign(27235, [["u", "x"]], "", later)
+    assert [await used.was_used(call, later) for _ in range(2)] == [False, True]
+    crashed = UsedAuthorizations(later + 5 * 3600)
+    uptime += WINDOW_S + 2
+    now = later + WINDOW_S + 2
+    assert not await crashed.was_used(owner.sign(27235, [["u", "x"]], "", now), now)
+
+
 @pytest.mark.parametrize("damaged", [b"", b"{torn", b'{"\xff": 1}', b"[]"])
 @pytest.mark.proves("N98-08")
 async def test_with_a_damaged_file_no_call_is_taken_that_may_have_been_used(
-    tmp_path: Path, damaged: bytes, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    damaged: bytes,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The relay did not start, and `serve --check` said that it would."""
+    monkeypatch.setattr(nip86, "monotonic", lambda: 0.0)
     path = tmp_path / "used_calls.json"
     latest, later = (owner.sign(27235, [["u", "x"]], "", NOW + s) for s in (WINDOW_S, WINDOW_S + 1))
     await UsedAuthorizations(NOW - 100, path).was_used(latest, NOW)
