@@ -28,8 +28,8 @@ class UsedAuthorizations(Protocol):
     async def was_used(
         self, event: Event, now: int, most: int | None = None, address: str | None = None
     ) -> bool:
-        """Marks a NIP-98 event as used, unless `most` are remembered, or a quarter of them of its
-        key or address. Raises Refused."""
+        """Marks a NIP-98 event as used, unless `most` are remembered, or its key or address has
+        its share of them. Raises Refused."""
 
 
 class StoredRows(Protocol):

@@ -60,6 +60,8 @@ MAX_BODY: Final = 65_536
 """Bytes of a request body."""
 _MAX_CALLS: Final = 4096
 """Calls of all operators within the time window of NIP-98."""
+_FEW: Final = 4
+"""Calls that a key or address may have remembered while others use half more than all places."""
 MAX_RECEIPTS: Final = 1024
 """Remembered receipt requests of keys other than owners: anybody may delete an event of their
 own."""
@@ -150,9 +152,10 @@ class UsedAuthorizations:
         self, event: Event, now: int, most: int | None = None, address: str | None = None
     ) -> bool:
         """Whether the event was used before; if not, marks it as used, on disk before this returns.
-        `most`: how many events may be remembered, a quarter of them of one key or of one address
-        (see `Sharer.counted_as`); None: the limit of owners. Raises Invalid for an event dated
-        before the start, Refused when too many are remembered or the mark cannot be written."""
+        `most`: how many events may be remembered; one key or address (see `Sharer.counted_as`) has
+        a quarter of what others leave, and `_FEW` also beyond. None: the limit of owners.
+        Raises Invalid for an event dated before the start, Refused when too many are remembered or
+        the mark cannot be written."""
         # The clock may have been ahead at the start. By the clock as it is now, what was used
         # before the start is dated before this.
         started = now - int(monotonic() - self._began)
@@ -163,8 +166,11 @@ class UsedAuthorizations:
         if event.id in self._until:
             return True
         self._by = {key: by for key, by in self._by.items() if key in self._until}
-        is_over = len(self._until) >= (_MAX_CALLS if most is None else most)
-        if is_over or (most is not None and self._has_share(event.pubkey, address, most)):
+        if most is None:
+            has_room = len(self._until) < _MAX_CALLS
+        else:
+            has_room = self._has_room(event.pubkey, address, most)
+        if not has_room:
             raise Refused(Prefix.RATE_LIMITED, "too many calls, wait a minute")
         self._until[event.id] = until = event.created_at + WINDOW_S
         self._by[event.id] = event.pubkey, address
@@ -188,12 +194,15 @@ class UsedAuthorizations:
                 raise Refused(Prefix.ERROR, _STORE_DOWN) from error
         return False
 
-    def _has_share(self, pubkey: str, address: str | None, most: int) -> bool:
+    def _has_room(self, pubkey: str, address: str | None, most: int) -> bool:
         by_key = by_address = 0
         for key, from_ in self._by.values():
             by_key += key == pubkey
             by_address += from_ == address
-        return 4 * by_key >= most or (address is not None and 4 * by_address >= most)
+        own = by_key if address is None else max(by_key, by_address)
+        left = most - len(self._until)
+        # Of what others leave: were it of all, four would have all.
+        return 4 * own < own + left or (own < _FEW and 2 * left > -most)
 
 
 def _mark(path: Path) -> Path:

@@ -27,7 +27,7 @@ from relay.nostr.nip98 import WINDOW_S
 from relay.server import nip86, turns
 from relay.server.http import may_connect
 from relay.server.nip86 import UsedAuthorizations
-from tests.cast import admin, alice, bob, carol, owner, robot, rover, stranger
+from tests.cast import admin, alice, bob, carol, owner, person, robot, rover, stranger
 from tests.harness.folders import loaded
 from tests.unit.server.test_app import NOW, OPEN, RELAY, Relay, Visit, serving
 from tests.unit.server.test_http import request_from
@@ -350,25 +350,29 @@ async def test_calls_of_one_key_or_address_leave_room_to_others() -> None:
     """2,047 requests for old versions, dated 55 s ahead, by one member kept all others out."""
     used, number = UsedAuthorizations(0), count()
 
-    async def calls(who: SecretKey, at: str | None, most: int | None = 16) -> int:
-        """How many of ten are accepted."""
+    async def calls(who: SecretKey, at: str | None, most: int | None = 64) -> int:
+        """How many of twenty are accepted."""
         accepted = 0
-        for _ in range(10):
+        for _ in range(20):
             call = who.sign(27235, [["u", f"{next(number)}"]], "", NOW)
             with suppress(Refused):
                 accepted += not await used.was_used(call, NOW, most, at)
         return accepted
 
-    assert await calls(alice, "192.0.2.1") == 4
+    assert await calls(alice, "192.0.2.1") == 16
     assert await calls(alice, "192.0.2.2") == 0
     assert await calls(bob, "192.0.2.1") == 0
-    assert await calls(bob, "192.0.2.2") == 4
-    assert await calls(robot, None) == 4
-    assert await calls(stranger, None) == 4
-    assert await calls(rover, "192.0.2.3") == 0
-    assert await calls(owner, "192.0.2.1", None) == 10
+    assert await calls(bob, "192.0.2.2") == 12
+    assert await calls(robot, None) == 9
+    assert await calls(stranger, None) == 7
+    assert await calls(rover, "192.0.2.3") == 5
+    assert await calls(owner, "192.0.2.1", None) == 20
+    # Four addresses kept all others out; now nobody who has few waits for those who have many.
+    assert await calls(rover, "192.0.2.4") == 0
+    few = [await calls(person(f"{n}"), f"192.0.3.{n}") for n in range(10)]
+    assert few == [4] * 6 + [3] + [0] * 3
     later = alice.sign(27235, [["u", "x"]], "", NOW + WINDOW_S + 1)
-    assert not await used.was_used(later, NOW + WINDOW_S + 1, 16, "192.0.2.1")
+    assert not await used.was_used(later, NOW + WINDOW_S + 1, 64, "192.0.2.1")
 
 
 async def test_calls_at_the_same_time_share_a_write(
