@@ -48,12 +48,16 @@ class Shares:
             return used < 2 * most
         return self._room(address, most, is_known=is_known) > 0
 
-    def room_for(self, rights: Rights, address: str | None, most: int) -> int:
+    def room_for(self, rights: Rights, address: str | None, most: int, ordinary: int = 0) -> int:
         """How much more a client with these rights may have; 0 or less: nothing. `address`: see
-        `Sharer.counted_as`. `most`: of all together, except owners."""
+        `Sharer.counted_as`. `most`: of all together, except owners. `ordinary`: as in
+        `has_room_for`; for unknown keys up to one and a half times `most`."""
+        beyond = most * (2 if rights.is_known else 1.5) if ordinary else most
         if rights.is_owner:
-            return most + most // 4 - self.used
-        return self._room(address, most, is_known=rights.is_known)
+            return int(beyond) + most // 4 - self.used
+        room = self._room(address, most, is_known=rights.is_known)
+        own = self._of.get(address, 0)
+        return max(room, min(ordinary - own, int(beyond) - self.used))
 
     def _room(self, address: str | None, most: int, *, is_known: bool) -> int:
         left, quarter = most - self.used, most // 4

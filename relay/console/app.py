@@ -23,7 +23,7 @@ from relay.console.openapi import described
 from relay.console.page import Audience
 from relay.console.pages import PAGES
 from relay.console.parts import MAX_OF_KNOWN, MAX_OF_OTHERS
-from relay.console.places import Places
+from relay.console.places import Places, standing_of
 from relay.console.sessions import SESSION_S, Sessions, Signer, Standing
 from relay.console.tables import as_csv, table
 from relay.errors import (
@@ -48,10 +48,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 8
-"""Pages that are made at the same time, half of them for unknown keys."""
+_AT_ONCE: Final = 4
+"""Pages that are made at the same time for owners, for other known keys, and for unknown keys."""
 _MAX_WAITING: Final = 64
-"""Pages that wait or are made; owners have places beyond, see `Shares`."""
+"""Pages that wait or are made, see `Shares.room_for`."""
+_FEW_PAGES: Final = 2
 _PACE: Final = Rate("console", Per.ADDRESS, burst=20, refill=60)
 """Pages, forms and signatures of unknown keys from one address; a page takes up to 0.1 s of the
 loop."""
@@ -59,8 +60,12 @@ _PAGE_S: Final = 5.0
 """A page that takes longer is abandoned; the rest after a page takes at most half as long."""
 _MAX_FORM: Final = 524_288 + 4096
 _MAX_FIELDS: Final = 16
-_MAX_FORMS: Final = 16
-"""Forms that are read at the same time; owners have places beyond, see `Shares`."""
+_FORM_OVERHEAD: Final = 4096
+"""What a form takes besides its bytes."""
+_MAX_FORMS: Final = 16 * (_MAX_FORM + _FORM_OVERHEAD)
+"""Bytes of the forms that are read at the same time, see `Shares.room_for`: most forms are small,
+and a body that does not come takes nothing."""
+_FEW_FORMS: Final = 32_768
 _FORM_S: Final = 10.0
 _MAX_QUERY: Final = 16_384
 _RETRIES: Final = 3
@@ -113,10 +118,12 @@ class Console:
         self._assets = Assets()
         self._templates = environment()
         self._making = Places(
-            _MAX_WAITING, _AT_ONCE // 2, _PAGE_S / 2, "too many page requests, try again"
+            _MAX_WAITING, _FEW_PAGES, _AT_ONCE, _PAGE_S / 2, "too many page requests, try again"
         )
-        self._answering = {known: asyncio.Lock() for known in (True, False)}
-        self._forms = Places(_MAX_FORMS, 1, _FORM_S / 2, "too many forms at once, try again")
+        self._answering = {standing: asyncio.Lock() for standing in Standing}
+        self._forms = Places(
+            _MAX_FORMS, _FEW_FORMS, 1, _FORM_S / 2, "too many forms at once, try again"
+        )
         self._buckets = TokenBuckets()
         self._base = ""
         self._is_secure = site.is_secure
@@ -261,11 +268,11 @@ class Console:
     async def _made(self, request: web.Request, page: Page, who: _Who, ending: str) -> web.Response:
         """Raises NotFoundError, Refused, StoreFault, TimeoutError."""
         rights = self._services.state.visibility(who.viewer)
-        known, part = rights.is_known, self._part(request, who.pubkey)
+        standing, part = standing_of(rights), self._part(request, who.pubkey)
         with self._making.place(rights, part):
-            async with asyncio.timeout(_PAGE_S), self._making.turn(part, known=known):
+            async with asyncio.timeout(_PAGE_S), self._making.turn(standing, part):
                 for _ in range(_RETRIES):
-                    await self._making.rest(known=known)
+                    await self._making.rest(standing)
                     before = self._services.state.visibility(who.viewer)
                     ask = Ask(
                         self._services,
@@ -281,14 +288,14 @@ class Console:
                     try:
                         content = await finding
                     finally:
-                        self._making.count(finding.work_s, known=known)
-                    async with self._answering[known]:
+                        self._making.count(standing, finding.work_s)
+                    async with self._answering[standing]:
                         # A page of several queries must have nothing that was read with a right
                         # lost since.
                         if self._services.state.visibility(who.viewer).covers(before):
                             began = thread_time()
                             response = self._found(request, page, who, ending, content)
-                            self._making.count(thread_time() - began, known=known)
+                            self._making.count(standing, thread_time() - began)
                             # Other tasks run between two answers, even if many are ready.
                             await asyncio.sleep(0)
                             return response
@@ -462,23 +469,27 @@ class Console:
         )
         _log.info("console: %s signed in", pubkey)
 
-    async def _form(
-        self, request: web.Request, part: str | None, *, known: bool
-    ) -> Mapping[str, str]:
+    def _form_size(self, request: web.Request) -> int:
+        """Raises Invalid for what is not a form of a page."""
         # Not `content_type`: aiohttp parses all of the header, and 8 kB of quotes take 0.6 s.
         media_type = request.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower()
         if media_type != "application/x-www-form-urlencoded":
             raise Invalid("Content-Type: must be application/x-www-form-urlencoded")
         if request.content_length is None or request.content_length > _MAX_FORM:
             raise Invalid("the form is too long")
+        return request.content_length
+
+    async def _form(
+        self, request: web.Request, standing: Standing, part: str | None
+    ) -> Mapping[str, str]:
         body = await request.read()
-        async with self._forms.turn(part, known=known):  # the loop waits for the GIL behind each
-            await self._forms.rest(known=known)
+        async with self._forms.turn(standing, part):  # the loop waits for the GIL behind each
+            await self._forms.rest(standing)
             began = perf_counter()
             try:
                 return await asyncio.to_thread(_fields, body)
             finally:
-                self._forms.count(perf_counter() - began, known=known)
+                self._forms.count(standing, perf_counter() - began)
 
     async def _form_of_session(self, request: web.Request) -> tuple[Session, Mapping[str, str]]:
         """Raises Refused for who is not signed in, and for a form without its token (CSRF)."""
@@ -488,10 +499,11 @@ class Console:
         self._pace(request, session.pubkey)
         rights = self._services.state.visibility(Viewer(frozenset({session.pubkey})))
         part = self._part(request, session.pubkey)
-        with self._forms.place(rights, part):
+        size = self._form_size(request) + _FORM_OVERHEAD
+        with self._forms.place(rights, part, size):
             try:
                 async with asyncio.timeout(_FORM_S):
-                    form = await self._form(request, part, known=rights.is_known)
+                    form = await self._form(request, standing_of(rights), part)
             except TimeoutError:
                 raise Invalid("the form did not arrive in time") from None
         if not _equal(form.get("csrf", ""), session.csrf):

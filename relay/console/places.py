@@ -1,8 +1,8 @@
 """Places: requests that wait for the same kind of work, whose turn it is, and the rest after each.
 
-Invariants: known keys have turns of their own. Clients of one address have at most half of these at
-a time, however many of their requests wait: the next turn is that of another address. Clients whose
-address is unknown are told apart by their keys.
+Invariants: owners have turns of their own, and known keys have. Clients of one address have at most
+half of these at a time, however many of their requests wait: the next turn is that of another
+address. Clients whose address is unknown are told apart by their keys.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from relay.access.shares import Shares
+from relay.console.sessions import Standing
 from relay.errors import Prefix, Refused
 
 if TYPE_CHECKING:
@@ -21,53 +22,61 @@ if TYPE_CHECKING:
 
     from relay.access.shares import Rights
 
-_REST_RATIO: Final = {True: 2, False: 9}
-"""Length of the rest after work for known and for unknown keys, as a multiple of the work: from
-many addresses, work for unknown keys takes a tenth of the loop together."""
+_REST_RATIO: Final = {Standing.OWNER: 2, Standing.KNOWN: 2, Standing.OTHER: 9}
+"""Length of the rest after work, as a multiple of the work: from many addresses, work for unknown
+keys takes a tenth of the loop together."""
+
+
+def standing_of(rights: Rights) -> Standing:
+    if rights.is_owner:
+        return Standing.OWNER
+    return Standing.KNOWN if rights.is_known else Standing.OTHER
 
 
 class Places:
-    def __init__(self, most: int, at_once: int, max_rest_s: float, refusal: str) -> None:
-        """`most`: requests that wait or have a turn, except those of owners (see `Shares`).
-        `at_once`: turns of known keys, and as many of unknown ones. `refusal`: what is said to
-        those without a place."""
+    def __init__(
+        self, most: int, ordinary: int, at_once: int, max_rest_s: float, refusal: str
+    ) -> None:
+        """`most`, `ordinary`: see `Shares.room_for`; sizes of requests that wait or have a turn.
+        `at_once`: turns of each standing. `refusal`: what is said to those without a place."""
         self._most = most
+        self._ordinary = ordinary
         self._of_one = max(at_once // 2, 1)
         self._max_rest_s = max_rest_s
         self._refusal = refusal
         self._held = Shares()
-        self._turns = {known: asyncio.Semaphore(at_once) for known in (True, False)}
-        self._turns_of: WeakValueDictionary[tuple[bool, str | None], asyncio.Semaphore]
+        self._turns = {standing: asyncio.Semaphore(at_once) for standing in Standing}
+        self._turns_of: WeakValueDictionary[tuple[Standing, str | None], asyncio.Semaphore]
         self._turns_of = WeakValueDictionary()
-        self._begin_at = {True: 0.0, False: 0.0}
-        """`perf_counter` from which on work may be begun for known and for unknown keys."""
+        self._begin_at = dict.fromkeys(Standing, 0.0)
+        """`perf_counter` from which on work may be begun."""
 
     @contextmanager
-    def place(self, rights: Rights, part: str | None) -> Iterator[None]:
+    def place(self, rights: Rights, part: str | None, size: int = 1) -> Iterator[None]:
         """`part`: the client's address or key. Raises Refused."""
-        if self._held.room_for(rights, part, self._most) <= 0:
+        if self._held.room_for(rights, part, self._most, self._ordinary) < size:
             raise Refused(Prefix.RATE_LIMITED, self._refusal)
-        self._held.add(part, 1)
+        self._held.add(part, size)
         try:
             yield
         finally:
-            self._held.add(part, -1)
+            self._held.add(part, -size)
 
     @asynccontextmanager
-    async def turn(self, part: str | None, *, known: bool) -> AsyncIterator[None]:
+    async def turn(self, standing: Standing, part: str | None) -> AsyncIterator[None]:
         """Wait for a turn; `rest` must be awaited before the work."""
-        own = self._turns_of.get((known, part))
+        own = self._turns_of.get((standing, part))
         if own is None:
-            own = self._turns_of[known, part] = asyncio.Semaphore(self._of_one)
+            own = self._turns_of[standing, part] = asyncio.Semaphore(self._of_one)
         # Own first: then one address never has more than its turns in the common queue.
-        async with own, self._turns[known]:
+        async with own, self._turns[standing]:
             yield
 
-    async def rest(self, *, known: bool) -> None:
+    async def rest(self, standing: Standing) -> None:
         """Until work may begin."""
-        await asyncio.sleep(max(self._begin_at[known] - perf_counter(), 0.0))
+        await asyncio.sleep(max(self._begin_at[standing] - perf_counter(), 0.0))
 
-    def count(self, seconds: float, *, known: bool) -> None:
+    def count(self, standing: Standing, seconds: float) -> None:
         """The work took so long."""
-        begin = max(perf_counter(), self._begin_at[known])
-        self._begin_at[known] = begin + min(_REST_RATIO[known] * seconds, self._max_rest_s)
+        begin = max(perf_counter(), self._begin_at[standing])
+        self._begin_at[standing] = begin + min(_REST_RATIO[standing] * seconds, self._max_rest_s)

@@ -15,6 +15,12 @@ class Client:
     is_known: bool = False
 
 
+@dataclass(frozen=True)
+class Rights:
+    is_known: bool = False
+    is_owner: bool = False
+
+
 ONE, OTHER, THIRD = Client("10.0.0.1"), Client("10.0.0.2"), Client("10.0.0.3")
 KNOWN = Client("10.0.0.1", is_known=True)
 
@@ -68,3 +74,20 @@ def test_what_is_gone_counts_no_more() -> None:
     shares.add(None, 80)
     shares.add(None, -80)
     assert room(shares) == [True] * 4
+
+
+def test_of_places_too_who_has_little_has_some_while_a_few_addresses_have_all() -> None:
+    shares = Shares()
+    for number in range(4):
+        taken = shares.room_for(Rights(is_known=True), f"{number}", MOST)
+        shares.add(f"{number}", max(taken, 0))
+    assert shares.used == MOST
+    known, unknown = Rights(is_known=True), Rights()
+    assert [shares.room_for(each, "late", MOST, 2) for each in (known, unknown)] == [2, 2]
+    assert shares.room_for(known, "0", MOST, 2) <= 0
+    shares.add("others", MOST // 2)
+    assert [shares.room_for(each, "late", MOST, 2) for each in (known, unknown)] == [2, 0]
+    shares.add("others", MOST // 2)
+    assert shares.room_for(known, "late", MOST, 2) == 0
+    owners = Rights(is_known=True, is_owner=True)
+    assert shares.room_for(owners, "late", MOST, 2) == MOST // 4

@@ -26,6 +26,7 @@ from relay.console.charts import drawn
 from relay.console.page import Found
 from relay.console.pages import PAGES, events, groups
 from relay.console.pages.groups import tree_of
+from relay.console.sessions import Standing
 from relay.console.tables import Column, Holds, Rows, arranged, as_csv, table
 from relay.memory.aman.records import Preference, ToolCall, draft_of
 from relay.memory.anamnesis.checks import content_hash
@@ -889,7 +890,7 @@ async def test_a_name_is_taken_from_a_profile_of_usual_size() -> None:
 
 async def test_after_a_page_who_is_unknown_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """From however many addresses."""
-    monkeypatch.setattr(places, "_REST_RATIO", {True: 0, False: 1e9})
+    monkeypatch.setattr(places, "_REST_RATIO", {**places._REST_RATIO, Standing.OTHER: 1e9})
     async with site() as here:
         members = await here.browser_of(owner)
         assert (await here.browser().get("/console/groups")).status == 200
