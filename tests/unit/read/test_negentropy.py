@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
     from policies import PolicySet
     from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
+    from relay.nostr.nip77 import Items
 
 ASK_FOR_ALL = "6100000200"
 
@@ -230,6 +232,34 @@ async def test_members_of_one_address_leave_room_to_others(relay: NegentropySide
         client.says("NEG-OPEN", "n", {}, "61")
         answers.append((await client.hears())[0])
     assert answers == ["NEG-MSG", "NEG-MSG", "NEG-ERR", "NEG-MSG"]
+
+
+async def test_sets_that_one_member_has_read_keep_nobody_out(
+    relay: NegentropySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is reserved while sets are read was all that there is, also if nothing is found."""
+    relay.limits.neg_records = 4
+    await relay.write(*notes(4))
+    asked, items = list[bool](), relay.store.items
+
+    async def noted(filter_: Filter, *given: Any, **more: Any) -> Items | None:
+        asked.append(filter_.kinds is None)
+        return await items(filter_, *given, **more)
+
+    monkeypatch.setattr(relay.store, "items", noted)
+    relay.store.may_give_items.clear()
+    for _ in range(8):
+        client = relay.client(alice, at="192.0.2.1")
+        client.says("NEG-OPEN", "n", {"kinds": [4]}, "61")
+    for client in (relay.client(at="192.0.2.2"), relay.client(admin, at="192.0.2.3")):
+        client.says("NEG-OPEN", "n", {}, "61")
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(asked) == 2
+    relay.store.may_give_items.set()
+    for client in relay.clients:
+        assert await client.hears() == ["NEG-MSG", "n", "61"]
+    assert sorted(asked[:3]) == [False, True, True], "others need not wait for all of one address"
 
 
 async def test_a_known_key_waits_for_at_most_one_snapshot_of_unknown_ones(
