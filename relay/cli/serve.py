@@ -342,6 +342,13 @@ async def _start_fault() -> str | None:
     return out.decode("utf-8", "replace").strip() if check.returncode else None
 
 
+def _reload(loop: asyncio.AbstractEventLoop, reload: asyncio.Event, *_: object) -> None:
+    """Handler of SIGHUP. Not one of the loop's, which ends with it: until the next start has its
+    own, the signal would end the relay."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(reload.set)
+
+
 async def _serve(
     folder: Path,
     config: Config,
@@ -355,7 +362,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end.stop)
-    loop.add_signal_handler(signal.SIGHUP, reload.set)
+    signal.signal(signal.SIGHUP, partial(_reload, loop, reload))
     async with run_services(folder, config) as services:
         services.metrics.watch(
             "log_lines_total",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import socket
 import sys
 from contextlib import suppress
@@ -94,4 +95,6 @@ def start_again(listening: Sequence[int]) -> NoReturn:
     for fd, place in enumerate(moved, _FIRST):
         os.dup2(place, fd)
     os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(moved))}
+    # Stays ignored until `serve` has its handler: the new start reads the policies anyway.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606

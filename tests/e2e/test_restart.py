@@ -261,6 +261,17 @@ async def test_a_call_that_was_signed_before_a_restart_is_answered_after_it(
     assert await rookery.stop() == 0
 
 
+async def test_a_reload_during_a_restart_ends_no_relay(own_process: OwnProcess) -> None:
+    """`systemctl reload` sends SIGHUP; systemd takes the end by it for a clean one."""
+    await own_process.start()
+    restarting = asyncio.create_task(restarted(own_process))
+    while not restarting.done():
+        own_process.send_signal(signal.SIGHUP)
+        await asyncio.sleep(0.01)
+    await restarting
+    assert await own_process.stop() == 0
+
+
 async def test_a_folder_without_a_relay_cannot_be_restarted(rookery: Rookery) -> None:
     code, text = await command("restart", "--data", str(rookery.folder))
     assert code == 1
