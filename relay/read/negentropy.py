@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
-from weakref import WeakValueDictionary
 
 from relay.access.shares import Shares
 from relay.errors import Prefix, Refused, StoreFault, TooManyRecords
@@ -20,10 +19,11 @@ from relay.nostr import messages
 from relay.nostr.messages import NegClose, NegMessage, NegOpen
 from relay.nostr.nip77 import reply_to
 from relay.observe import REQUEST
+from relay.read.address_locks import AddressLocks
 from relay.read.scan import work_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
     from concurrent.futures import Executor
 
     from relay.access.visibility import Visibility
@@ -116,8 +116,7 @@ class Negentropy:
         self._queued = Shares()
         self._one_read = {True: asyncio.Lock(), False: asyncio.Lock()}
         """One snapshot at a time is read for known keys (True), and one for others."""
-        self._reads_of: WeakValueDictionary[tuple[str, bool], asyncio.Lock] = WeakValueDictionary()
-        """By address, and whether the keys are known: one of each waits for its turn."""
+        self._reads_of = {True: AddressLocks(), False: AddressLocks()}
         self._one_reply = asyncio.Semaphore(1)
         """For unknown keys one message at a time is compared."""
         self.limits = limits
@@ -146,7 +145,9 @@ class Negentropy:
             refusal = visibility.gate((filter_,))
             if refusal is not None:
                 raise refusal.refused()
-            async with self._reads(address, is_known=visibility.is_known):
+            is_known = visibility.is_known
+            # What is reserved for reads would be all that there is if each connection had one.
+            async with self._reads_of[is_known].of(address), self._one_read[is_known]:
                 items = await self._items(filter_, visibility, address)
             try:
                 await self._state.commit_ended()
@@ -161,16 +162,6 @@ class Negentropy:
                 return Snapshot(items, visibility, after)
             self._held.add(address, -len(items))
         raise _rights_changed()
-
-    @asynccontextmanager
-    async def _reads(self, address: str | None, *, is_known: bool) -> AsyncIterator[None]:
-        """Wait for the turn of a read. What is reserved for reads would be all that there is if
-        each connection had one, and who asks next would wait for as many."""
-        own = asyncio.Lock()
-        if address is not None:
-            own = self._reads_of.setdefault((address, is_known), own)
-        async with own, self._one_read[is_known]:
-            yield
 
     async def _items(self, filter_: Filter, visibility: Visibility, address: str | None) -> Items:
         most = self.limits.neg_records

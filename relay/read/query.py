@@ -18,6 +18,7 @@ from relay.lifecycle.rows import Stored
 from relay.nostr import kinds, messages, nip45
 from relay.nostr.event import event_from_raw
 from relay.observe import REQUEST, SAMPLED_OF, SLOW_S, shape_of
+from relay.read.address_locks import AddressLocks
 from relay.read.fanout import Subscription
 from relay.read.scan import LONG_S, PAGE_ROWS, Scan, work_of
 from relay.storage import PageQuery
@@ -105,6 +106,8 @@ class QueryRunner:
         self._index = index
         self._one_search = asyncio.Semaphore(1)
         """Held by a search of an unknown key: one at a time."""
+        self._reads_of = AddressLocks()
+        """Held by reads of unknown keys that may be slow."""
         self._invites = invites
         self._limits = limits
         self._clock = clock
@@ -449,7 +452,8 @@ class QueryRunner:
         retries = 0
         while not scan.is_done:
             visibility = self._state.visibility(peer.reader.viewer)
-            pieces = _pieces_of(await scan.page(visibility, self._clock()))
+            async with self._read_of(peer, visibility):
+                pieces = _pieces_of(await scan.page(visibility, self._clock()))
             if self._may_send(pieces[0], peer, visibility):
                 is_last = scan.is_done
                 scan.sending()
@@ -472,7 +476,8 @@ class QueryRunner:
         Raises Refused when the index is not up to date.
         """
         await self._wait_for_index(upto)
-        async with self._turn(self._state.visibility(peer.reader.viewer)):
+        visibility = self._state.visibility(peer.reader.viewer)
+        async with self._read_of(peer, visibility), self._turn(visibility):
             seqs = await self._store.search(
                 filter_,
                 self._state.visibility(peer.reader.viewer),
@@ -527,6 +532,10 @@ class QueryRunner:
             return True
         return group is None and event.kind in policy.groups.derived
 
+    def _read_of(self, peer: Peer, visibility: Visibility) -> AbstractAsyncContextManager[None]:
+        """For one read: the store answers slow ones of unknown keys in order of arrival."""
+        return nullcontext() if visibility.is_known else self._reads_of.of(peer.counted_as)
+
     def _turn(self, visibility: Visibility) -> AbstractAsyncContextManager[None]:
         """For one search."""
         return nullcontext() if visibility.is_known else self._one_search
@@ -552,9 +561,10 @@ class QueryRunner:
                 is_search = any(filter_.search is not None for filter_ in filters)
                 if is_search:
                     await self._wait_for_index(self._store.committed())
-                async with self._turn(visibility) if is_search else nullcontext():
-                    number = await self._store.count(filters, visibility, now=self._clock())
-                registers = await self._registers(filters, visibility, number)
+                async with self._read_of(peer, visibility):
+                    async with self._turn(visibility) if is_search else nullcontext():
+                        number = await self._store.count(filters, visibility, now=self._clock())
+                    registers = await self._registers(filters, visibility, number)
             except StoreFault as fault:
                 _log.error("a COUNT failed: %s", fault)
                 break

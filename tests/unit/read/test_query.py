@@ -888,6 +888,39 @@ class UpToDate:
         return True
 
 
+@pytest.mark.parametrize("verb", ["REQ", "COUNT"])
+async def test_of_strangers_with_one_address_one_has_a_slow_read(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """Four connections of one address made the slow reads of all strangers take 40 s."""
+    began: list[object] = []
+    may_end = asyncio.Event()
+
+    async def waits(*_: object, **__: object) -> Sequence[Any]:
+        began.append(None)
+        await may_end.wait()
+        return ()
+
+    monkeypatch.setattr(relay.store, "places", waits)
+    monkeypatch.setattr(relay.store, "count", waits)
+    those = [Client(counted_as="192.0.2.1") for _ in range(4)]
+    clients = [*those, Client(counted_as="192.0.2.2"), Client(alice, counted_as="192.0.2.1")]
+    for client in clients:
+        queue, filters = QueryQueue(relay.queries, client), (asked(), asked())
+        if verb == "REQ":
+            queue.subscribe("s", filters)
+        else:
+            queue.count("s", filters)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(began) == 3
+    may_end.set()
+    await settled()
+    for client in clients:
+        client.outbox.flush()
+        assert [frame[1] for frame in client.received] == ["s"]
+
+
 async def test_a_known_key_waits_for_at_most_one_search_of_unknown_ones(
     relay: QuerySide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
