@@ -102,9 +102,8 @@ class ListChange:
         return self.list_name is ListName.BANNED_EVENTS and self.note is not None
 
     @property
-    def is_ban(self) -> bool:
-        """Whether stored rows may be deleted because of this change."""
-        return self.bans_event or (self.list_name is ListName.BANNED_KEYS and self.note is not None)
+    def bans_key(self) -> bool:
+        return self.list_name is ListName.BANNED_KEYS and self.note is not None
 
 
 @dataclass(frozen=True, slots=True)

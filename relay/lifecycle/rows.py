@@ -327,7 +327,7 @@ class RetentionDependency(NamedTuple):
 
 class OwnRow(NamedTuple):
     """A row to be read by id only if the author of the deletion may delete it: one kind 5 or 9005
-    may name thousands of others."""
+    may name thousands of others. With neither key nor group it is read, whosever it is."""
 
     id: str
     pubkey: str | None = None
@@ -339,6 +339,8 @@ class OwnRow(NamedTuple):
         event, pubkey = row.event, self.pubkey
         if event.id != self.id:
             return False
+        if pubkey is None and self.group is None:
+            return True
         if pubkey is not None and (
             event.pubkey == pubkey
             or (event.kind == kinds.GIFT_WRAP and pubkey in event.tag_values("p"))
@@ -421,9 +423,11 @@ class Lookups:
     referring_kinds: frozenset[int] = frozenset()
     present: frozenset[str | Slot] = frozenset()
     """Rows by id or slot that are not read, however large they are: into `Found.present`."""
+    deleted_keys: frozenset[str] = frozenset()
+    """Banned keys whose rows are deleted."""
     pinned_in: Callable[[str], PinnedRows] = no_pins
-    """Group → the pinned rows to look up if one of the `vanishing_keys` has rows in it, or if its
-    records are found for `leaving`."""
+    """Group → the pinned rows to look up if one of the `vanishing_keys` or `deleted_keys` has rows
+    in it, or if its records are found for `leaving`."""
     names_in: Callable[[Event], frozenset[RecordName]] = no_names
     """The names that a found record refers to: they are looked up too, step by step."""
     most: int | None = None
@@ -463,8 +467,8 @@ class Lookups:
 
 def narrowed(lookups: Lookups, stored_keys: frozenset[str], groups: Iterable[str]) -> Lookups:
     """The Lookups with only those `vanishing_keys` that are `stored_keys`, and with the pins of the
-    groups in which they have rows or gift wraps."""
-    if not lookups.vanishing_keys:
+    groups in which they and the `deleted_keys` have rows or gift wraps."""
+    if not (lookups.vanishing_keys or lookups.deleted_keys):
         return lookups
     pinned = [lookups.pinned_in(group) for group in groups]
     return replace(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from relay.access.actors import author_words
-from relay.access.management import ListName
+from relay.access.management import BannedAuthorRows, ListName
 from relay.access.quotas import Per
 from relay.facts import Origin
 from relay.groups.actions import previous_in
@@ -49,7 +49,6 @@ from relay.write.commands import (
 )
 from relay.write.judge import check_vanish
 from relay.write.pins import (
-    all_pinning,
     names_of,
     outdated_pins,
     pinning,
@@ -88,6 +87,8 @@ class Policy(Protocol):
     def limits(self) -> EventLimits: ...
     @property
     def judged_by_text(self) -> KindSet: ...
+    @property
+    def banned_rows(self) -> BannedAuthorRows: ...
 
     def quotas_of(self, kind: int) -> Sequence[Quota]: ...
     def wants_login(self, event: Event) -> bool: ...
@@ -193,6 +194,7 @@ class _Builder:
         self._relay = relay
         self._systems = policy.systems
         self._whole_kinds = policy.judged_by_text
+        self._banned_rows = policy.banned_rows
         self.ids: set[str] = set()
         self.slots: set[Slot] = set()
         self.accounts: set[Account] = set()
@@ -209,6 +211,7 @@ class _Builder:
         self._own_rows: set[OwnRow] = set()
         self._own_slots: set[Slot] = set()
         self._ending: set[str] = set()
+        self._deleted_keys: set[str] = set()
         self._requests: set[str] = set()
         self._referrers: set[Reference] = set()
 
@@ -233,7 +236,12 @@ class _Builder:
             requests=frozenset(self._requests),
             named=frozenset(self._named),
             named_near=frozenset(self._named_near),
-            pinned_in=self._pinned_in if self._vanishing or self._ending else no_pins,
+            deleted_keys=frozenset(self._deleted_keys),
+            pinned_in=(
+                self._pinned_in
+                if self._vanishing or self._ending or self._deleted_keys
+                else no_pins
+            ),
             names_in=self._systems.names_in,
             referrers=frozenset(self._referrers),
             referring_kinds=self._settings.derived,
@@ -456,11 +464,13 @@ class _Builder:
     # -- commands -----------------------------------------------------------------------------
 
     def add_change(self, command: ManagementChange) -> None:
-        """Look up the events that a NIP-86 call bans, and all pins, because pinned events may be
-        removed."""
-        if command.deleted_authors or any(change.is_ban for change in command.changes):
-            self._add_pins(all_pinning(self._groups))
-        self.ids.update(change.item for change in command.changes if change.bans_event)
+        """Look up the events that a NIP-86 call bans, and the keys whose rows it deletes."""
+        self._own_rows.update(
+            OwnRow(change.item) for change in command.changes if change.bans_event
+        )
+        self._deleted_keys |= command.deleted_authors
+        if self._banned_rows is BannedAuthorRows.DELETE:
+            self._deleted_keys.update(change.item for change in command.changes if change.bans_key)
         self.slots.add(Slot(self._relay, kinds.RELAY_MEMBERS, ""))
         self.slots.update(
             Slot(self._relay, kinds.RELAY_ROLE, change.item)

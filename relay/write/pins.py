@@ -71,11 +71,6 @@ def names_of(rows: Iterable[Stored]) -> frozenset[str | Slot]:
     return frozenset([name for each in names for name in each if name is not None])
 
 
-def all_pinning(groups: Groups) -> frozenset[str]:
-    """Ids of the groups that have pins."""
-    return frozenset[str]().union(*groups.pinned.values())
-
-
 def without_pins(rows: Iterable[str | Slot], groups: Groups) -> Groups:
     """These groups, without pins of these rows."""
     for named in rows:

@@ -18,7 +18,8 @@ from relay.lifecycle.deletion import (
 )
 from relay.lifecycle.rows import Forgotten, Slot
 from relay.nostr import kinds
-from relay.write.pins import all_pinning
+from relay.write.pins import names_of
+from relay.write.vanishing import unpin_rows
 
 if TYPE_CHECKING:
     from relay.access.management import ListChange
@@ -76,9 +77,7 @@ class RelayLists:
         for change in command.changes:
             self.change(change)
         for pubkey in sorted(command.deleted_authors):
-            delete_banned_author(pubkey, found, changes.plan)
-        if command.deleted_authors:
-            changes.unpin(all_pinning(changes.world.groups))
+            self._delete_rows_of(pubkey)
         return None
 
     def change(self, change: ListChange) -> None:
@@ -99,11 +98,17 @@ class RelayLists:
                 for stone in tombstones_of_banned(row):
                     changes.keep_out(stone)
                 remove(row, found, changes.plan)
+                unpin_rows(names_of([row]), changes)
             changes.plan.forgotten.append(Forgotten(found.last_seq, id=change.item))
-        elif change.is_ban and changes.world.policy.banned_rows is BannedAuthorRows.DELETE:
-            delete_banned_author(change.item, found, changes.plan)
-        if change.is_ban:
-            changes.unpin(all_pinning(changes.world.groups))
+        elif change.bans_key and changes.world.policy.banned_rows is BannedAuthorRows.DELETE:
+            self._delete_rows_of(change.item)
+
+    def _delete_rows_of(self, pubkey: str) -> None:
+        found = self._changes.found
+        before = found.present.keys() | names_of(found.rows.values())
+        delete_banned_author(pubkey, found, self._changes.plan)
+        left = found.present.keys() | names_of(found.rows.values())
+        unpin_rows(before - left, self._changes)
 
     def _keep_in(self, row: Stored) -> None:
         """A banned event of a group that only members read: once allowed, it must not be public."""

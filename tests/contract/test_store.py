@@ -259,6 +259,8 @@ async def test_found_has_the_deleters_own_rows_only(store: Store) -> None:
     assert found.rows.keys() == {here.id}
     found = await look_up(store, own_rows={*asked, OwnRow(here.id, None, "tea")})
     assert found.rows.keys() == {mine.id, to_me.id, here.id}
+    found = await look_up(store, own_rows={*asked, OwnRow(elsewhere.id)})
+    assert found.rows.keys() == {mine.id, to_me.id, elsewhere.id}, "an owner's ban"
 
 
 def _other_digit(digit: str) -> str:

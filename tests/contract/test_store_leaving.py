@@ -16,6 +16,7 @@ from relay.lifecycle.rows import (
     UNPINNED_AT_ONCE,
     Leaving,
     OwnRow,
+    PinnedRows,
     Slot,
     Tombstone,
     WritePlan,
@@ -336,6 +337,29 @@ async def test_what_is_to_be_deleted_leads_to_further_slots_and_other_rows_do_no
     assert refused.value.shares[own[0].event.id] > 1
     number -= 1
     await store.append(replace(wanted, most_own=MOST_DELETED), decide)
+
+
+async def test_what_the_groups_of_a_banned_key_pin_is_found(store: Store) -> None:
+    note = await stored(store, unsigned(cast.bob, 9, HERE))
+    others = await stored(store, unsigned(cast.carol, 9, [["h", "den"]]))
+    await stored(store, unsigned(cast.alice, 7), group="tea")
+    listed = await stored(store, unsigned(cast.carol, 30078, [["d", "list"]]))
+
+    def pinned_in(group: str) -> PinnedRows:
+        row = {"tea": note, "den": others}[group]
+        return PinnedRows(frozenset({row.event.id}), frozenset({Slot(CAROL, 30078, "list")}))
+
+    keys = frozenset({ALICE})
+    wanted = replace(NOTHING_WANTED, deleted_keys=keys, pinned_in=pinned_in)
+    found: list[Found] = []
+
+    def decide(answer: Found) -> WritePlan:
+        found.append(answer)
+        return WritePlan()
+
+    await store.append(wanted, decide)
+    assert found[0].present.keys() == {note.event.id}
+    assert [*found[0].slots.values()] == [listed]
 
 
 async def test_keys_and_groups_of_much_are_too_much_for_one_transaction(store: Store) -> None:

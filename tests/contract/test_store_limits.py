@@ -36,7 +36,15 @@ LIMITED: list[tuple[str, str, object, Limited]] = [
 """Limit, look-up, what is too large there, and its name."""
 UNLIMITED = {
     # No event is read.
-    *("tombstones", "present", "requests", "usage", "dependencies", "groups_with_content"),
+    *(
+        "tombstones",
+        "present",
+        "deleted_keys",
+        "requests",
+        "usage",
+        "dependencies",
+        "groups_with_content",
+    ),
     # Bounded by numbers of rows.
     *("named", "named_near", "referrers"),
     # A bound of its own, above which less is found.

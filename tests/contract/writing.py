@@ -10,6 +10,7 @@ import msgspec
 
 from policies.settings import Limits
 from relay.access.actors import Actors
+from relay.access.management import BannedAuthorRows
 from relay.access.read_rules import Match
 from relay.access.visibility import everything_visible
 from relay.errors import WriteOutcome
@@ -93,6 +94,7 @@ class _Policy:
     groups = GroupSettings()
     limits = Limits()
     judged_by_text = NO_KINDS
+    banned_rows = BannedAuthorRows.HIDE
 
     def wants_login(self, _event: Event) -> bool:
         return False

@@ -131,7 +131,8 @@ class ReferenceStore:
             if stone.target in lookups.tombstones:
                 found.tombstones.setdefault(stone.target, []).append(stone)
         found.stored_keys = frozenset(filter(self._is_stored, not_vanished(lookups, found)))
-        with_keys = [r for r in self._rows.values() if _goes_with(found.stored_keys, r.event)]
+        keys = found.stored_keys | lookups.deleted_keys
+        with_keys = [r for r in self._rows.values() if _goes_with(keys, r.event)]
         groups = [row.group for row in with_keys]
         lookups = narrowed(lookups, found.stored_keys, filter(None, groups))
         own = [row for row in self._rows.values() if _is_own(row, lookups)]

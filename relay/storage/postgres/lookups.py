@@ -66,7 +66,7 @@ class Finder:
             found.stored_keys = frozenset([key.hex() for (key,) in rows])
         if lookups.most_own is not None:
             await self._check_sizes(lookups.ending_groups, lookups.most_own)
-        if lookups.vanishing_keys:
+        if lookups.vanishing_keys or lookups.deleted_keys:
             lookups = await self._narrowed(lookups)
         if lookups.leaving is not None:
             rows = await self._rows_leaving(lookups.leaving)
@@ -192,8 +192,9 @@ class Finder:
     async def _narrowed(self, lookups: Lookups) -> Lookups:
         found = self._found
         groups: list[str] = []
-        if found.stored_keys:
-            asked = self._keys(sorted(found.stored_keys))
+        keys = found.stored_keys | lookups.deleted_keys
+        if keys:
+            asked = self._keys(sorted(keys))
             with_keys = await self._db.fetch(QUERIES["groups_with_keys"], *asked)
             groups = [group.decode() for (group,) in with_keys]
         return narrowed(lookups, found.stored_keys, groups)

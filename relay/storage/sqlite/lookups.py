@@ -119,7 +119,7 @@ class Finder:
         if lookups.most_own is not None:
             self._check_sizes(found.stored_keys, lookups.ending_groups, lookups.most_own)
         # Then their rows are few.
-        groups = self._groups_with(found.stored_keys)
+        groups = self._groups_with(found.stored_keys | lookups.deleted_keys)
         lookups = narrowed(lookups, found.stored_keys, groups)
         try:
             self._find_rows(lookups, found, left)

@@ -122,7 +122,8 @@ SELECT slot, octet_length(raw) FROM events WHERE slot = ANY($1::bigint[]);
 -- :own  [id], [pubkey or null], [group or null], [hash of p or null]
 FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[]) AS w (id, pubkey, grp, p)
 JOIN events AS e ON e.id = w.id
-WHERE e.pubkey = w.pubkey OR e.grp = w.grp OR (e.kind = 1059 AND w.p = ANY(e.tags));
+WHERE e.pubkey = w.pubkey OR e.grp = w.grp OR (e.kind = 1059 AND w.p = ANY(e.tags))
+OR (w.pubkey IS NULL AND w.grp IS NULL);
 
 -- :own_rows  as `own` -> columns of a row
 SELECT {row}

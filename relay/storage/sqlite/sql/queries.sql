@@ -31,6 +31,7 @@ SELECT {row}
 FROM json_each(:wanted) AS j CROSS JOIN events AS e INDEXED BY events_id
 ON e.id_key = json_extract(j.value, '$[0]')
 WHERE e.author_key = json_extract(j.value, '$[1]') OR e.grp = json_extract(j.value, '$[2]')
+OR coalesce(json_extract(j.value, '$[1]'), json_extract(j.value, '$[2]')) IS NULL
 OR (e.kind = 1059 AND (
     e.seq IN (SELECT value FROM json_each(:newest)) OR EXISTS (
         SELECT 1 FROM tags AS t WHERE t.hash = json_extract(j.value, '$[3]')
