@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import accumulate
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from relay.facts import Origin
@@ -90,12 +91,12 @@ class ClientLimits:
     ) -> tuple[Sequence[LaneItem], Sequence[LaneItem]]:
         """Of several clients that read too much together: what is tried next, and what waits.
 
-        `shares`: client → its part of what may be read. Those that waited most often come first,
-        then those that read little, as many as `budget` has room for; those that read much are
-        served apart from now on. Without shares it is half of the clients.
+        `shares`: client → its part of what may be read. Changes by owners come first, then those
+        that waited most often, then those that read little, as many as `budget` has room for; those
+        that read much are served apart from now on. Without shares it is half of the clients.
         """
         clients = Counter(map(client_or_type, part))
-        waited: dict[object, int] = {}
+        waited: dict[object, float] = {}
         for item in part:
             client = client_or_type(item)
             waited[client] = max(_times_left(item), waited.get(client, 0))
@@ -212,7 +213,9 @@ def _seconds(events: Iterable[WriteEvent]) -> float:
     return COST_S * sum([item.cost for item in events])
 
 
-def _times_left(item: LaneItem) -> int:
+def _times_left(item: LaneItem) -> float:
+    if isinstance(item, ManagementChange):
+        return inf
     return item.times_left if isinstance(item, WriteEvent) else 0
 
 

@@ -445,7 +445,7 @@ class Ingest:
     async def _commit(self, batch: Sequence[LaneItem]) -> None:
         """First all clients that can be committed together, or as many as do not read too much;
         then some changes of one client that is known to read much. What is left waits for its turn
-        again."""
+        again. Changes by owners, of whom there is no client, wait for no turn of others."""
         due = rights_first(await self._with_room(self._paced(batch)))
         part, alone = self._limits.apart(due)
         budget = 1.0
@@ -465,6 +465,9 @@ class Ingest:
             else:
                 self._put_back(part, answered)
                 break
+        changes = alone.pop(ManagementChange, None)
+        if changes is not None:
+            self._put_back(changes, await self._limited(changes))
         if alone:
             own = alone.pop(self._limits.next_of(alone))
             for others in alone.values():

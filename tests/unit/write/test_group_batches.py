@@ -448,6 +448,32 @@ async def test_others_go_on_while_many_addresses_send_what_reads_much(
         assert max(waited[-20:]) <= 3, "each of them is known by now"
 
 
+async def test_a_ban_waits_for_no_turn_of_addresses_that_send_what_reads_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An owner's bans read much too, of rows of others: each waited for all 60 addresses."""
+    async with store_of("sqlite") as store, Home(store, policy_of("open")) as home:
+        notes = [home.made(alice, 1, content=f"{number}" + "x" * 9000) for number in range(190)]
+        assert await home.take(*notes) == [STORED] * 190
+        monkeypatch.setattr("relay.write.batch._MOST_READ", 30_000)
+        watched = Batches(home.ingest)
+        letters = []
+        for number in range(5):
+            for place in range(60):
+                named = [["e", note.id] for note in notes[3 * place : 3 * place + 3]]
+                reaction = home.made(bob, 7, *named, at=home.now + number, content=f"{place}")
+                letter = home.post(reaction, connection=place + 2)
+                letter.counted_as = f"192.0.2.{place}"
+                letters.append(letter)
+        waited = []
+        for note in notes[-10:]:
+            before = len(watched.tried)
+            assert await home.call("banevent", note.id) == STORED
+            waited.append(len(watched.tried) - before)
+        assert max(waited[1:]) <= 4, waited
+        assert [await letter.answer for letter in letters] == [STORED] * 300
+
+
 async def test_others_go_on_while_many_addresses_refer_to_rows_that_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
