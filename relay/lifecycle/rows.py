@@ -89,8 +89,8 @@ LONG_EXPIRED: Final = 1
 """`expires_at` of a row that was deleted and is still to be swept: it is as if it had expired. No
 row is stored with it, because such an event has expired."""
 UNPINNED_AT_ONCE: Final = 16
-"""Pinned rows that leave in one transaction, or groups that pin what a kind 5 deletes: each row may
-be of another group, for which the relay signs a 39005."""
+"""Pinned rows that leave in one transaction, or groups that pin what a kind 5 deletes or what
+expires: each row may be of another group, for which the relay signs a 39005."""
 MOST_WITH_PREFIX: Final = 4_096
 """Bytes of a row that is read because a `previous` names it: an event may name 64."""
 

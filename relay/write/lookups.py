@@ -51,7 +51,7 @@ from relay.write.judge import check_vanish
 from relay.write.pins import (
     names_of,
     outdated_pins,
-    pinning,
+    pinning_expired,
     pinning_rows,
     row_of_pin,
 )
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from relay.access.actors import Actors
     from relay.access.quotas import Account, Quota
     from relay.groups.context import GroupSettings
-    from relay.groups.group import Group, Groups, Pin
+    from relay.groups.group import Group, Groups
     from relay.lifecycle.rows import ExpiredRow, Found, Reference, Stored
     from relay.memory.registry import MemorySystems, RecordName
     from relay.nostr.event import Event
@@ -483,13 +483,9 @@ class _Builder:
 
         The other pinned events are not looked up: anybody may pin thousands of large ones.
         """
-        pins: list[Pin] = []
         for row in expired:
-            pins.append(("e", row.id))
-            if row.address is not None:
-                pins.append(("a", row.address))
-        for group_id in pinning(pins, self._groups):
-            self.slots.add(Slot(self._relay, kinds.GROUP_PINS, group_id))
+            for group_id in pinning_expired(row, self._groups):
+                self.slots.add(Slot(self._relay, kinds.GROUP_PINS, group_id))
 
     def _add_pins(self, group_ids: Set[str]) -> None:
         """Look up whether the pinned events of these groups are stored, and the 39005 that lists

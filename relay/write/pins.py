@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from relay.groups.group import Group, Groups, Pin
-    from relay.lifecycle.rows import Found, Slot
+    from relay.lifecycle.rows import ExpiredRow, Found, Slot
     from relay.nostr.event import Event
     from relay.write.candidate import Candidate
 
@@ -63,6 +63,12 @@ def pinning(pins: Iterable[Pin], groups: Groups) -> frozenset[str]:
 def pinning_rows(rows: Iterable[str | Slot], groups: Groups) -> frozenset[str]:
     """Ids of the groups that pin one of these rows."""
     return pinning(map(_pin_of, rows), groups)
+
+
+def pinning_expired(row: ExpiredRow, groups: Groups) -> frozenset[str]:
+    """Ids of the groups that pin the row."""
+    pins = [("e", row.id)] if row.address is None else [("e", row.id), ("a", row.address)]
+    return pinning(pins, groups)
 
 
 def names_of(rows: Iterable[Stored]) -> frozenset[str | Slot]:

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Final
 from relay.access.quotas import Size
 from relay.errors import StoreFault
 from relay.lifecycle.retention import LastScan
-from relay.lifecycle.rows import MOST_DELETED
+from relay.lifecycle.rows import MOST_DELETED, UNPINNED_AT_ONCE
 from relay.write.commands import ExpireRows, Purpose, SweepRows, SweepVersions
+from relay.write.pins import pinning_expired
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
+    from relay.groups.group import Groups
     from relay.lifecycle.retention import SweepRule, SweepRules
     from relay.lifecycle.rows import ExpiredRow, OldVersion, Stored
     from relay.lifecycle.versions import HistoryRules
@@ -104,15 +106,17 @@ def _lines(of: tuple[str, str, str], removed: Sequence[Stored]) -> list[SweepLin
     return [SweepLine(*of, kind, None, *size) for kind, size in sorted(sizes.items())]
 
 
-def _batches(found: Iterable[ExpiredRow]) -> Iterator[Sequence[ExpiredRow]]:
-    """Cut into the rows of one transaction each."""
+def _batches(found: Iterable[ExpiredRow], groups: Groups) -> Iterator[Sequence[ExpiredRow]]:
+    """Cut into the rows of one transaction each. `groups`: some may pin them."""
     batch: list[ExpiredRow] = []
-    size = 0
+    size, unpinned = 0, frozenset[str]()
     for row in found:
         size += row.size
-        if batch and (size > _BATCH_BYTES or len(batch) == _BATCH_ROWS):
+        unpinned |= pinning_expired(row, groups)
+        is_full = size > _BATCH_BYTES or len(batch) == _BATCH_ROWS
+        if batch and (is_full or len(unpinned) > UNPINNED_AT_ONCE):
             yield batch
-            batch, size = [], row.size
+            batch, size, unpinned = [], row.size, pinning_expired(row, groups)
         batch.append(row)
     if batch:
         yield batch
@@ -239,7 +243,7 @@ class Sweeper:
         is_done = False
         while not is_done and (found := await self._store.expired(self._clock(), at_once)):
             is_done = True
-            for rows in _batches(found):
+            for rows in _batches(found, self._state.groups):
                 began = monotonic()
                 expiry = ExpireRows(rows, purpose, asyncio.get_running_loop().create_future())
                 self._ingest.expire(expiry)
