@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import stat
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs, urlsplit
 
 from relay.cli.findings import error
 from relay.config import load_config
@@ -13,8 +16,6 @@ from relay.errors import ConfigFaults, UserError, how_to_install
 from relay.files import MAX_KEY_FILE, content_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from relay.cli.findings import Finding
 
 _log = logging.getLogger("rookery")
@@ -22,6 +23,8 @@ _log = logging.getLogger("rookery")
 _OF_A_STORE: Final = ("search.db", "day.jsonl")
 """Files that are made when a store was opened, and by nothing else: `init` and `restore` make none
 of them, and a start that failed before has none."""
+_WITH_PASSWORDS: Final = frozenset({"passfile", "service", "servicefile"})
+"""Parameters of a database's URL that name a file with passwords, or an entry of one."""
 
 
 def check_driver() -> None:
@@ -106,6 +109,24 @@ def refuse_database(folder: Path, cure: str) -> None:
     """Refuse a command that works on the SQLite file. Raises UserError."""
     if database_of(folder) is not None:
         raise UserError(f"the events of {folder} are in PostgreSQL: {cure}")
+
+
+def refuse_password_from_elsewhere(folder: Path) -> None:
+    """For `./data` of a folder that may be a cloned repository: its settings name a server, which
+    would get any small file of the user's as a password. Raises UserError."""
+    try:
+        storage = load_config(folder / "rookery.toml").storage
+    except (OSError, ConfigFaults):
+        return  # whoever needs the settings reports it
+    file, home = storage.password_file, os.path.realpath(folder)
+    queries = [urlsplit(url).query for url in (storage.url, storage.replica) if url is not None]
+    if (file is not None and not Path(os.path.realpath(file)).is_relative_to(home)) or any(
+        _WITH_PASSWORDS & parse_qs(query).keys() for query in queries
+    ):
+        raise UserError(
+            f"{folder}/rookery.toml takes the password of its database from outside of the folder:"
+            f" if it is yours, name it with --data {folder}"
+        )
 
 
 def password_in(file: Path | None) -> str | None:

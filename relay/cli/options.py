@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, TypeVar
 
 import click
 import orjson
+from click.core import ParameterSource
 
 from relay.errors import UserError, masked
 from relay.nostr.nip50 import search_from
@@ -81,6 +82,10 @@ def _checked(ctx: click.Context, param: click.Parameter, folder: Path) -> Path:
         raise UserError("--data: this is a secret; the relay's data folder is needed", code=2)
     if not ctx.resilient_parsing:
         refuse_half_restored(folder)
+        if ctx.get_parameter_source(str(param.name)) is ParameterSource.DEFAULT:
+            from relay.cli.database import refuse_password_from_elsewhere  # with it, the settings
+
+            refuse_password_from_elsewhere(folder)
     return folder
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -22,9 +23,6 @@ from relay.cli.options import (
 from relay.cli.policy.folder import data_option
 from relay.errors import UserError
 from tests.cast import alice
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OBEYED = "\x1b[2J\x07\x7f\x9b31m\x85\u2028\u202e\u2066\u200f"
 
@@ -146,3 +144,62 @@ def test_a_secret_key_is_no_data_folder(option: Any, tmp_path: Path) -> None:
         made.main(["--data", str(tmp_path / alice.nsec)], standalone_mode=False)
     assert "nsec" not in str(error.value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", [new_folder_option, folder_option])
+@pytest.mark.parametrize(
+    "storage",
+    [
+        'url = "postgresql://x@their.host/x"\npassword_file = "../robot.nsec"',
+        'url = "postgresql://x@their.host/x"\npassword_file = "{outside}"',
+        'url = "postgresql://x@their.host/x"\npassword_file = "a.link"',
+        'url = "postgresql://x@their.host/x?%70assfile=/home/me/notes"',
+        'url = "postgresql:///x?host=their.host&service=mine"',
+        'url = "postgresql://x@db/x"\nreplica = "postgresql://x@their.host/x?servicefile=f"',
+    ],
+)
+def test_a_folder_that_nobody_named_sends_no_file_from_elsewhere_as_a_password(
+    option: Any, storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cloned repository may have it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROOKERY_DATA", raising=False)
+    data, outside = tmp_path / "data", tmp_path / "robot.nsec"
+    outside.write_text(alice.nsec)
+    data.mkdir()
+    (data / "a.link").symlink_to("../robot.nsec")
+    (data / "rookery.toml").write_text(f"[storage]\n{storage.format(outside=outside)}\n")
+    opened: list[Path] = []
+    command = click.command("named")(option(lambda folder: opened.append(folder)))
+
+    with pytest.raises(UserError, match="if it is yours, name it with --data data"):
+        command.main([], standalone_mode=False)
+    assert opened == []
+    command.main(["--data", "data"], standalone_mode=False)
+    monkeypatch.setenv("ROOKERY_DATA", "data")
+    command.main([], standalone_mode=False)
+    assert opened == [Path("data"), Path("data")]
+
+
+@pytest.mark.parametrize("option", [new_folder_option, folder_option])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        '[storage]\nurl = "postgresql://x@db/x?sslmode=verify-full"\npassword_file = "a.password"',
+        '[relay]\nname = "x"',
+        "of somebody else",
+    ],
+)
+def test_another_folder_needs_no_name(
+    option: Any, settings: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROOKERY_DATA", raising=False)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "data").symlink_to("real")
+    (tmp_path / "data" / "rookery.toml").write_text(settings)
+    opened: list[Path] = []
+    click.command("named")(option(lambda folder: opened.append(folder))).main(
+        [], standalone_mode=False
+    )
+    assert opened == [Path("data")]
