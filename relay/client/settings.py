@@ -155,14 +155,19 @@ def _data_folder(environ: Mapping[str, str], here: Path) -> Path:
 def _running_on(folder: Path) -> str | None:
     """URL of the relay that runs on a data folder; None: none answers. Raises UserError."""
     # Any folder may be called so, and be closed to us: `Path.exists` would raise.
-    if not os.path.exists(folder / "control.sock"):
+    path = folder / "control.sock"
+    if not os.path.exists(path):
         return None
-    for path in (folder, folder / "control.sock"):
-        _refuse_foreign(path, "name a relay with --relay")
+    remedy = "name a relay with --relay"
+    _refuse_foreign(folder, remedy)
+    _refuse_foreign(path, remedy)
+    if path.is_symlink():
+        # The folder of a clone, whose settings would name the relay for that of another folder.
+        raise UserError(f"{path} is a symbolic link; {remedy}")
     try:
         with socket.socket(socket.AF_UNIX) as control:
             control.settimeout(_ANSWER_S)
-            with socket_address(folder / "control.sock") as address:
+            with socket_address(path) as address:
                 control.connect(address)
             control.sendall(b'{"do":"status"}\n')
             with control.makefile("rb") as reply:

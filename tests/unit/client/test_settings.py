@@ -136,6 +136,22 @@ def test_key_and_relay_of_the_current_folder_are_its_user_s_own(
     assert found(tmp_path, relay="ws://127.0.0.1:1", ROOKERY_KEY=alice.nsec).key.pubkey
 
 
+@pytest.mark.usefixtures("keys_of_serve")
+def test_a_link_to_the_socket_of_another_relay_chooses_no_relay(tmp_path: Path) -> None:
+    """A cloned repository may have it, and settings that name a relay of its author's."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "rookery.toml").write_text("")
+    (tmp_path / "data" / "control.sock").symlink_to("../mine/control.sock")
+    (tmp_path / "data" / "rookery.toml").write_text('[relay]\nurl = "wss://their.example"\n')
+    with running(mine):
+        with pytest.raises(UserError, match=r"control.sock is a symbolic link; .*--relay"):
+            found(tmp_path)
+        (tmp_path / "data").rename(tmp_path / "theirs")
+        (tmp_path / "data").symlink_to("mine")
+        assert found(tmp_path, ROOKERY_KEY=alice.nsec).relay == "ws://127.0.0.1:1"
+
+
 def test_without_a_chosen_folder_no_key_is_read_from_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="name agent_key_file in"):
         find_settings(Actor.AGENT, relay=None, key_file=None, environ={}, home=tmp_path, here=None)
