@@ -17,6 +17,10 @@ _MAX_STEPS: Final = 1_000
 _MIN_ROOM: Final = 16 << 20
 _EXPRESSION: Final = -2
 """Instead of the number of a column, in an index."""
+_MAX_DEFAULTS: Final = 500
+"""Characters of all defaults of a table that is written: a row has up to nine bytes of each."""
+_MAX_INDEXED: Final = 32
+"""Columns in all indices of a table that is written: each repeats the text of a row."""
 _CHECK: Final = re.compile(r"\bcheck\b", re.IGNORECASE)
 _TEXT: Final = "'[^']{0,40}'"
 _CHEAP_DEFAULT: Final = re.compile(
@@ -75,14 +79,23 @@ def code_run_by_writing(db: Any, table: str) -> str | None:
             return f"{table} has a trigger"
         if kind == "table" and _CHECK.search(sql or ""):
             return f"{table} has a CHECK"
+    room = _MAX_DEFAULTS
     for *_, default, _, _ in db.execute(f"PRAGMA table_xinfo({table})"):
-        if default is not None and _CHEAP_DEFAULT.fullmatch(default) is None:
-            return f"{table} has a default that is computed or long"
+        if default is not None:
+            if _CHEAP_DEFAULT.fullmatch(default) is None:
+                return f"{table} has a default that is computed or long"
+            room -= len(default)
+    if room < 0:
+        return f"{table} has defaults of over {_MAX_DEFAULTS} characters"
+    room = _MAX_INDEXED
     for _, name, _, _, is_partial in db.execute(f"PRAGMA index_list({table})").fetchall():
         quoted = name.replace('"', '""')
         columns = [cid for _, cid, *_ in db.execute(f'PRAGMA index_xinfo("{quoted}")')]
         if is_partial or _EXPRESSION in columns:
             return f"{table} has an index with an expression"
+        room -= len(columns)
+    if room < 0:
+        return f"{table} has indices of over {_MAX_INDEXED} columns"
     return code_in(db, table)
 
 

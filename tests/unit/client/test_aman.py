@@ -862,8 +862,24 @@ async def test_a_database_of_somebody_else_is_imported_within_limits(
             f"{MADE}); CREATE INDEX of ON preferences (history_key) WHERE preference > 'x'",
             "preferences has an index with an expression",
         ),
+        (
+            f"{MADE}, {', '.join(f'c{number} DEFAULT (date())' for number in range(99))})",
+            "preferences has defaults of over 500 characters",
+        ),
+        (
+            f"{MADE}); CREATE INDEX of ON preferences ({', '.join(['preference'] * 40)})",
+            "preferences has indices of over 32 columns",
+        ),
+        (
+            f"{MADE});"
+            + ";".join(f"CREATE INDEX i{n} ON preferences (preference)" for n in range(20)),
+            "preferences has indices of over 32 columns",
+        ),
     ],
-    ids=["view", "trigger", "check", "default", "long", "format", "index", "partial"],
+    ids=[
+        *("view", "trigger", "check", "default", "long", "format", "index", "partial"),
+        *("defaults", "wide index", "indices"),
+    ],
 )
 async def test_a_database_of_somebody_else_runs_nothing_when_it_is_written(
     fake: FakeRelay, tmp_path: Path, made: str, why: str
