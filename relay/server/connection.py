@@ -507,7 +507,8 @@ class Connection:
         """All that send such frames rest together: each address has turns of its own, and 9,900
         values take 30 ms without a pause."""
         costly, work = self._turns.costly, self._slice
-        await costly.begin(work.account, size)
+        async with self._input.waiting(len(data), self._socket.taken_bytes):
+            await costly.begin(work.account, size)
         took = 0.0
         try:
             if is_long or not work.has_time:

@@ -10,6 +10,7 @@ it came, and counts as unfinished; while any waits, the transport is not read.
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -21,7 +22,7 @@ from relay.server.http import FORWARDED
 from relay.server.turns import Slice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import AsyncIterator, Callable, Hashable
     from typing import Any
 
     from aiohttp import StreamReader
@@ -37,7 +38,8 @@ _FRAMES_PIECE: Final = 16_384
 _COMPRESSED_PIECE: Final = 1024
 """Bytes: they expand to at most 1 MB, 5 ms of the loop."""
 MAX_UNFINISHED: Final = 64 << 20
-"""Bytes of unfinished messages (their end has not arrived) of all websockets."""
+"""Bytes of unfinished messages (their end has not arrived) of all websockets, and of those that
+wait in `SocketInput.waiting`."""
 _SMALL: Final = 16_384
 """Bytes up to which an unfinished message counts only at `SocketInput.check`."""
 _KNOWN: Final = object()
@@ -166,9 +168,12 @@ class SocketInput(web.RequestHandler):
         "_heard_at",
         "_held",
         "_is_compressed",
+        "_leave",
         "_left",
         "_resting",
+        "_taken",
         "_unfinished",
+        "_waiting",
         "_websocket",
         "_work",
     )
@@ -195,6 +200,12 @@ class SocketInput(web.RequestHandler):
         """Bytes of the message that was unfinished at that time."""
         self._fresh = 0
         """Bytes received since that time."""
+        self._waiting = 0
+        """Bytes of a whole message, see `waiting`."""
+        self._taken = 0
+        """Bytes of messages that had arrived up to that one."""
+        self._leave: asyncio.Timeout | None = None
+        """Ends that wait."""
 
     @property
     def is_websocket(self) -> bool:
@@ -223,6 +234,26 @@ class SocketInput(web.RequestHandler):
     def check(self) -> None:
         """Count little input too: of each of thousands it is much."""
         self._unfinished.note_any(self, self.unfinished())
+
+    @asynccontextmanager
+    async def waiting(self, size: int, taken: int) -> AsyncIterator[None]:
+        """For the time that a whole message of so many bytes waits to be handled. It counts as
+        unfinished, with those that arrive behind it. `taken`: bytes of all up to this one.
+
+        Raises ConnectionError when the socket is closed: or its messages would stay in memory.
+        """
+        if self.transport is None:
+            raise ConnectionResetError
+        try:
+            async with asyncio.timeout(None) as self._leave:
+                self._waiting, self._taken = size, taken
+                self._unfinished.note(self, self.unfinished())
+                yield
+        except TimeoutError:
+            raise ConnectionResetError from None
+        finally:
+            self._waiting, self._leave = 0, None
+            self._unfinished.note(self, self.unfinished() if self.transport is not None else 0)
 
     def carries(self, messages: Messages) -> None:
         """From now on messages of this websocket arrive."""
@@ -313,7 +344,7 @@ class SocketInput(web.RequestHandler):
 
     def unfinished(self) -> int:
         """Bytes of a message whose end has not arrived or has not been parsed; an upper bound when
-        it has many frames. With what waits behind it."""
+        it has many frames. With what waits behind it, and in `waiting`."""
         if self._websocket is None:
             return 0
         arrived = self._websocket.arrived()
@@ -323,7 +354,8 @@ class SocketInput(web.RequestHandler):
             # Earlier input ended with a whole message; the sizes of its frame heads are not known.
             self._held = max(0, min(self._held - (arrived[1] - size), self._fresh))
         self._arrived, self._fresh = arrived, 0
-        return self._held + len(self._left)
+        waiting = self._waiting and self._waiting + arrived[1] - self._taken
+        return self._held + len(self._left) + waiting
 
     async def _rest(self) -> None:
         if self._websocket is not None:
@@ -351,6 +383,8 @@ class SocketInput(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._unfinished.note(self, 0)
+        if self._leave is not None:
+            self._leave.reschedule(0)
         if self._resting is not None:
             self._resting.cancel()
         super().connection_lost(exc)
