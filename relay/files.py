@@ -225,6 +225,14 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
         file.write(data)
 
 
+def replace_own_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """`replace_file` for a name that only Rookery gives to files: a symbolic link is replaced, and
+    not what it names, because somebody else may have made the folder. Raises OSError."""
+    if path.is_symlink():
+        path.unlink()
+    replace_file(path, data, mode)
+
+
 @contextmanager
 def atomic_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
     """A private file that is renamed into place when complete and durable; otherwise nothing

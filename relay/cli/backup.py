@@ -26,7 +26,7 @@ from relay.cli.humanize import counted, size_of
 from relay.cli.options import WholeNumber, folder_option, json_option, print_json
 from relay.clock import unix_now
 from relay.errors import UserError
-from relay.files import regular_file, replace_file, sync
+from relay.files import regular_file, replace_own_file, sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -254,7 +254,7 @@ def _note_last(folder: Path, file: Path, manifest: Manifest) -> None:
     text = orjson.dumps({"file": str(file.absolute()), "created_at": manifest.created_at})
     with suppress(OSError):
         # Root may make a backup of another user's relay, which shows when that was.
-        replace_file(folder / LAST_BACKUP, text, 0o644)
+        replace_own_file(folder / LAST_BACKUP, text, 0o644)
 
 
 # before a data folder is changed ------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import ExitStack, contextmanager, suppress
 from pwd import getpwuid
@@ -26,10 +27,13 @@ def locked(folder: Path, name: str = "rookery.lock") -> Iterator[None]:
     path = folder / name
     _refuse_root(folder)
     try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # The folder may be of a clone, and the link lead to a file that would be emptied.
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except FileNotFoundError:
         raise UserError(f"{folder} is not a folder") from None
     except OSError as wrong:
+        if wrong.errno == errno.ELOOP:
+            raise UserError(f"{path} is a symbolic link: remove it") from None
         raise UserError(f"{path} cannot be opened: {wrong.strerror}") from None
     try:
         try:

@@ -22,7 +22,7 @@ from relay.cli.database import password_in, refuse_store_fault
 from relay.cli.findings import warning
 from relay.config import Config, config_from, load_config, with_storage
 from relay.errors import ConfigFaults, RookeryError, StoreFault, UserError
-from relay.files import content_of, replace_file, sync
+from relay.files import content_of, replace_file, replace_own_file, sync
 from relay.nostr.filters import FilterTerms
 from relay.storage.moving import Move
 from relay.storage.sqlite.moving import SqliteSide
@@ -102,7 +102,7 @@ def note(folder: Path, switch: Switch | None) -> None:
     if switch is None:
         (folder / _FILE).unlink(missing_ok=True)
     else:
-        replace_file(folder / _FILE, msgspec.json.encode(switch))
+        replace_own_file(folder / _FILE, msgspec.json.encode(switch))
 
 
 def switched(folder: Path, config: Config, *, own_file: bool) -> Config:

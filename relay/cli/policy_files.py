@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from relay.errors import Fault, Invalid, UserError
-from relay.files import make_private, replace_file, sync
+from relay.files import make_private, replace_own_file, sync
 from relay.storage.policy_versions import MAX_BYTES, MAX_FILES, packed
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def note_of(folder: Path) -> Note | None:
 def note(folder: Path, version: PolicyVersion, files: Iterable[str]) -> None:
     """Raises OSError."""
     text = msgspec.json.encode(Note(version.number, version.sha256, sorted(files)))
-    replace_file(folder / _NOTE, text + b"\n")
+    replace_own_file(folder / _NOTE, text + b"\n")
 
 
 def has_changes(folder: Path) -> bool:

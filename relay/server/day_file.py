@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from relay.files import replace_file
+from relay.files import replace_own_file
 from relay.observe import MAX_SAMPLES, Sample
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ async def kept_day(path: Path, day: Day, sample: Callable[[], None]) -> AsyncIte
             lines = len(kept) if is_anew else lines + 1
             try:
                 if is_anew:
-                    await asyncio.to_thread(replace_file, path, _lines(kept))
+                    await asyncio.to_thread(replace_own_file, path, _lines(kept))
                 else:
                     await asyncio.to_thread(_append, path, _lines(kept[-1:]))
             except OSError as error:
@@ -82,6 +82,6 @@ def _lines(samples: Sequence[Sample]) -> bytes:
 
 
 def _append(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_APPEND | os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    fd = os.open(path, os.O_APPEND | os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(data)

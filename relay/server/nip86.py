@@ -31,7 +31,7 @@ from relay.access.management import (
 from relay.access.membership import claim_id, claims_of, listed_members
 from relay.access.visibility import Viewer, visibility_for
 from relay.errors import Invalid, Prefix, Refused, StoreFault
-from relay.files import replace_file, sync
+from relay.files import replace_own_file, sync
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw, is_hex64, object_in
 from relay.nostr.filters import Filter
@@ -145,8 +145,8 @@ class UsedAuthorizations:
         if self._path is not None:
             with suppress(OSError):  # without the mark the next start refuses by date
                 if self._until or self._path.exists():
-                    replace_file(self._path, orjson.dumps(self._until))
-                _mark(self._path).touch(0o600)
+                    replace_own_file(self._path, orjson.dumps(self._until))
+                replace_own_file(_mark(self._path), b"")
 
     async def was_used(
         self, event: Event, now: int, most: int | None = None, address: str | None = None
@@ -188,7 +188,7 @@ class UsedAuthorizations:
                     if self._written < number:  # else the previous write included this one
                         number = self._marked
                         text = orjson.dumps(self._until)
-                        await asyncio.to_thread(replace_file, self._path, text)
+                        await asyncio.to_thread(replace_own_file, self._path, text)
                         self._written = number
             except OSError as error:
                 raise Refused(Prefix.ERROR, _STORE_DOWN) from error

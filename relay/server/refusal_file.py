@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from relay.files import replace_file
+from relay.files import replace_own_file
 from relay.observe import Refusal
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ async def kept_refusals(path: Path, refusals: Refusals) -> AsyncIterator[None]:
             return
         data = msgspec.json.encode(refusals.after(0))
         try:
-            await asyncio.to_thread(replace_file, path, data)
+            await asyncio.to_thread(replace_own_file, path, data)
         except OSError as error:
             _log.warning("%s cannot be written: %s", path, error.strerror)
         written = number

@@ -22,6 +22,7 @@ from relay.files import (
     make_private,
     own_database,
     replace_file,
+    replace_own_file,
     socket_address,
 )
 
@@ -111,6 +112,21 @@ def test_a_pipe_or_link_of_another_user_is_not_written_to(
     assert os.read(reader, 99) == b""
     os.close(reader)
     assert mine.read_text() == "mine"
+
+
+def test_a_link_in_place_of_a_file_of_ours_is_replaced_and_not_what_it_names(
+    tmp_path: Path,
+) -> None:
+    letter, file = tmp_path / "letter", tmp_path / "day.jsonl"
+    letter.write_text("mine")
+    for target in (letter, tmp_path / "nothing"):
+        file.symlink_to(target)
+        replace_own_file(file, b"ours")
+        assert not file.is_symlink()
+        assert file.read_bytes() == b"ours"
+        file.unlink()
+    assert [each.name for each in tmp_path.iterdir()] == ["letter"]
+    assert letter.read_text() == "mine"
 
 
 def test_a_file_of_a_name_that_is_alike_stays(tmp_path: Path) -> None:

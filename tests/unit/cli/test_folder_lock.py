@@ -51,6 +51,19 @@ def test_a_folder_that_was_left_by_an_error_can_be_taken_again(tmp_path: Path) -
         pass
 
 
+def test_a_link_in_place_of_the_lock_empties_no_file(tmp_path: Path) -> None:
+    """A cloned repository may have it."""
+    letter = tmp_path / "letter"
+    letter.write_text("mine")
+    (tmp_path / "rookery.lock").symlink_to(letter)
+    with (
+        pytest.raises(UserError, match=r"rookery.lock is a symbolic link: remove it"),
+        locked(tmp_path),
+    ):
+        pass
+    assert letter.read_text() == "mine"
+
+
 def test_an_unreadable_pid_does_not_hide_that_the_folder_is_busy(tmp_path: Path) -> None:
     with locked(tmp_path):
         (tmp_path / "rookery.lock").write_bytes(b"?")

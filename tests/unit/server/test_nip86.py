@@ -19,7 +19,7 @@ import pytest
 
 from relay.access.management import METHODS, Blocklist, blocklist_of
 from relay.errors import Invalid, Refused, StoreFault
-from relay.files import replace_file
+from relay.files import replace_own_file
 from relay.groups.actions import Flag
 from relay.groups.group import Group
 from relay.nostr.event import event_from_raw
@@ -383,9 +383,9 @@ async def test_calls_at_the_same_time_share_a_write(
 
     def noting(path: Path, text: bytes) -> None:
         written.append(len(orjson.loads(text)))
-        replace_file(path, text)
+        replace_own_file(path, text)
 
-    monkeypatch.setattr("relay.server.nip86.replace_file", noting)
+    monkeypatch.setattr("relay.server.nip86.replace_own_file", noting)
     used = UsedAuthorizations(0, tmp_path / "used_calls.json")
     calls = [owner.sign(27235, [["u", f"{n}"]], "", NOW) for n in range(100)]
     assert not any(await asyncio.gather(*[used.was_used(call, NOW) for call in calls]))

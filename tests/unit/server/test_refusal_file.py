@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.errors import Prefix, Reject
-from relay.files import replace_file
+from relay.files import replace_own_file
 from relay.observe import Refusals
 from relay.server.refusal_file import FILE, kept_refusals, read_refusals
 from tests import cast
@@ -32,7 +32,7 @@ async def test_the_last_refusals_are_written_after_those_that_are_being_written(
     def slow(path: Path, data: bytes) -> None:
         begun.set()
         assert go_on.wait(ANSWER_S)
-        replace_file(path, data)
+        replace_own_file(path, data)
 
     def to_thread(work: Callable[..., object], *args: object) -> Awaitable[object]:
         submitted.append(work.__name__)
@@ -41,7 +41,7 @@ async def test_the_last_refusals_are_written_after_those_that_are_being_written(
     def refuse() -> None:
         refusals.note(Reject(Prefix.BLOCKED, "no", rule="r"), EVENT, 1, None, None)
 
-    monkeypatch.setattr("relay.server.refusal_file.replace_file", slow)
+    monkeypatch.setattr("relay.server.refusal_file.replace_own_file", slow)
     monkeypatch.setattr("relay.server.refusal_file._EVERY_S", 0.0)
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
     kept = kept_refusals(path, refusals)
