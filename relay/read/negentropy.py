@@ -286,7 +286,9 @@ class NegentropyQueue:
                 _log.exception("a negentropy message failed")
                 self._refuse(exchange, _INTERNAL)
             finally:
+                # Before the client can have read the reply, and sends as many as it may again.
                 self._negentropy.count_done(self._peer)
+            await self._peer.drained()
 
     async def _reply(self, exchange: _Exchange, payload: bytes) -> None:
         negentropy, reader = self._negentropy, self._peer.reader
@@ -307,7 +309,6 @@ class NegentropyQueue:
         exchange.is_busy = False
         loop = asyncio.get_running_loop()
         exchange.idle_timer = loop.call_later(negentropy.idle_timeout_s, self._time_out, exchange)
-        await self._peer.drained()
 
     def _time_out(self, exchange: _Exchange) -> None:
         seconds = round(self._negentropy.idle_timeout_s)

@@ -223,6 +223,20 @@ async def test_unknown_keys_leave_a_snapshot_and_places_in_the_queue_to_known_on
     assert [is_busy(each) for each in (stranger_, other, known)] == [True, True, False]
 
 
+async def test_what_is_answered_is_not_queued_even_if_the_client_does_not_read(
+    relay: NegentropySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that sent 16 again, as many as it may, was sometimes refused the last."""
+    client, unread = relay.client(at="192.0.2.1"), asyncio.Event()
+    monkeypatch.setattr(client, "drained", unread.wait)
+    for _ in range(15):
+        relay.negentropy.count_queued(client)
+    client.says("NEG-OPEN", "n", {}, "61")
+    assert await client.hears() == ["NEG-MSG", "n", "61"]
+    assert not relay.negentropy.is_busy(client)
+    unread.set()
+
+
 async def test_members_of_one_address_leave_room_to_others(relay: NegentropySide) -> None:
     relay.limits.neg_records = 4
     await relay.write(*notes(4))
