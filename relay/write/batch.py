@@ -52,7 +52,6 @@ from relay.write.vanishing import (
     leave_groups,
     remove_author,
     restate_groups,
-    unpin_rows,
     withdraw_requests,
 )
 from relay.write.world import Removed, World
@@ -357,7 +356,7 @@ class Batch:
             if pieces.left_groups:
                 leave_groups(candidate.event, pieces.left_groups, self._changes)
             if pieces.unpinned:
-                unpin_rows(pieces.unpinned, self._changes)
+                self._changes.unpin_rows(pieces.unpinned)
             if self._found.group_records:
                 self.restated += restate_groups(candidate.event, self._changes)
             if rows:
@@ -424,7 +423,7 @@ class Batch:
 
     def _unpin(self, deleted: Iterable[Stored], candidate: Candidate) -> None:
         if candidate.sender.origin is Origin.WIRE:  # a later line of an import may contain the row
-            unpin_rows(names_of(deleted), self._changes)
+            self._changes.unpin_rows(names_of(deleted))
 
     def _note_old_versions(self, rows: Iterable[Stored]) -> None:
         """The store finds the old versions of deleted rows, and keeps them out, after the batch."""

@@ -15,14 +15,14 @@ from relay.groups.notices import LISTS, NOTICES, is_listed_apart, notices_for
 from relay.lifecycle.deletion import add_tombstone
 from relay.lifecycle.rows import Stored
 from relay.lifecycle.versions import plan_for
-from relay.write.pins import pins_left
+from relay.write.pins import pins_left, without_pins
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Set
 
     from relay.groups.group import Group, Groups
     from relay.groups.notices import Draft
-    from relay.lifecycle.rows import Tombstone, WritePlan
+    from relay.lifecycle.rows import Slot, Tombstone, WritePlan
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.write.commands import SignLists
@@ -73,6 +73,14 @@ class Changes:
         self._unsigned.setdefault(after.id, before)
         self.set_groups(self.world.groups.with_group(after))
         self.plan.groups[after.id] = after
+
+    def notify_since(self, before: Groups) -> None:
+        """`notify` for each group that is another than before."""
+        after = self.world.groups
+        for group_id in sorted(after.by_id.differing(before.by_id)):
+            group = after.get(group_id)
+            if group is not None:
+                self.notify(before.get(group_id), group)
 
     def _is_apart(self, before: Group, after: Group) -> bool:
         """Whether the lists are left to another batch: this one did not look up the old ones."""
@@ -131,6 +139,12 @@ class Changes:
             left = pins_left(group, self.found, self.now)
             if len(left) < len(group.pins):
                 self.notify(group, replace(group, pins=left))
+
+    def unpin_rows(self, rows: Set[str | Slot]) -> None:
+        """Drop the pins of rows that leave, in every group."""
+        before = self.world.groups
+        self.set_groups(without_pins(rows, before))
+        self.notify_since(before)
 
     def forget(self, rows: Iterable[Stored], *, keeps_pins: bool = False) -> None:
         """Codes, requests and pins that these removed rows gave to groups."""

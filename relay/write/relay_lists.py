@@ -19,7 +19,6 @@ from relay.lifecycle.deletion import (
 from relay.lifecycle.rows import Forgotten, Slot
 from relay.nostr import kinds
 from relay.write.pins import names_of
-from relay.write.vanishing import unpin_rows
 
 if TYPE_CHECKING:
     from relay.access.management import ListChange
@@ -98,7 +97,7 @@ class RelayLists:
                 for stone in tombstones_of_banned(row):
                     changes.keep_out(stone)
                 remove(row, found, changes.plan)
-                unpin_rows(names_of([row]), changes)
+                changes.unpin_rows(names_of([row]))
             changes.plan.forgotten.append(Forgotten(found.last_seq, id=change.item))
         elif change.bans_key and changes.world.policy.banned_rows is BannedAuthorRows.DELETE:
             self._delete_rows_of(change.item)
@@ -108,7 +107,7 @@ class RelayLists:
         before = found.present.keys() | names_of(found.rows.values())
         delete_banned_author(pubkey, found, self._changes.plan)
         left = found.present.keys() | names_of(found.rows.values())
-        unpin_rows(before - left, self._changes)
+        self._changes.unpin_rows(before - left)
 
     def _keep_in(self, row: Stored) -> None:
         """A banned event of a group that only members read: once allowed, it must not be public."""

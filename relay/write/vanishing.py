@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from relay.groups.group import Group
     from relay.groups.notices import Draft
-    from relay.lifecycle.rows import Slot
     from relay.nostr.event import Event
     from relay.write.changes import Changes
     from relay.write.relay_lists import RelayLists
@@ -62,7 +61,7 @@ def remove_author(request: Event, changes: Changes, lists: RelayLists) -> int:
         row.group for row in removed if row.group is not None and row.event.kind in kinds.MODERATION
     }
     size = _restate(unrecorded, request, changes) if unrecorded else 0
-    _notify(before, changes)
+    changes.notify_since(before)
     return size
 
 
@@ -70,14 +69,7 @@ def leave_groups(request: Event, group_ids: Set[str], changes: Changes) -> None:
     """Take the author out of these groups, before the rest of the request is carried out."""
     before = changes.world.groups
     _leave(request, changes, keeps=before.groups_of(request.pubkey) - group_ids)
-    _notify(before, changes)
-
-
-def unpin_rows(rows: Set[str | Slot], changes: Changes) -> None:
-    """Drop the pins of rows that leave, in every group."""
-    before = changes.world.groups
-    changes.set_groups(without_pins(rows, before))
-    _notify(before, changes)
+    changes.notify_since(before)
 
 
 def withdraw_requests(changes: Changes) -> None:
@@ -88,7 +80,7 @@ def withdraw_requests(changes: Changes) -> None:
         if group is not None:
             groups = groups.with_group(group.without_rows(ids))
     changes.set_groups(groups)
-    _notify(before, changes)
+    changes.notify_since(before)
 
 
 def restate_groups(request: Event, changes: Changes) -> int:
@@ -110,7 +102,7 @@ def restate_groups(request: Event, changes: Changes) -> int:
     kept = before.groups_of(request.pubkey) - group_ids
     _leave(request, changes, keeps=kept | rejoined)
     size = _restate(group_ids, request, changes)
-    _notify(before, changes)
+    changes.notify_since(before)
     return size
 
 
@@ -122,14 +114,6 @@ def _leave(request: Event, changes: Changes, *, keeps: Set[str]) -> None:
     changes.set_groups(groups)
     for draft in drafts:
         _sign_for(request, draft, changes)
-
-
-def _notify(before: Groups, changes: Changes) -> None:
-    after = changes.world.groups
-    for group_id in sorted(after.by_id.differing(before.by_id)):
-        group = after.get(group_id)
-        if group is not None:
-            changes.notify(before.get(group_id), group)
 
 
 def _forget_member(pubkey: str, changes: Changes) -> None:
