@@ -170,9 +170,11 @@ class Overruns:
 
         `took_s`: with look-ups and what is stored and deleted, which no limit of a batch may know.
         """
-        events = [item for item in batch if isinstance(item, WriteEvent)]
-        if took_s <= _LONG_S or len(events) < len(batch):
+        if took_s <= _LONG_S:
             return {}
+        events = [item for item in batch if isinstance(item, WriteEvent)]
+        if len(events) < len(batch):
+            return {}  # a change by owners or by the relay itself
         clients = {client_or_type(item) for item in events}
         if len(clients) > 1:
             cost = sum([item.cost for item in events])
