@@ -219,9 +219,11 @@ async def test_a_read_that_takes_too_long_is_interrupted(
         hurried.setattr(connections, "_LOOP_READ_S", -1.0)
         hurried.setattr(connections, "_PROGRESS_STEPS", 1)
         hurried.setattr(sqlite_store, "_READ_S", 0.0)
+        hurried.setattr(sqlite_store, "_COUNT_S", {True: ANSWER_S, False: 0.0})
         store._loop_conn = connections.LoopReader(store._factory.page_reader)
         with pytest.raises(TooSlow):
-            await store.count([wide], EVERYTHING, now=0)
+            await store.count([wide], visibility_for(ANONYMOUS, (), Actors(), Groups()), now=0)
+        assert await store.count([wide], EVERYTHING, now=0) == 3000
         with pytest.raises(TooSlow):
             await store.page(PageQuery(wide, EVERYTHING, limit=3000, upto=MAX, now=0, size=3000))
     assert await store.count([asked(kinds=[1])], EVERYTHING, now=0) == 3000
@@ -232,6 +234,7 @@ async def hold_reads_of_unknown_keys(store: SqliteStore, monkeypatch: pytest.Mon
     """They go to their thread, and end when the event is set."""
     monkeypatch.setattr(store._loop_conn, "read", lambda _query, _how: None)
     monkeypatch.setattr(searching, "_SEARCH_S", ANSWER_S)
+    monkeypatch.setattr(sqlite_store, "_COUNT_S", {True: ANSWER_S, False: ANSWER_S})
     may_end = Event()
     await store._unknown_conn._db.set_progress_handler(lambda: not may_end.wait(ANSWER_S), 1)
     return may_end

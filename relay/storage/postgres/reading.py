@@ -44,7 +44,9 @@ T = TypeVar("T")
 
 _SEARCH_S: Final = 2.0
 _READ_S: Final = 10.0
-"""Limit for one page of a query, or a count."""
+"""Limit for one page of a query."""
+_COUNT_S: Final = {True: 10.0, False: 3.0}
+"""Limit for a count, by whether the client has a known key; others wait for it."""
 _SHORT_S: Final = 0.1
 """A page that takes longer is read again, in a queue for long reads, so that short ones do not
 wait."""
@@ -293,7 +295,7 @@ class Reader(ABC):
     async def _read(self, query: Query, visibility: Visibility) -> Sequence[Any]:
         """Rows of a query by a client. Raises TooSlow."""
         async with self._turns.counts[visibility.is_known]:
-            return await self._rows(query, _READ_S)
+            return await self._rows(query, _COUNT_S[visibility.is_known])
 
     async def _rows(self, query: Query, within_s: float | None = None) -> Sequence[Any]:
         return await self._ask(_rows_of(query), within_s)
