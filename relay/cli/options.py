@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import unicodedata
+from contextlib import suppress
 from enum import Enum
 from functools import lru_cache, partial, wraps
 from pathlib import Path
@@ -77,20 +78,36 @@ def refuse_half_restored(folder: Path) -> None:
         )
 
 
-def _checked(ctx: click.Context, param: click.Parameter, folder: Path) -> Path:
+def checked_folder(ctx: click.Context, param: click.Parameter, folder: Path) -> Path:
+    """Callback of an option for a data folder. Raises UserError."""
     if masked(str(folder)) != str(folder):
         raise UserError("--data: this is a secret; the relay's data folder is needed", code=2)
     if not ctx.resilient_parsing:
         refuse_half_restored(folder)
         if ctx.get_parameter_source(str(param.name)) is ParameterSource.DEFAULT:
-            from relay.cli.database import refuse_password_from_elsewhere  # with it, the settings
-
-            refuse_password_from_elsewhere(folder)
+            refuse_unnamed(folder)
     return folder
 
 
+def refuse_unnamed(folder: Path) -> None:
+    """For `./data`, which nobody has named and which may be of a cloned repository: in what a link
+    in it names commands would write and delete. Raises UserError."""
+    from relay.cli.database import refuse_password_from_elsewhere  # with it, the settings
+
+    refuse_password_from_elsewhere(folder)
+    entries: list[Path] = []
+    with suppress(OSError):  # whoever needs the folder reports it
+        entries.extend(folder.iterdir())
+        entries.extend((folder / "policies").iterdir())
+    for path in entries:
+        if path.is_symlink():
+            raise UserError(
+                f"{path} is a symbolic link: if {folder} is yours, name it with --data {folder}"
+            )
+
+
 def _existing(ctx: click.Context, param: click.Parameter, folder: Path) -> Path:
-    _checked(ctx, param, folder)
+    checked_folder(ctx, param, folder)
     if not (folder.is_dir() or ctx.resilient_parsing):
         raise no_data_folder(folder)
     return folder
@@ -110,7 +127,7 @@ new_folder_option, folder_option = (
         callback=callback,
         help="The relay's data folder.",
     )
-    for callback in (_checked, _existing)
+    for callback in (checked_folder, _existing)
 )
 """The second: of a folder that is there."""
 

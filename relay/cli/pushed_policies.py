@@ -50,6 +50,8 @@ class PushedPolicies:
         self._versions.heard(newest[0].number)
         # Perhaps of another database.
         await asyncio.to_thread(shutil.rmtree, self._home, ignore_errors=True)
+        if self._home.is_symlink():  # to a folder of somebody's, which is left alone
+            self._home.unlink()
         return await self.newest()
 
     async def newest(self) -> Path:

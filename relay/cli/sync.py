@@ -26,7 +26,13 @@ from relay.cli.group_records import GroupRecords
 from relay.cli.humanize import counted
 from relay.cli.import_lines import Outcome, outcome_of
 from relay.cli.importing import groups_here, submit_with_retries
-from relay.cli.options import DATA_VARIABLE, json_option, print_json, printable
+from relay.cli.options import (
+    DATA_VARIABLE,
+    json_option,
+    print_json,
+    printable,
+    refuse_unnamed,
+)
 from relay.cli.progress import progress_bar, tell
 from relay.client import Client, ClientError, Timeouts, Unreachable
 from relay.client.settings import named_key, relay_url
@@ -151,7 +157,10 @@ def sync_command(
             raise UserError(f"{theirs} is on both sides", code=2)
     else:
         # Not of the option itself: --relay would seem to be given beside it.
-        ours = folder or Path(os.environ.get(DATA_VARIABLE) or "data")
+        named = folder or os.environ.get(DATA_VARIABLE)
+        ours = Path(named or "data")
+        if not named:
+            refuse_unnamed(ours)
     key = named_key(key_file, os.environ)
     filter_ = _filter(filter_text, ours)
     direction = Direction.BOTH if down == up else Direction.DOWN if down else Direction.UP

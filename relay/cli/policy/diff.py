@@ -13,7 +13,7 @@ from policies import load
 from policies.diff import Comparison, Effect
 from relay.cli.database import has_store
 from relay.cli.humanize import counted
-from relay.cli.options import DATA_VARIABLE, json_option, print_json, printable
+from relay.cli.options import DATA_VARIABLE, checked_folder, json_option, print_json, printable
 from relay.cli.policy.folder import (
     groups_of,
     people_here,
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     show_default=True,
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
+    callback=checked_folder,
     help="The folder whose events are compared.",
 )
 @json_option

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relay.cli.database import has_store
-from relay.cli.options import DATA_VARIABLE, no_data_folder
+from relay.cli.options import DATA_VARIABLE, no_data_folder, refuse_unnamed
 from relay.cli.pushed_policies import has_pushed_policies, policies_of
 from relay.errors import UserError
 from relay.files import MAX_KEY_FILE, content_of
@@ -37,6 +37,8 @@ data_option = click.option(
 def policy_folder(given: Path | None) -> Path:
     """The folder of policy files to read. Raises UserError."""
     home = given or Path("data")
+    if given is None:
+        refuse_unnamed(home)
     if policies_of(home).is_dir():
         return policies_of(home)
     if not home.is_dir():

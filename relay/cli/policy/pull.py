@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING
 import click
 
 from policies import load
-from relay.cli.options import WholeNumber, folder_option, json_option, print_json
+from relay.cli.options import WholeNumber, folder_option, json_option, print_json, printable
 from relay.cli.policy.pushed import described, files_in, versions_of
 from relay.cli.policy.versions import as_object
-from relay.cli.policy_files import has_changes, plugin_faults, replace_folder, write_folder
+from relay.cli.policy_files import (
+    files_of,
+    has_changes,
+    plugin_faults,
+    replace_folder,
+    write_folder,
+)
 from relay.errors import ConfigFaults, UserError
 from relay.memory.systems import MEMORY_SYSTEMS
 
@@ -65,13 +71,20 @@ def pull_command(
 
 def _check(files: Mapping[str, bytes], version: PolicyVersion) -> None:
     """Raises ConfigFaults for what no relay takes from a database: in a folder its plug-ins would
-    be run."""
+    be run. Raises UserError for files that are no policies."""
     with TemporaryDirectory() as parent:
         home = Path(parent) / f"version {version.number}"
         write_folder(home, files)
-        faults = plugin_faults(load(home, MEMORY_SYSTEMS))
+        policy = load(home, MEMORY_SYSTEMS)
+        others = files.keys() - files_of(home, policy).keys()
+    faults = plugin_faults(policy)
     if faults:
         raise ConfigFaults(faults)
+    if others:
+        raise UserError(
+            f"version {version.number} has files that none of its policies names, so that"
+            f" `policy push` did not write it: {', '.join(map(printable, sorted(others)))}"
+        )
 
 
 async def _version(data: Path, number: int | None) -> tuple[PolicyVersion, dict[str, bytes]]:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 import pytest
 
+from relay.cli import run
 from relay.cli.names import PublicKey
 from relay.cli.options import (
     Number,
@@ -152,7 +153,7 @@ def test_a_secret_key_is_no_data_folder(option: Any, tmp_path: Path) -> None:
     [
         'url = "postgresql://x@their.host/x"\npassword_file = "../robot.nsec"',
         'url = "postgresql://x@their.host/x"\npassword_file = "{outside}"',
-        'url = "postgresql://x@their.host/x"\npassword_file = "a.link"',
+        'url = "postgresql://x@their.host/x"\npassword_file = "keys/a.link"',
         'url = "postgresql://x@their.host/x?%70assfile=/home/me/notes"',
         'url = "postgresql:///x?host=their.host&service=mine"',
         'url = "postgresql://x@db/x"\nreplica = "postgresql://x@their.host/x?servicefile=f"',
@@ -166,8 +167,8 @@ def test_a_folder_that_nobody_named_sends_no_file_from_elsewhere_as_a_password(
     monkeypatch.delenv("ROOKERY_DATA", raising=False)
     data, outside = tmp_path / "data", tmp_path / "robot.nsec"
     outside.write_text(alice.nsec)
-    data.mkdir()
-    (data / "a.link").symlink_to("../robot.nsec")
+    (data / "keys").mkdir(parents=True)
+    (data / "keys" / "a.link").symlink_to("../../robot.nsec")
     (data / "rookery.toml").write_text(f"[storage]\n{storage.format(outside=outside)}\n")
     opened: list[Path] = []
     command = click.command("named")(option(lambda folder: opened.append(folder)))
@@ -179,6 +180,57 @@ def test_a_folder_that_nobody_named_sends_no_file_from_elsewhere_as_a_password(
     monkeypatch.setenv("ROOKERY_DATA", "data")
     command.main([], standalone_mode=False)
     assert opened == [Path("data"), Path("data")]
+
+
+@pytest.mark.parametrize("option", [new_folder_option, folder_option])
+@pytest.mark.parametrize("link", ["policies", "policy-versions", "rookery.toml", "policies/x.toml"])
+def test_a_folder_that_nobody_named_is_not_used_through_links(
+    option: Any, link: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cloned repository may have them, to a folder in which a command would write or delete."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROOKERY_DATA", raising=False)
+    (tmp_path / "data" / link).parent.mkdir(parents=True)
+    (tmp_path / "data" / link).symlink_to("../thesis")
+    opened: list[Path] = []
+    command = click.command("named")(option(lambda folder: opened.append(folder)))
+
+    with pytest.raises(UserError, match=f"data/{link} is a symbolic link: .* --data data"):
+        command.main([], standalone_mode=False)
+    assert opened == []
+    command.main(["--data", "data"], standalone_mode=False)
+    assert opened == [Path("data")]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sync ws://127.0.0.1:1",
+        "policy check",
+        "policy show",
+        "policy diff policies",
+        "policy explain event.json",
+        "policy test cases.toml",
+    ],
+)
+def test_no_command_uses_such_a_folder(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Also those with an option of their own for it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROOKERY_DATA", raising=False)
+    monkeypatch.delenv("ROOKERY_RELAY", raising=False)
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "data" / "policies").mkdir(parents=True)
+    (tmp_path / "data" / "relay.key").symlink_to("../thesis")
+    (tmp_path / "event.json").write_text("{}")
+    (tmp_path / "cases.toml").write_text("")
+
+    assert run(command.split()) == 1
+    assert "data/relay.key is a symbolic link" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", [new_folder_option, folder_option])

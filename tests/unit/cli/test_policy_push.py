@@ -340,6 +340,21 @@ def test_a_plug_in_that_came_into_the_database_is_not_pulled(data: Path, policy:
     assert policy("pull", "--version", "1")[0] == 0
 
 
+def test_a_file_of_the_database_that_no_policy_names_is_not_pulled(
+    data: Path, policy: Policy
+) -> None:
+    """Whoever writes to the database chose the names: `authorized_keys`, where the folder was a
+    link to `~/.ssh`."""
+    assert policy("push")[0] == 0
+    before = files_in(data / "policies")
+    asyncio.run(written(data, {**before, "authorized_keys": b"ssh-ed25519 AAAA theirs"}))
+    code, said = policy("pull")
+    assert code == 1
+    assert "version 2 has files that none of its policies names" in said
+    assert "authorized_keys" in said
+    assert files_in(data / "policies") == before
+
+
 async def written(data: Path, files: dict[str, bytes]) -> None:
     url = load_config(data / "rookery.toml").storage.url
     assert url is not None

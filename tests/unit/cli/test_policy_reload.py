@@ -338,6 +338,19 @@ async def test_a_push_is_taken_and_the_version_before_it_leaves(tmp_path: Path) 
         assert [path.name for path in (tmp_path / "policy-versions").iterdir()] == ["2"]
 
 
+async def test_a_folder_that_a_link_names_keeps_what_is_in_it(tmp_path: Path) -> None:
+    """Whoever made the data folder may have put the link there."""
+    thesis = tmp_path / "thesis"
+    (thesis / "chapters").mkdir(parents=True)
+    home = tmp_path / "data" / "policy-versions"
+    home.parent.mkdir()
+    home.symlink_to(thesis)
+    async with Reloading(home.parent, Versions(own="")) as relay:
+        assert relay.pushed.folder.is_dir()
+    assert [path.name for path in thesis.iterdir()] == ["chapters"]
+    assert not home.is_symlink()
+
+
 async def test_no_plug_in_comes_from_the_database(tmp_path: Path) -> None:
     versions = Versions(own="")
     async with Reloading(tmp_path, versions) as relay, asyncio.timeout(ANSWER_S):
