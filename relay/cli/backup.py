@@ -236,10 +236,15 @@ def _remove_older(file: Path, relay: str, keep: int) -> list[Path]:
     Backups of others stay, and `file`: the clock may have been ahead when another was made."""
     from relay.cli.archive import manifest_of
 
+    user = file.stat().st_uid
     found: list[Path] = []
     for path in sorted(file.parent.iterdir(), reverse=True):
-        if _OURS.fullmatch(path.name) and path.is_file() and path.name != file.name:
+        if _OURS.fullmatch(path.name) and path.name != file.name:
             with suppress(UserError, OSError):
+                there = path.lstat()
+                # In a shared folder another user may write what looks like a later backup.
+                if not stat.S_ISREG(there.st_mode) or there.st_uid != user:
+                    continue
                 if manifest_of(path).relay == relay:
                     found.append(path)
     for path in found[keep - 1 :]:

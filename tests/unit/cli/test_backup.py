@@ -130,6 +130,32 @@ def test_a_folder_gets_files_by_date_and_keeps_so_many(
     assert names(backups) >= kept
 
 
+def test_backups_that_another_user_made_count_for_nothing(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a shared folder: files with later dates made the relay remove its own, all of them."""
+    backups = home / "backups"
+    backups.mkdir()
+    monkeypatch.setattr("relay.cli.backup.unix_now", lambda: 1_750_000_000)
+    assert rookery("backup", backups, "--data", home / "data")[1] == 0
+    own = backups / "rookery-20250615-150640.tar.gz"
+    planted, link = (backups / f"rookery-2099010{day}-000000.tar.gz" for day in (1, 2))
+    shutil.copy(own, planted)
+    link.symlink_to(shutil.copy(own, home))
+    lstat = Path.lstat
+
+    def of_their_user(path: Path) -> os.stat_result:
+        there = lstat(path)
+        user = there.st_uid + (path == planted)
+        return os.stat_result((*there[:4], user, *there[5:]))
+
+    monkeypatch.setattr(Path, "lstat", of_their_user)
+    monkeypatch.setattr("relay.cli.backup.unix_now", lambda: 1_750_000_001)
+    printed, code = rookery("backup", backups, "--data", home / "data", "--keep", 2)
+    assert (code, "removed" in printed) == (0, False), printed
+    assert own.exists()
+
+
 @pytest.mark.parametrize("keep", [1, 2])
 def test_the_new_one_stays_beside_those_of_a_clock_that_was_ahead(
     home: Path, monkeypatch: pytest.MonkeyPatch, keep: int
