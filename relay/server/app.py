@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import logging
 from http import HTTPStatus
-from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from aiohttp import hdrs, web, web_protocol, web_response, web_ws
@@ -29,7 +28,7 @@ from relay.server.receipts import PARAMETER
 from relay.server.slots import TRIAL_S, Full, Slots
 from relay.server.socket_input import SocketInput, Unfinished
 from relay.server.tls import Certificate, Handshakes
-from relay.server.turns import Slice, Turns
+from relay.server.turns import Turns
 from relay.server.websocket import RelaySocket
 
 if TYPE_CHECKING:
@@ -114,7 +113,6 @@ class Server:
             limits.max_connections, limits.connections_per_address
         )
         self._turns = Turns()
-        self._http = self._turns.account()
         self._unfinished = Unfinished()
         self._unread = UnreadRows(self._connections)
         self._open_filters = Shares()
@@ -315,8 +313,7 @@ class Server:
     # -- requests -------------------------------------------------------------------------------
 
     async def _in_turn(self, request: web.Request) -> web.StreamResponse:
-        """One request in each turn, so that many that arrive at once do not block the loop. All
-        but handshakes compete with the connections as one, and client addresses with each other.
+        """One request in each turn, so that many that arrive at once do not block the loop.
         Before a handler is looked for: aiohttp tries every part of the path."""
         path = request.raw_path.partition("?")[0]
         address = subnet_of(self.address_of(request))
@@ -325,7 +322,7 @@ class Server:
         else:
             size = len(request.raw_path) + sum([len(a) + len(b) for a, b in request.raw_headers])
             cost = _REQUEST_COST_S + size * _BYTE_COST_S
-            await Slice(self._turns, perf_counter, self._http).take(cost, address)
+            await self._turns.wait_for_request(address, cost)
         if request.transport is None:
             raise ConnectionResetError("the client has gone")
         if len(path) > _MAX_PATH:

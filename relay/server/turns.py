@@ -9,13 +9,15 @@ each, of different accounts, while their work takes no longer than the deliverie
 one whose `Account` has used least. Who has used nothing for long counts as `CREDIT_S` behind the
 others (start-time fair queuing): it goes first for that much work, then they share; nobody waits
 for ever. Of many that begin at once few have credit. Work while nobody else waits counts for
-nothing. Handshakes of websockets have every second turn, so that who comes waits for as many turns
-as there are addresses that come, and not for as many times the accounts that wait.
+nothing. Handshakes of websockets and other HTTP requests have every second turn, by turns, so that
+who comes waits for as many turns as there are addresses that come, and not for as many times the
+accounts that wait.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from heapq import heappop, heappush
 from itertools import count
 from time import perf_counter, thread_time
@@ -83,11 +85,15 @@ class Turns:
         self._clock = clock
         self._waiting: list[tuple[float, int, Account]] = []
         """Heap of the accounts in `_turns`."""
-        self._turns: dict[Account, dict[object, list[asyncio.Future[None]]]] = {}
-        """Of tasks that wait: by the parts of an account, which take turns with each other."""
-        self._handshakes: dict[object, list[asyncio.Future[None]]] = {}
+        self._turns: dict[Account, list[asyncio.Future[None]]] = {}
+        """Of tasks that wait: by their accounts."""
+        self._handshakes: dict[str, list[asyncio.Future[None]]] = {}
         """Of those that wait: by client address."""
-        self._is_handshake_next = True
+        self._requests: dict[str, list[asyncio.Future[None]]] = {}
+        """The same of other HTTP requests."""
+        self._arriving = deque((self._handshakes, self._requests))
+        """In the order in which they have every second turn."""
+        self._is_arriving_next = True
         self._numbers = count()
         self._given_at = 0.0
         """When turns were given, or could first have been."""
@@ -121,7 +127,7 @@ class Turns:
         if self.spent > _SHORT_S and not self._ends:
             self._ends = True
             asyncio.get_running_loop().call_soon(self._begin_iteration)
-        return bool(self._waiting or self._handshakes)
+        return bool(self._waiting or self._handshakes or self._requests)
 
     def expect(self, seconds: float) -> None:
         """A turn has about so much work that is not measured."""
@@ -147,15 +153,14 @@ class Turns:
                 self._accounts[address, is_known] = account
         return account
 
-    async def wait(self, account: Account, part: object = None) -> None:
-        """Let every task that is ready run, and those who have used less, or came before. `part`:
-        of the account; parts go on one after the other, however many tasks wait in each."""
+    async def wait(self, account: Account) -> None:
+        """Let every task that is ready run, and those who have used less, or came before."""
         turn = self._new_turn()
         queued = self._turns.get(account)
         if queued is None:
-            queued = self._turns[account] = {}
+            queued = self._turns[account] = []
             self._push(account)
-        queued.setdefault(part, []).append(turn)
+        queued.append(turn)
         await turn
 
     async def wait_for_handshake(self, address: str) -> None:
@@ -164,8 +169,15 @@ class Turns:
         self._handshakes.setdefault(address, []).append(turn)
         await turn
 
+    async def wait_for_request(self, address: str, seconds: float) -> None:
+        """As `wait_for_handshake`. `seconds`: about how long its work takes."""
+        turn = self._new_turn()
+        self._requests.setdefault(address, []).append(turn)
+        await turn
+        self.expect(seconds)
+
     def _new_turn(self) -> asyncio.Future[None]:
-        if not (self._waiting or self._handshakes):
+        if not (self._waiting or self._handshakes or self._requests):
             self._schedule()
         return asyncio.get_running_loop().create_future()
 
@@ -182,44 +194,62 @@ class Turns:
         self._over = min(max(-left, 0.0), CREDIT_S)
         number = min(max(1 + int(left / _OTHER_S), 1), _MAX_TURNS)
         served: list[Account] = []
-        while (self._waiting or self._handshakes) and number > 0:
-            if self._handshakes and (self._is_handshake_next or not self._waiting):
-                handshake = _next(self._handshakes)
-                if handshake is not None:
-                    handshake.set_result(None)
-                    self._is_handshake_next = False
+        while (self._waiting or self._handshakes or self._requests) and number > 0:
+            if self._is_arriving_next or not self._waiting:
+                self._is_arriving_next = False
+                arriving = self._next_arriving()
+                if arriving is not None:
+                    arriving.set_result(None)
                     number -= 1
                 continue
             used, _, account = heappop(self._waiting)
-            turn = _next(self._turns[account])
+            turn = _first(self._turns[account])
             if turn is None:
                 del self._turns[account]
                 continue
-            if self._waiting or self._handshakes or served:
+            if self._waiting or self._handshakes or self._requests or served:
                 self.reached = max(self.reached, used)
             else:  # what kept nobody else waiting is forgotten
                 account.used = min(account.used, self.reached)
             turn.set_result(None)
             served.append(account)
-            self._is_handshake_next = True
+            self._is_arriving_next = True
             number -= 1
         for account in served:
             if self._turns[account]:
                 self._push(account)
             else:
                 del self._turns[account]
-        if self._waiting or self._handshakes:
+        if self._waiting or self._handshakes or self._requests:
             self._schedule()
 
+    def _next_arriving(self) -> asyncio.Future[None] | None:
+        for _ in range(len(self._arriving)):
+            first = self._arriving[0]
+            self._arriving.rotate()
+            turn = _next(first)
+            if turn is not None:
+                return turn
+        return None
 
-def _next(parts: dict[object, list[asyncio.Future[None]]]) -> asyncio.Future[None] | None:
-    """Take out the first turn of the part that comes next, if one still waits."""
-    while parts:
-        part = next(iter(parts))
-        turns = parts.pop(part)
-        turn = turns.pop(0)
+
+def _next(addresses: dict[str, list[asyncio.Future[None]]]) -> asyncio.Future[None] | None:
+    """Take out the first turn of the address that comes next, if one still waits."""
+    while addresses:
+        address = next(iter(addresses))
+        turns = addresses.pop(address)
+        turn = _first(turns)
         if turns:
-            parts[part] = turns
+            addresses[address] = turns
+        if turn is not None:
+            return turn
+    return None
+
+
+def _first(turns: list[asyncio.Future[None]]) -> asyncio.Future[None] | None:
+    """Take out the first that still waits."""
+    while turns:
+        turn = turns.pop(0)
         if not turn.done():  # else its task was cancelled
             return turn
     return None
@@ -326,16 +356,15 @@ class Slice:
         most = BUSY_SLICE_S if self._turns.spend(seconds) else SLICE_S
         return worked >= most
 
-    async def take(self, seconds: float, part: object = None) -> None:
-        """Wait for the turn of work that takes about as long, and that is not measured here.
-        `part`: see `Turns.wait`."""
+    async def take(self, seconds: float) -> None:
+        """Wait for the turn of work that takes about as long, and that is not measured here."""
         self._worked += seconds
-        await self.rest(part)
+        await self.rest()
         self._turns.expect(seconds)
 
-    async def rest(self, part: object = None) -> None:
+    async def rest(self) -> None:
         self.charge()
-        await self._turns.wait(self.account, part)
+        await self._turns.wait(self.account)
 
     def charge(self) -> None:
         """Count the work for the account. Before a turn, and when the task ends."""

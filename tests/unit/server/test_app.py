@@ -43,7 +43,7 @@ from relay.server.history import HistoryRequests
 from relay.server.listening import bound_sockets
 from relay.server.nip86 import UsedAuthorizations
 from relay.server.receipts import Receipts
-from relay.server.turns import Account, Slice, Turns
+from relay.server.turns import Slice, Turns
 from relay.state import RelayState
 from relay.write.ingest import Ingest
 from relay.write.invitations import Invitations
@@ -921,11 +921,11 @@ async def test_a_request_waits_for_its_turn_before_its_path_is_looked_up(
         monkeypatch.setattr(web.UrlDispatcher, "resolve", noted)
         may_go, waits = asyncio.Event(), asyncio.Event()
 
-        async def wait(self: Turns, account: Account, part: object = None) -> None:
+        async def wait(self: Turns, address: str, seconds: float) -> None:
             waits.set()
             await may_go.wait()
 
-        monkeypatch.setattr(Turns, "wait", wait)
+        monkeypatch.setattr(Turns, "wait_for_request", wait)
         asked = asyncio.create_task(client.get(f"http://{relay.at}/healthz"))
         await waits.wait()
         assert not resolved.is_set()

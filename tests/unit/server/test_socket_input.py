@@ -199,10 +199,10 @@ async def test_requests_wait_while_others_have_used_the_iteration(
             pass
         names, wait = list[str](), Turns.wait
 
-        async def noted(self: Turns, account: Account, part: object = None) -> None:
+        async def noted(self: Turns, account: Account) -> None:
             task = asyncio.current_task()
             names.append("" if task is None else task.get_name())
-            await wait(self, account, part)
+            await wait(self, account)
 
         monkeypatch.setattr(Turns, "wait", noted)
         monkeypatch.setattr(Slice, "has_time", property(lambda _: False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,7 +19,7 @@ from relay.server.turns import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
 
 class Clock:
@@ -128,32 +128,17 @@ async def test_turns_with_much_work_go_on_one_at_a_time(*, is_measured: bool) ->
     assert numbers == [0, 4, *[1] * 8]
 
 
-async def test_the_parts_of_an_account_take_turns_and_share_those_of_one() -> None:
-    """HTTP requests from 900 subnets kept open connections waiting, each as long as one of them."""
-    turns, seen = Turns(Clock()), list[str]()
-    http, other = turns.account(), turns.account()
-
-    async def waits(name: str, work: Slice) -> None:
-        await work.take(0.001, name)
-        seen.append(name)
-
-    waiting = [
-        asyncio.create_task(waits(name, Slice(turns, Clock(), http))) for name in "aaaaaaaabcdefgh"
-    ]
-    waiting.append(asyncio.create_task(waits("connection", Slice(turns, Clock(), other))))
-    await asyncio.sleep(0)
-    waiting[9].cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
-    assert seen.index("connection") <= 1
-    seen.remove("connection")
-    assert seen == [*"abdefgh", *"aaaaaaa"]
-
-
-async def test_handshakes_have_every_second_turn_and_addresses_take_them_in_turn() -> None:
+@pytest.mark.parametrize("what", ["handshake", "request"])
+async def test_who_arrives_has_every_second_turn_and_addresses_take_them_in_turn(what: str) -> None:
+    """HTTP requests of 120 addresses waited for 120 turns each, of which each waited for those of
+    all websockets."""
     turns, seen = Turns(Clock()), list[str]()
 
     async def comes(address: str) -> None:
-        await turns.wait_for_handshake(address)
+        if what == "handshake":
+            await turns.wait_for_handshake(address)
+        else:
+            await turns.wait_for_request(address, 0.0)
         seen.append(address)
 
     async def waits() -> None:
@@ -166,6 +151,20 @@ async def test_handshakes_have_every_second_turn_and_addresses_take_them_in_turn
     waiting[9].cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
     assert "".join(seen) == "a.b.c.a.a.."
+
+
+async def test_handshakes_and_requests_arrive_by_turns() -> None:
+    turns, seen = Turns(Clock()), list[str]()
+
+    async def waits(what: str, turn: Coroutine[Any, Any, None]) -> None:
+        await turn
+        seen.append(what)
+
+    waiting = [waits(".", turns.wait(turns.account())) for _ in range(4)]
+    waiting += [waits("h", turns.wait_for_handshake(f"{number}")) for number in range(3)]
+    waiting += [waits("r", turns.wait_for_request(f"{number}", 0.0)) for number in range(3)]
+    await asyncio.gather(*waiting)
+    assert "".join(seen) == "h.r.h.r.hr"
 
 
 async def test_a_cancelled_wait_takes_no_turn() -> None:
