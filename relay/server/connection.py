@@ -248,6 +248,10 @@ class Connection:
         return self._services.state.visibility(self._session.viewer).is_known
 
     @property
+    def is_owner(self) -> bool:
+        return self._services.state.visibility(self._session.viewer).is_owner
+
+    @property
     def address(self) -> IPv4Address | IPv6Address | None:
         return self._address
 

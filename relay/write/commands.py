@@ -51,6 +51,10 @@ class Author(Protocol):
         """Whether one of its keys is known."""
 
     @property
+    def is_owner(self) -> bool:
+        """Whether one of its keys is an owner's."""
+
+    @property
     def connection(self) -> int | None:
         """Unique number of the connection; None: not from a WebSocket."""
 
@@ -77,6 +81,7 @@ class Unconnected:
     message: int | None = None
     counted_as: str | None = None
     is_known: bool = False
+    is_owner: bool = False
 
     def answered(self, event: Event, weight: int, result: Result) -> None:
         if self.told is not None:

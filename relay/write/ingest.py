@@ -98,11 +98,14 @@ _SMALL_SWITCH_S: Final = 0.00005
 statements."""
 SWITCH_S: Final = 0.0005
 """The same for a larger one, where each hand-over costs more than the wait."""
-_MAX_WAITING: Final = 65_536
 _MAX_WEIGHT: Final = 256 << 20
 """Bytes of all waiting events of clients, as `weight_of` estimates it; see `Shares`."""
-_LEAST_SHARE: Final = _MAX_WEIGHT // _MAX_WAITING
+_ORDINARY: Final = 256 << 10
+"""What those of one address may have beyond that."""
+_LEAST_SHARE: Final = 4 << 10
 """An event counts as no fewer bytes, so that its number has shares too."""
+_MAX_WAITING: Final = 9 * _MAX_WEIGHT // 4 // _LEAST_SHARE
+"""As many as all clients and owners may have: their shares bound them."""
 _ROOM: Final = 2048
 """Tags for which the store makes room at once, at most."""
 _PLUGIN_SHUTDOWN_S: Final = 1.0
@@ -252,7 +255,7 @@ class Ingest:
                 screened_by=self._state.policy,
                 series=series,
             )
-            if origin is Origin.WIRE and not self._weights.has_room_for(author, _MAX_WEIGHT):
+            if origin is Origin.WIRE and not self._has_room_for(author):
                 refusal = _full_for(series)
             elif is_only and self._signatures.may_pass(event):
                 self._weights.add(author.counted_as, share)
@@ -268,6 +271,13 @@ class Ingest:
             self._record_refusal(refusal, event, author, author.message)
             author.answered(event, weight, refusal)
         return weight
+
+    def _has_room_for(self, author: Author) -> bool:
+        weights, address = self._weights, author.counted_as
+        return (
+            weights.has_room_for(author, _MAX_WEIGHT)
+            or weights.room_for(author, address, _MAX_WEIGHT, _ORDINARY) > 0
+        )
 
     async def published(
         self, event: Event, keys: frozenset[str], address: IPv4Address | IPv6Address | None

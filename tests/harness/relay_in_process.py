@@ -87,6 +87,7 @@ class Letter:
     connection: int | None = None
     message: int | None = None
     counted_as: str | None = None
+    is_owner = False
     is_known = False
 
     def __init__(self) -> None:

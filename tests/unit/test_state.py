@@ -289,6 +289,7 @@ class Postbox:
     message = None
     counted_as = None
     is_known = False
+    is_owner = False
 
     def __init__(self) -> None:
         self.answers: asyncio.Queue[Result] = asyncio.Queue()

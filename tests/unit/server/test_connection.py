@@ -249,6 +249,7 @@ async def test_events_of_all_connections_that_wait_are_bounded_in_memory(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relay.write.ingest._MAX_WEIGHT", 10_000)
+    monkeypatch.setattr("relay.write.ingest._ORDINARY", 0)
     visit, other = await relay.visit(), await relay.visit()
     large, small = note("x" * 20_000), note("small")
     relay.disk.may_commit.clear()

@@ -153,6 +153,7 @@ async def test_no_address_takes_the_memory_for_the_events_of_others(
 ) -> None:
     """Nor all unknown ones that for events of known clients."""
     monkeypatch.setattr(ingest, "_MAX_WEIGHT", 80_000)
+    monkeypatch.setattr(ingest, "_ORDINARY", 0)
     relay.store.may_commit.clear()
     event = chat(alice, "x" * 4000)
     one, another, third, known = Letter(), Letter(), Letter(), Letter()
@@ -180,6 +181,7 @@ async def test_no_address_takes_the_places_of_the_events_of_others(
 ) -> None:
     """40 connections of one address filled the queue, and members' events were refused."""
     monkeypatch.setattr(ingest, "_MAX_WEIGHT", 40 * ingest._LEAST_SHARE)
+    monkeypatch.setattr(ingest, "_ORDINARY", 0)
     relay.store.may_commit.clear()
     flooder, member = Letter(), Letter()
     flooder.counted_as = "10.0.0.1"
@@ -190,6 +192,37 @@ async def test_no_address_takes_the_places_of_the_events_of_others(
     relay.ingest.submit(chat(alice, "hello"), member, Origin.WIRE)
     relay.store.may_commit.set()
     assert await member.answer == STORED
+
+
+@pytest.mark.parametrize("floods_are_known", [False, True])
+async def test_who_has_few_events_under_way_has_room_beside_addresses_that_have_many(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch, *, floods_are_known: bool
+) -> None:
+    """Four addresses kept the queue full: events of all others were refused, also of owners."""
+    monkeypatch.setattr(ingest, "_MAX_WEIGHT", 40 * ingest._LEAST_SHARE)
+    monkeypatch.setattr(ingest, "_ORDINARY", 2 * ingest._LEAST_SHARE)
+    relay.store.may_commit.clear()
+    for place in range(4):
+        flooder = Letter()
+        flooder.counted_as, flooder.is_known = f"10.0.0.{place}", floods_are_known
+        for number in range(40):
+            relay.ingest.submit(chat(alice, f"{place} {number}"), flooder, Origin.WIRE)
+        assert flooder.answers, "it has no more room"
+    visitor, member, owner = Letter(), Letter(), Letter()
+    visitor.counted_as, member.counted_as = "10.0.1.1", "10.0.1.2"
+    member.is_known = owner.is_known = owner.is_owner = True
+    for number, letter in enumerate((visitor, member, owner, visitor, member)):
+        relay.ingest.submit(chat(alice, f"hello {number}"), letter, Origin.WIRE)
+    for number in range(5):
+        relay.ingest.submit(chat(alice, f"more {number}"), owner, Origin.WIRE)
+    assert not visitor.answers + member.answers + owner.answers
+    relay.ingest.submit(chat(alice, "hello 5"), visitor, Origin.WIRE)
+    assert visitor.answers == [(False, "rate-limited: too many events are waiting, slow down")]
+    relay.store.may_commit.set()
+    for letter, number in ((visitor, 3), (member, 2), (owner, 6)):
+        async with asyncio.timeout(ANSWER_S):
+            while len(letter.answers) < number:  # noqa: ASYNC110
+                await asyncio.sleep(0)
 
 
 async def test_who_waits_for_no_other_answer_is_verified_before_a_flood(
