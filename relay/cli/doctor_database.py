@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from relay.config import StorageConfig
     from relay.storage.postgres.health import Health
 
-_CONNECTIONS: Final = 15
+_CONNECTIONS: Final = 18
 """Most connections of a relay."""
 _DURABLE: Final = frozenset({"on", "remote_apply", "local", "remote_write"})
 _MANY_DEAD: Final = 100_000

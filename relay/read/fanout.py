@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -226,6 +227,8 @@ def _searches_in(text: str) -> int:
     return 1 + len(phrases)
 
 
+_LINKS_S: Final = 1.0
+"""Limit for looking up the links of rows to be delivered: all writes wait meanwhile."""
 _MAX_LIVE_TEXT: Final = 16_384
 """Characters of an event that are compared with live searches: its tokens take 3 ms of the loop."""
 _FREE_TAGS: Final = 3
@@ -378,7 +381,7 @@ class Fanout:
 
     async def links_of(self, rows: Sequence[Stored]) -> Links:
         """For `deliver`: the links of rows that some subscriber may read only through a link. Empty
-        when the store fails: then no link permits a read."""
+        when the store fails or takes long: then no link permits a read."""
         if self._linked_rows is None or not len(self._live):
             return NO_LINKS
         targets_of = self._state.targets_of
@@ -387,11 +390,16 @@ class Fanout:
             for row in rows
             if targets_of(row) and (viewers := self._viewers_through_links(row))
         ]
+        if not needed:
+            return NO_LINKS
         try:
-            return await self._linked_rows.links_of(needed) if needed else NO_LINKS
+            async with asyncio.timeout(_LINKS_S):
+                return await self._linked_rows.links_of(needed)
         except StoreFault as fault:
             _log.error("linked rows could not be read: %s", fault)
-            return NO_LINKS
+        except TimeoutError:
+            _log.error("linked rows were not read in %g s", _LINKS_S)
+        return NO_LINKS
 
     def _viewers_through_links(self, row: Stored) -> set[Viewer]:
         """Subscribers who may read the row only if they may read a row that it links to."""

@@ -15,13 +15,13 @@ from relay.nostr.event import event_from_raw, parsing_weight
 from relay.storage import PAGE_BYTES, PageQuery
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 
     from relay.access.read_rules import Row, Target
     from relay.access.visibility import Viewer, Visibility
     from relay.lifecycle.rows import Stored
     from relay.state import RelayState
-    from relay.storage import EventReader
+    from relay.storage import EventReader, Page
 
 _MAX_HELD: Final = 1024
 """Linked rows of one target held in memory; with more, the store is asked per viewer."""
@@ -89,25 +89,36 @@ class LinkedRows:
                     visibility = self._state.visibility(viewer)
                     by_viewer[row.event.id, viewer] = (
                         visibility,
-                        await self.readable(row, visibility),
+                        await self._readable(row, visibility, self._store.page_for_relay),
                     )
         return Links(ids, rows, by_viewer)
 
     async def readable(self, row: Row, visibility: Visibility) -> frozenset[Target]:
         """Targets of which the viewer may read a linked row, however many rows there are."""
+        return await self._readable(row, visibility, self._store.page)
+
+    async def _readable(
+        self, row: Row, visibility: Visibility, page_of: Callable[[PageQuery], Awaitable[Page]]
+    ) -> frozenset[Target]:
         return frozenset(
             [
                 target
                 for target, value in visibility.targets_of(row)
-                if await self._has_readable(target, value, visibility)
+                if await self._has_readable(target, value, visibility, page_of)
             ]
         )
 
-    async def _has_readable(self, target: Target, value: str, visibility: Visibility) -> bool:
+    async def _has_readable(
+        self,
+        target: Target,
+        value: str,
+        visibility: Visibility,
+        page_of: Callable[[PageQuery], Awaitable[Page]],
+    ) -> bool:
         filter_, upto = target.filter_for(value), self._store.committed()
         query = PageQuery(filter_, visibility, _NO_LIMIT, upto, self._clock(), size=_MAX_HELD)
         while True:
-            page = await self._store.page(query)
+            page = await page_of(query)
             if any(value in target.values_in(event_from_raw(raw)) for raw in page.raws):
                 return True
             if page.next is None:

@@ -246,7 +246,14 @@ class ClientReads(Protocol):
 
 class EventReader(EventLog, ClientReads, Protocol):
     """`ClientReads`, and reads for decisions: these need what is committed here, not on a
-    replica."""
+    replica.
+
+    No read of a client delays one for the relay itself; nor a method of the other parts, except
+    `sizes` and those that may read the whole store.
+    """
+
+    async def page_for_relay(self, query: PageQuery) -> Page:
+        """`page` for the relay itself."""
 
     async def versions(
         self, slot: Slot, *, before: int | None, limit: int, now: int

@@ -51,6 +51,7 @@ class ControlledStore(ReferenceStore):
 
         self.matching_calls = 0
         self.matching_fails = False
+        self.may_match = _set_event()
 
     async def is_writable(self) -> bool:
         return not self.is_full
@@ -114,6 +115,7 @@ class ControlledStore(ReferenceStore):
         self.matching_calls += 1
         if self.matching_fails:
             raise StoreFault("the disk is gone")
+        await self.may_match.wait()
         return await super().matching(*args, **more)
 
     def _sized(self, query: PageQuery) -> PageQuery:

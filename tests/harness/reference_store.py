@@ -454,6 +454,9 @@ class ReferenceStore:
     async def page(self, query: PageQuery, *, is_long: bool = False) -> Page:
         return self.page_now(query)
 
+    async def page_for_relay(self, query: PageQuery) -> Page:
+        return self.page_now(query)
+
     def page_now(self, query: PageQuery) -> Page:
         left = self._result(query)
         given = left[: query.size]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _READERS: Final = 6
 _PAGERS: Final = 7
+_FOR_RELAY: Final = 3
 _CONNECT_S: Final = 10
 _COMMAND_S: Final = 60
 """A server that does not answer for this time counts as gone."""
@@ -72,7 +73,7 @@ _TCP_OPTIONS: Final = {
     }.items()
     if hasattr(socket, name)  # not on every platform
 }
-On = Literal["reading", "paging", "snapshot"]
+On = Literal["reading", "paging", "snapshot", "for_relay"]
 """The method of `Connections` that a read takes its connection from."""
 SET_BACK: Final = "the database is not as this relay knew it: the relay starts again"
 
@@ -182,6 +183,7 @@ class Connections:
         self._acquire_s = acquire_s
         self._readers: _Held
         self._pagers: _Held
+        self._for_relay: _Held
         self._writers: Pool[Any]
         self._refused = ""
         self.check_new: Callable[[Any], Awaitable[None]] = _accepted
@@ -210,6 +212,7 @@ class Connections:
         try:
             self._readers = _Held(await self._pool(_READERS, _SETTINGS))
             self._pagers = _Held(await self._pool(_PAGERS, _PAGE_SETTINGS))
+            self._for_relay = _Held(await self._pool(_FOR_RELAY, _SETTINGS))
             self._writers = await self._pool(1, _WRITE_SETTINGS)
         except (*FAULTS, ValueError) as error:  # ValueError: the url is none
             raise fault_of(error) from error
@@ -275,7 +278,12 @@ class Connections:
 
     def holder(self, on: On) -> Callable[[float | None], AbstractAsyncContextManager[Any]]:
         """The method with this name."""
-        return {"reading": self.reading, "paging": self.paging, "snapshot": self.snapshot}[on]
+        return {
+            "reading": self.reading,
+            "paging": self.paging,
+            "snapshot": self.snapshot,
+            "for_relay": self.for_relay,
+        }[on]
 
     def reading(self, within_s: float | None = None) -> AbstractAsyncContextManager[Any]:
         """A connection of the pool, each statement its own transaction. Raises StoreFault.
@@ -287,6 +295,11 @@ class Connections:
     def paging(self, within_s: float | None = None) -> AbstractAsyncContextManager[Any]:
         """As `reading`, for statements that follow an index and return the first rows."""
         return self._held(self._pagers, within_s)
+
+    def for_relay(self, within_s: float | None = None) -> AbstractAsyncContextManager[Any]:
+        """As `reading`, for short statements of the relay itself: writes and other relays wait for
+        some of them, so no read of a client may hold these connections."""
+        return self._held(self._for_relay, within_s)
 
     @asynccontextmanager
     async def _held(self, held: _Held, within_s: float | None) -> AsyncIterator[Any]:
@@ -334,7 +347,7 @@ class Connections:
             raise fault_of(error) from error
 
     async def close(self) -> None:
-        for pool in (self._pagers, self._readers, self._writers):
+        for pool in (self._pagers, self._readers, self._for_relay, self._writers):
             try:
                 async with asyncio.timeout(_CLOSE_S):
                     await pool.close()

@@ -34,7 +34,7 @@ class PolicyVersions:
 
     async def versions(self, limit: int) -> Sequence[PolicyVersion]:
         """Newest first."""
-        async with self._connections.reading() as db:
+        async with self._connections.for_relay() as db:
             rows = await db.fetch(QUERIES["policy_versions"], limit)
         return [PolicyVersion(*row) for row in rows]
 
@@ -43,7 +43,7 @@ class PolicyVersions:
     ) -> tuple[PolicyVersion, dict[str, bytes]] | None:
         """A version and its files; `number` None: the newest. None: not found. Raises ConfigFaults
         for a damaged one."""
-        async with self._connections.reading() as db:
+        async with self._connections.for_relay() as db:
             row = await db.fetchrow(QUERIES["policy_files"], number)
         if row is None:
             return None

@@ -103,14 +103,15 @@ class Reader(ABC):
             self._page_cache.add(state, query, page)
         return page
 
+    async def page_for_relay(self, query: PageQuery) -> Page:
+        page = self.page_now(query)
+        if page is not None:
+            return page
+        return _page_of(await self._for_relay(self._compiler.page(query, _PAGE_COLUMNS)), query)
+
     async def _page_read(self, query: PageQuery) -> Page:
-        rows = await self._paged(self._compiler.page(query, _PAGE_COLUMNS), query.visibility)
-        raws = [raw for raw, _ in rows]
-        is_short = len(raws) < min(query.size, query.limit)
-        if not raws or len(raws) == query.limit or (is_short and not is_full(raws)):
-            return Page(raws, None)
-        event = event_in(raws[-1])
-        return Page(raws, Place(event.created_at, id_key(event.id), rows[-1][1]))
+        compiled = self._compiler.page(query, _PAGE_COLUMNS)
+        return _page_of(await self._paged(compiled, query.visibility), query)
 
     async def places(self, query: PageQuery) -> Sequence[tuple[Place, bytes]]:
         if min(query.size, query.limit) <= 0 or query.filter.impossible:
@@ -254,7 +255,8 @@ class Reader(ABC):
         holders: list[Stored] = []
         old: list[Stored] = []
         weight = 0
-        for *columns, is_holder in await self._rows(Query(QUERIES["versions_of_slot"], values)):
+        asked = Query(QUERIES["versions_of_slot"], values)
+        for *columns, is_holder in await self._for_relay(asked):
             if old and weight >= PAGE_BYTES:
                 break
             row = stored(columns)
@@ -265,7 +267,8 @@ class Reader(ABC):
 
     async def old_version(self, slot: Slot, event_id: str) -> Stored | None:
         asked = (bytes.fromhex(event_id), self._hashes.slot(*slot))
-        found = [stored(row) for row in await self._rows(Query(QUERIES["old_one"], asked))]
+        rows = await self._for_relay(Query(QUERIES["old_one"], asked))
+        found = [stored(row) for row in rows]
         return next((row for row in found if row.slot == slot), None)
 
     async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
@@ -274,7 +277,7 @@ class Reader(ABC):
         query = PageQuery(filter_, EVERYTHING, limit, self.committed(), now, size=limit)
         found: list[Stored] = []
         weight = 0
-        for columns in await self._rows(self._compiler.page(query, _STORED_COLUMNS)):
+        for columns in await self._for_relay(self._compiler.page(query, _STORED_COLUMNS)):
             if weight >= PAGE_BYTES:
                 break
             row = stored(columns)
@@ -297,8 +300,11 @@ class Reader(ABC):
         async with self._turns.counts[visibility.is_known]:
             return await self._rows(query, _COUNT_S[visibility.is_known])
 
-    async def _rows(self, query: Query, within_s: float | None = None) -> Sequence[Any]:
+    async def _rows(self, query: Query, within_s: float) -> Sequence[Any]:
         return await self._ask(_rows_of(query), within_s)
+
+    async def _for_relay(self, query: Query) -> Sequence[Any]:
+        return await self._ask(_rows_of(query), on="for_relay")
 
     async def _ask(
         self,
@@ -326,6 +332,15 @@ class Reader(ABC):
     @abstractmethod
     async def _current(self) -> None:
         """Await before a read with the current rights. Raises StoreFault."""
+
+
+def _page_of(rows: Sequence[Any], query: PageQuery) -> Page:
+    raws = [raw for raw, _ in rows]
+    is_short = len(raws) < min(query.size, query.limit)
+    if not raws or len(raws) == query.limit or (is_short and not is_full(raws)):
+        return Page(raws, None)
+    event = event_in(raws[-1])
+    return Page(raws, Place(event.created_at, id_key(event.id), rows[-1][1]))
 
 
 def _rows_of(query: Query) -> Ask[Sequence[Any]]:

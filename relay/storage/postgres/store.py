@@ -1,7 +1,7 @@
 """PostgresStore: the Store port on one database, which several processes may share.
 
-Reads run on a pool of connections, batches on a separate one; PostgreSQL does locking, caching and
-durability.
+Reads of clients run on pools of connections, those of the relay itself on another, batches on one
+of their own; PostgreSQL does locking, caching and durability.
 """
 
 from __future__ import annotations
@@ -358,7 +358,8 @@ class PostgresStore(Reader):
 
     async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
         name_of = _NAMES[by]
-        rows = await self._named(f"sizes_by_{by.value}", limit)
+        async with self._connections.reading() as db:
+            rows = await db.fetch(QUERIES[f"sizes_by_{by.value}"], limit)
         return [Sized(name_of(of), Size(events, size)) for of, events, size in rows]
 
     # -- sweeps ---------------------------------------------------------------------------------
@@ -404,7 +405,8 @@ class PostgresStore(Reader):
         faults = await asyncio.to_thread(self._faults_of, rows)
         if rows:
             return rows[-1][0], faults
-        ((there, noted),) = await self._named("number_of_rows")
+        async with self._connections.reading() as db:  # reads the whole table
+            there, noted = await db.fetchrow(QUERIES["number_of_rows"])
         if there != noted:
             faults.append(f"{there} rows are there, and the totals say {noted}")
         return 0, faults
@@ -448,7 +450,7 @@ class PostgresStore(Reader):
         )
 
     async def _named(self, name: str, *values: object) -> list[Any]:
-        async with self._connections.reading() as db:
+        async with self._connections.for_relay() as db:
             rows: list[Any] = await db.fetch(QUERIES[name], *values)
             return rows
 

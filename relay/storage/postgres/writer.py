@@ -195,7 +195,7 @@ class Writer:
             if self._touch.is_lost:
                 break
             with suppress(StoreFault):  # the server starts again
-                async with self._connections.reading() as db, db.transaction():
+                async with self._connections.for_relay() as db, db.transaction():
                     # Until the server has noticed the loss, the transaction holds the lock.
                     await db.execute(QUERIES["lock"])
                     return bool(await db.fetchval(QUERIES["has_committed"], last_seq, batch))

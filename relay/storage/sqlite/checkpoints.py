@@ -92,7 +92,7 @@ class Checkpoints:
         """`check_files` raises StoreFault when the files are no longer those that were opened: the
         log would be written into a deleted file. `readers`: must not read while the WAL is
         truncated. Each is paused until those after it have ended their queries, so those of known
-        keys come last.
+        keys come late, and that of the relay itself last.
 
         `writing`: the writer's thread; there `flush` flushes some tags and returns whether there
         were any, and `vacuum` returns some free pages to the file system and their number.

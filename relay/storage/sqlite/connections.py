@@ -372,11 +372,6 @@ class AsyncReader:
             if not self._pauses:
                 self._may_run.set()
 
-    async def page(self, query: Query) -> list[Any]:
-        """As `PageCursor.fetchmany`."""
-        async with self._free(), self._db.execute(query.sql, query.values) as cursor:
-            return list(await cursor.fetchmany())
-
     async def rows_within(self, query: Query, seconds: float) -> list[Any]:
         """Raises TooSlow when the query takes longer; so do `work_within` and `page_within`."""
         return await self.work_within(lambda rows: rows(*query), seconds)
@@ -397,14 +392,15 @@ class AsyncReader:
             done: T = await self._db._execute(work, rows)  # type: ignore[no-untyped-call]
             return done
 
-    async def page_within(self, query: Query, seconds: float) -> list[Any]:
+    async def page_within(self, query: Query, seconds: float | None) -> list[Any]:
+        """As `PageCursor.fetchmany`. None: as long as its caller waits."""
         async with self._free(), self._within(seconds):
             # One call on the thread: an open statement would keep the connection interrupted.
             rows = await self._db._execute(page_of, self._db._conn, query)  # type: ignore[no-untyped-call]
             return list(rows)
 
     @asynccontextmanager
-    async def _within(self, seconds: float) -> AsyncIterator[None]:
+    async def _within(self, seconds: float | None) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(seconds):
                 yield

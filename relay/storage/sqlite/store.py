@@ -5,10 +5,11 @@
   while the loop does other work.
 - Short reads run on the loop: a call to another thread takes longer than they do (32 against 12 us
   for 10 rows, `python -m tests.bench.trips`). A progress handler stops one that exceeds its budget;
-  it starts again on `reader_conn` or `unknown_conn`.
+  it starts again on another connection.
 - Long work runs on connections of aiosqlite: `reader_conn` for wide scans, `search_conn` for
-  full-text searches, `unknown_conn` for both by unknown keys, `bulk_conn` for queries over the
-  whole file, one for the text index, and one for checkpoints, which no commit waits for.
+  full-text searches, `unknown_conn` for both by unknown keys, `relay_conn` for what the relay reads
+  for itself, `bulk_conn` for queries over the whole file, one for the text index, and one for
+  checkpoints, which no commit waits for.
 - The tags of the newest rows are in memory (`tag_buffer`): writing the tag table is most of a
   commit's cost.
 """
@@ -161,6 +162,9 @@ class SqliteStore:
         self._search_conn = AsyncReader(self._factory.search_reader)
         self._unknown_conn = AsyncReader(self._factory.search_reader)
         """For reads and searches by unknown keys, so that known keys do not wait for them."""
+        self._relay_conn = AsyncReader(self._factory.page_reader)
+        """For what the relay reads for itself: writes wait for some of it, so no read of a client
+        may hold it."""
         self._searching = Searching(
             self._compiler,
             index,
@@ -174,7 +178,13 @@ class SqliteStore:
         self._checkpoints = Checkpoints(
             path,
             self._checkpoint_conn,
-            (self._bulk_conn, self._unknown_conn, self._reader_conn, self._search_conn),
+            (
+                self._bulk_conn,
+                self._unknown_conn,
+                self._reader_conn,
+                self._search_conn,
+                self._relay_conn,
+            ),
             self._writing,
             self._writer.check_files,
             self._writer.flush_some,
@@ -226,6 +236,7 @@ class SqliteStore:
                 self._reader_conn,
                 self._search_conn,
                 self._unknown_conn,
+                self._relay_conn,
                 self._bulk_conn,
                 self._checkpoint_conn,
             ):
@@ -292,7 +303,7 @@ class SqliteStore:
     async def erasure(self, request: str) -> Erasure | None:
         self._check_open()
         query = Query(QUERIES["erasure"], (bytes.fromhex(request),))
-        rows = await self._reader_conn.rows(query)
+        rows = await self._relay_conn.rows(query)
         return erasure_of(request, rows[0]) if rows else None
 
     def is_erased(self, request: str) -> bool:
@@ -317,6 +328,13 @@ class SqliteStore:
         sql = self._compiler.page(query, "e.raw")
         rows = await self._reader_for(query.visibility).page_within(sql, _READ_S)
         return self._paged(rows, query)
+
+    async def page_for_relay(self, query: PageQuery) -> Page:
+        page = self.page_now(query)
+        if page is not None:
+            return page
+        sql = self._compiler.page(query, "e.raw")
+        return self._paged(await self._relay_conn.page_within(sql, None), query)
 
     def page_now(self, query: PageQuery) -> Page | None:
         self._check_open()
@@ -443,7 +461,7 @@ class SqliteStore:
 
     async def management(self) -> Management:
         self._check_open()
-        rows = await self._reader_conn.rows(Query(QUERIES["management"], ()))
+        rows = await self._relay_conn.rows(Query(QUERIES["management"], ()))
         return management_of(ListChange(ListName(name), item, note) for name, item, note in rows)
 
     async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
@@ -486,7 +504,7 @@ class SqliteStore:
     async def overdue_versions(self, now: int, limit: int) -> Sequence[OldVersion]:
         self._check_open()
         query = Query(QUERIES["old_due"], (now, limit, PARSED_BYTES))
-        rows = await self._reader_conn.rows(query)
+        rows = await self._relay_conn.rows(query)
         return [OldVersion(stored(row[:7]), *row[7:]) for row in rows]
 
     async def old_versions(self, after: int, limit: int) -> Sequence[OldVersion]:
@@ -497,7 +515,7 @@ class SqliteStore:
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
         self._check_open()
         query = Query(QUERIES["rows_by_seq"], (listed(list(seqs)), PARSED_BYTES))
-        rows = await self._reader_conn.rows(query)
+        rows = await self._relay_conn.rows(query)
         return [stored(row) for row in rows]
 
     async def check(self, after: int, limit: int) -> tuple[int, Sequence[str]]:
@@ -571,7 +589,7 @@ class SqliteStore:
 
     async def _rows_after(self, name: str, seq: int, limit: int, *values: str) -> list[Any]:
         def read(after: int, most: int) -> Awaitable[list[Any]]:
-            return self._reader_conn.rows(Query(QUERIES[name], (*values, after, most)))
+            return self._relay_conn.rows(Query(QUERIES[name], (*values, after, most)))
 
         return await rows_after(read, seq, limit)
 
@@ -625,17 +643,17 @@ class SqliteStore:
         return True
 
     async def _all_rows(self, query: Query) -> list[Any]:
-        """On the loop when it is short, else again on `reader_conn`."""
+        """For the relay itself: on the loop when it is short, else again on `relay_conn`."""
         rows = self._loop_conn.read(query, _all_of)
-        return await self._reader_conn.rows(query) if rows is None else rows
+        return await self._relay_conn.rows(query) if rows is None else rows
 
     async def _page_rows(self, query: Query) -> list[Any]:
         """As `_all_rows`, but ends as `PageCursor.fetchmany` does."""
         rows = self._loop_conn.read(query, page_of)
-        return await self._reader_conn.page(query) if rows is None else rows
+        return await self._relay_conn.page_within(query, None) if rows is None else rows
 
     async def _page_within(self, query: Query, visibility: Visibility) -> list[Any]:
-        """As `_page_rows`, for clients: raises TooSlow."""
+        """A page for clients. Raises TooSlow."""
         rows = self._loop_conn.read(query, page_of)
         if rows is not None:
             return rows

@@ -6,6 +6,8 @@ X-22.
 
 from __future__ import annotations
 
+import asyncio
+from threading import Event as ThreadEvent
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,14 +15,16 @@ import pytest
 from relay.access.visibility import ANONYMOUS, Viewer
 from relay.groups.actions import Flag
 from relay.observe import Metrics
-from relay.read import linked_rows
+from relay.read import fanout, linked_rows
 from relay.read.fanout import Subscription
 from relay.read.query import QueryRunner
 from relay.read.query_queue import QueryQueue
+from relay.storage.sqlite.store import SqliteStore
 from tests.cast import alice, bob, carol, dave, owner, robot
 from tests.contract.writing import asked, read
 from tests.harness.client_in_memory import Client
 from tests.harness.controlled_store import ControlledStore
+from tests.harness.patience import ANSWER_S
 from tests.harness.read_side import Limits
 from tests.harness.relay_in_process import STORED, Home, policy_of, store_of
 from tests.unit.read.test_query import settled
@@ -208,6 +212,48 @@ async def test_a_failed_lookup_opens_nothing(
     store.matching_fails = False
     assert await sent(home, vouch(home)) == [STORED]
     assert kinds_of(member) == [30078]
+
+
+@pytest.mark.proves("G-16")
+async def test_a_lookup_that_takes_too_long_opens_nothing_and_holds_up_no_write(
+    controlled: tuple[Home, ControlledStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, store = controlled
+    await sent(home, entry(home))
+    member, owners = follows(home, Client(alice)), follows(home, Client(owner))
+    monkeypatch.setattr(fanout, "_LINKS_S", 0.01)
+    store.may_match.clear()
+    assert await sent(home, vouch(home)) == [STORED]
+    await home.do(alice, 9, h="den")
+    assert kinds_of(member) == [9]
+    assert kinds_of(owners) == [30078, 9]
+
+
+async def test_slow_reads_of_members_hold_up_no_write_and_no_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with store_of("sqlite") as store, Home(store, POLICY) as home:
+        assert isinstance(store, SqliteStore)
+        await den_is_made(home)
+        await sent(home, entry(home))
+        member = follows(home, Client(alice))
+        monkeypatch.setattr(fanout, "_LINKS_S", ANSWER_S)
+        monkeypatch.setattr(store._loop_conn, "read", lambda _query, _how: None)  # none ends there
+        may_end = ThreadEvent()
+        await store._reader_conn._db.set_progress_handler(lambda: not may_end.wait(ANSWER_S), 1)
+        sees = home.state.visibility(Viewer(frozenset({bob.pubkey})))
+        counts = [
+            asyncio.ensure_future(store.count([asked()], sees, now=home.now)) for _ in range(3)
+        ]
+        try:
+            async with asyncio.timeout(ANSWER_S / 2):
+                assert await sent(home, vouch(home)) == [STORED]
+                await home.do(alice, 9, h="den")
+            assert kinds_of(member) == [30078, 9]
+            assert not any(each.done() for each in counts)
+        finally:
+            may_end.set()
+            await asyncio.gather(*counts, return_exceptions=True)
 
 
 # while a subscription catches up ------------------------------------------------------------------

@@ -59,6 +59,25 @@ async def test_a_pause_waits_for_the_running_query_and_not_for_those_that_wait()
     assert done == ["query 0", "pause", *(f"query {number}" for number in range(1, 5))]
 
 
+async def test_a_page_that_nobody_waits_for_ends_at_once() -> None:
+    began = threading.Event()
+    endless = Query(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) SELECT max(i) FROM n", ()
+    )
+
+    def connect() -> sqlite3.Connection:
+        db = sqlite3.connect(":memory:", check_same_thread=False)
+        db.set_progress_handler(began.set, 100)
+        return db
+
+    async with AsyncReader(connect) as reader:
+        reading = asyncio.create_task(reader.page_within(endless, None))
+        assert await asyncio.to_thread(began.wait, ANSWER_S)
+        reading.cancel()
+        async with asyncio.timeout(ANSWER_S):
+            assert await reader.rows(Query("SELECT 1", ())) == [(1,)]
+
+
 async def test_a_query_that_is_cancelled_while_it_waits_holds_nobody_up() -> None:
     slow, done = SlowQueries(), list[str]()
     async with slow.reader:
