@@ -380,13 +380,11 @@ class AsyncReader:
         self, work: Callable[[Callable[[str, Sequence[Value]], list[Any]]], T], seconds: float
     ) -> T:
         """The result of `work`, called on the thread with a function that queries rows."""
-        async with self._free(), self._within(seconds):
-            until = monotonic() + seconds
+        async with self._free(), self._within(seconds) as check:
             db = self._db._conn
 
             def rows(sql: str, values: Sequence[Value]) -> list[Any]:
-                if monotonic() > until:  # interrupted between two queries
-                    raise TooSlow
+                check()
                 return db.execute(sql, values).fetchall()
 
             done: T = await self._db._execute(work, rows)  # type: ignore[no-untyped-call]
@@ -394,19 +392,33 @@ class AsyncReader:
 
     async def page_within(self, query: Query, seconds: float | None) -> list[Any]:
         """As `PageCursor.fetchmany`. None: as long as its caller waits."""
-        async with self._free(), self._within(seconds):
+        async with self._free(), self._within(seconds) as check:
+            db = self._db._conn
+
+            def page() -> list[Any]:
+                check()
+                return page_of(db, query)
+
             # One call on the thread: an open statement would keep the connection interrupted.
-            rows = await self._db._execute(page_of, self._db._conn, query)  # type: ignore[no-untyped-call]
-            return list(rows)
+            return list(await self._db._execute(page))  # type: ignore[no-untyped-call]
 
     @asynccontextmanager
-    async def _within(self, seconds: float | None) -> AsyncIterator[None]:
+    async def _within(self, seconds: float | None) -> AsyncIterator[Callable[[], None]]:
+        """Gives a function that is called on the thread before each query. It raises TooSlow once
+        nobody waits: a query that has not begun cannot be interrupted, and nothing would end it."""
+        is_over = False
+
+        def check() -> None:
+            if is_over:
+                raise TooSlow
+
         try:
             async with asyncio.timeout(seconds):
-                yield
+                yield check
         except TimeoutError:
             raise TooSlow from None
         finally:
+            is_over = True
             await self._db.interrupt()  # also when the caller is cancelled
 
     @asynccontextmanager

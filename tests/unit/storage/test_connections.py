@@ -14,6 +14,7 @@ from relay.storage.sqlite import connections
 from relay.storage.sqlite.connections import AsyncReader, LoopReader, open_threaded
 from relay.storage.sqlite.sql.conditions import Query
 from tests.harness.patience import ANSWER_S
+from tests.harness.relay_program import eventually
 
 
 class SlowQueries:
@@ -76,6 +77,27 @@ async def test_a_page_that_nobody_waits_for_ends_at_once() -> None:
         reading.cancel()
         async with asyncio.timeout(ANSWER_S):
             assert await reader.rows(Query("SELECT 1", ())) == [(1,)]
+
+
+async def test_a_page_that_nobody_waits_for_when_the_thread_is_free_does_not_begin() -> None:
+    began, let_go = threading.Semaphore(0), threading.Event()
+
+    def connect() -> sqlite3.Connection:
+        db = sqlite3.connect(":memory:", check_same_thread=False)
+        db.create_function("run", 0, began.release)
+        return db
+
+    async with AsyncReader(connect) as reader, asyncio.TaskGroup() as tasks:
+        tasks.create_task(reader._db._execute(let_go.wait, ANSWER_S))  # type: ignore[no-untyped-call]
+        await asyncio.sleep(0)
+        for read in (reader.page_within, reader.rows_within):
+            reading = tasks.create_task(read(Query("SELECT run()", ()), ANSWER_S))
+            await eventually("it waits for the thread", reader._lock.locked)
+            reading.cancel()
+            await asyncio.wait([reading])
+        let_go.set()
+        assert await reader.rows(Query("SELECT 1", ())) == [(1,)]
+    assert not began.acquire(blocking=False)
 
 
 async def test_a_query_that_is_cancelled_while_it_waits_holds_nobody_up() -> None:
