@@ -122,8 +122,15 @@ class EventLog(Protocol):
         """Rows with a greater seq that are still stored, ascending, at most `limit`; fewer when
         they are large. Empty only at the end."""
 
-    async def since_of_kinds(self, seq: int, kinds: Set[int], limit: int) -> Sequence[Stored]:
-        """`since`, of these kinds alone; others are not read."""
+    async def seqs_of_kinds(
+        self, kinds: Set[int], after: int, upto: int, limit: int
+    ) -> Sequence[int]:
+        """seqs of the stored rows of these kinds after `after`, up to `upto`, ascending, at most
+        `limit`. Each call reads the index of all rows of these kinds, and no other rows."""
+
+    async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
+        """Those of these rows that are still stored, in the order given; the first of them when
+        they are large, as in `since`."""
 
     async def head(self) -> int:
         """seq of the newest row ever committed; 0 in an empty store. Never decreases."""
@@ -326,10 +333,6 @@ class SweepSource(EventLog, Protocol):
 
     async def old_versions(self, after: int, limit: int) -> Sequence[OldVersion]:
         """At most `limit` old versions with a greater seq, in order of seq; fewer as in `since`."""
-
-    async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
-        """Those of these rows that are still stored, in the order given; the first of them when
-        they are large, as in `since`."""
 
     async def check(self, after: int, limit: int) -> tuple[int, Sequence[str]]:
         """Check at most `limit` rows after seq `after` for damage, fewer if they are large.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 from relay.groups.group import Groups, replayed
@@ -11,7 +12,9 @@ from relay.nostr import kinds
 if TYPE_CHECKING:
     from relay.storage import EventLog, Others
 
-_LOG_PAGE: Final = 2000
+_SEQS_AT_ONCE: Final = 100_000
+"""Each time the whole index of these kinds is read: 0.1 s per million of records."""
+_ROWS_AT_ONCE: Final = 250
 _NEWEST: Final = 2**63 - 1
 _GROUP_KINDS: Final = frozenset({*kinds.GROUP_RECORDS, *kinds.GROUP_STATE})
 """All that `logged_action` reads."""
@@ -21,13 +24,15 @@ async def rebuilt_groups(store: EventLog, relay_pubkey: str, upto: int = _NEWEST
     """Fold the log of groups, to this seq (N29-55). The store knows who was in a deleted group."""
     groups = Groups()
     seq = 0
-    while rows := await store.since_of_kinds(seq, _GROUP_KINDS, _LOG_PAGE):
-        seq = rows[-1].seq
-        there = [row for row in rows if row.expires_at != LONG_EXPIRED]
-        events = [row.event for row in there if row.seq <= upto]
-        groups = replayed(groups, events, relay_pubkey)
-        if seq > upto:
-            break
+    while seqs := await store.seqs_of_kinds(_GROUP_KINDS, seq, upto, _SEQS_AT_ONCE):
+        seq = seqs[-1]
+        at = 0
+        while asked := seqs[at : at + _ROWS_AT_ONCE]:
+            rows = await store.stored(asked)
+            events = [row.event for row in rows if row.expires_at != LONG_EXPIRED]
+            groups = replayed(groups, events, relay_pubkey)
+            # Not all were given if they are large; none if all were deleted meanwhile.
+            at = bisect_right(seqs, rows[-1].seq if rows else asked[-1])
     return groups.with_last_members(await store.ended_groups())
 
 

@@ -737,10 +737,12 @@ class ReferenceStore:
         self._must_be_open()
         return _page([self._rows[key] for key in sorted(self._rows) if key > seq], limit)
 
-    async def since_of_kinds(self, seq: int, kinds: Set[int], limit: int) -> Sequence[Stored]:
+    async def seqs_of_kinds(
+        self, kinds: Set[int], after: int, upto: int, limit: int
+    ) -> Sequence[int]:
         self._must_be_open()
-        rows = (self._rows[key] for key in sorted(self._rows) if key > seq)
-        return _page([row for row in rows if row.event.kind in kinds], limit)
+        found = [key for key, row in self._rows.items() if row.event.kind in kinds]
+        return sorted(key for key in found if after < key <= upto)[:limit]
 
     async def ended_groups(self) -> Mapping[str, EndedGroup]:
         return {key: group for key, group in self.groups.items() if isinstance(group, EndedGroup)}

@@ -184,8 +184,13 @@ def test_every_viewer_has_its_own_visibility(state: RelayState) -> None:
 class ShortPages(ReferenceStore):
     """Gives fewer rows of the log than it is asked for: the promise says `at most`."""
 
-    async def since_of_kinds(self, seq: int, kinds: Set[int], limit: int) -> Sequence[Stored]:
-        return await super().since_of_kinds(seq, kinds, min(limit, 2))
+    async def seqs_of_kinds(
+        self, kinds: Set[int], after: int, upto: int, limit: int
+    ) -> Sequence[int]:
+        return await super().seqs_of_kinds(kinds, after, upto, min(limit, 5))
+
+    async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
+        return await super().stored(seqs[:2])
 
 
 def record(who: SecretKey, kind: int, *tags: list[str], h: str = "den") -> Event:

@@ -327,9 +327,11 @@ class PostgresStore(Reader):
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
         return [stored(row) for row in await self._rows_after("rows_since", seq, limit)]
 
-    async def since_of_kinds(self, seq: int, kinds: Set[int], limit: int) -> Sequence[Stored]:
-        rows = await self._rows_after("rows_of_kinds_since", seq, limit, sorted(kinds))
-        return [stored(row) for row in rows]
+    async def seqs_of_kinds(
+        self, kinds: Set[int], after: int, upto: int, limit: int
+    ) -> Sequence[int]:
+        rows = await self._named("seqs_of_kinds", sorted(kinds), after, upto, limit)
+        return [seq for (seq,) in rows]
 
     async def head(self) -> int:
         ((head,),) = await self._named("head")
@@ -442,12 +444,8 @@ class PostgresStore(Reader):
 
     # -- all ------------------------------------------------------------------------------------
 
-    async def _rows_after(
-        self, name: str, seq: int, limit: int, *values: Sequence[int]
-    ) -> list[Any]:
-        return await rows_after(
-            lambda after, most: self._named(name, *values, after, most), seq, limit
-        )
+    async def _rows_after(self, name: str, seq: int, limit: int) -> list[Any]:
+        return await rows_after(lambda after, most: self._named(name, after, most), seq, limit)
 
     async def _named(self, name: str, *values: object) -> list[Any]:
         async with self._connections.for_relay() as db:

@@ -581,15 +581,16 @@ class SqliteStore:
         self._check_open()
         return [stored(row) for row in await self._rows_after("rows_since", seq, limit)]
 
-    async def since_of_kinds(self, seq: int, kinds: Set[int], limit: int) -> Sequence[Stored]:
+    async def seqs_of_kinds(
+        self, kinds: Set[int], after: int, upto: int, limit: int
+    ) -> Sequence[int]:
         self._check_open()
-        listed_kinds = orjson.dumps(sorted(kinds)).decode()
-        rows = await self._rows_after("rows_of_kinds_since", seq, limit, listed_kinds)
-        return [stored(row) for row in rows]
+        query = Query(QUERIES["seqs_of_kinds"], (listed(sorted(kinds)), after, upto, limit))
+        return [seq for (seq,) in await self._relay_conn.rows(query)]
 
-    async def _rows_after(self, name: str, seq: int, limit: int, *values: str) -> list[Any]:
+    async def _rows_after(self, name: str, seq: int, limit: int) -> list[Any]:
         def read(after: int, most: int) -> Awaitable[list[Any]]:
-            return self._relay_conn.rows(Query(QUERIES[name], (*values, after, most)))
+            return self._relay_conn.rows(Query(QUERIES[name], (after, most)))
 
         return await rows_after(read, seq, limit)
 

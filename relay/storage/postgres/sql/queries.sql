@@ -177,13 +177,12 @@ FROM (
 SELECT {row}
 FROM events AS e WHERE e.seq > $1 ORDER BY e.seq LIMIT $2;
 
--- :rows_of_kinds_since  [kind], seq, limit -> columns of a row, in order of seq
+-- :seqs_of_kinds  [kind], after, upto, limit -> seq, ascending
 -- By the index of kinds: there may be few among very many rows.
 WITH found AS MATERIALIZED (
-    SELECT seq FROM events WHERE kind = ANY($1::integer[]) AND seq > $2
+    SELECT seq FROM events WHERE kind = ANY($1::integer[]) AND seq > $2 AND seq <= $3
 )
-SELECT {row}
-FROM events AS e WHERE e.seq IN (SELECT seq FROM found ORDER BY seq LIMIT $3) ORDER BY e.seq;
+SELECT seq FROM found ORDER BY seq LIMIT $4;
 
 -- :tombstones  [target] -> columns of tombstones
 SELECT target, by, until, why, request FROM tombstones

@@ -99,12 +99,9 @@ FROM (
 SELECT {row}
 FROM events AS e WHERE e.seq > ? ORDER BY e.seq LIMIT ?;
 
--- :rows_of_kinds_since  [kind], seq, limit -> columns of a row, in order of seq
-SELECT {row}
-FROM (
-    SELECT seq FROM events INDEXED BY events_kind
-    WHERE kind IN (SELECT value FROM json_each(?)) AND seq > ? ORDER BY seq LIMIT ?
-) AS found CROSS JOIN events AS e ON e.seq = found.seq ORDER BY e.seq;
+-- :seqs_of_kinds  [kind], after, upto, limit -> seq, ascending
+SELECT seq FROM events INDEXED BY events_kind
+WHERE kind IN (SELECT value FROM json_each(?)) AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?;
 
 -- :rows_of_group  group -> seq, kind and bytes of rows to delete when it ends (N29-124)
 SELECT seq, kind, length(raw) FROM events INDEXED BY events_group
