@@ -27,13 +27,13 @@ from relay.groups.actions import (
     UpdatePins,
     logged_action,
 )
-from relay.groups.key_map import KeyMap
+from relay.groups.key_map import KeyMap, TwoWayMap
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Set
 
-    from relay.groups.actions import Action, Description
+    from relay.groups.actions import Action, Description, InviteUse
     from relay.nostr.event import Event
 
 _V = TypeVar("_V")
@@ -91,11 +91,13 @@ class Group:
     """pubkey → roles; a plain member has none."""
     invites: Mapping[str, Invite] = field(default_factory=dict)
     """code → invite."""
+    codes: KeyMap[str, tuple[str, ...]] = field(default_factory=KeyMap)
+    """id of a 9009 → its codes."""
     removed: KeyMap[str, int] = field(default_factory=KeyMap)
     """pubkey → value of `removals` after the last removal of the key by an admin (N29-40)."""
     removals: int = 0
     """Number of removals by admins so far."""
-    requests: KeyMap[str, str] = field(default_factory=KeyMap)
+    requests: TwoWayMap[str, str] = field(default_factory=TwoWayMap)
     """pubkey → id of its pending 9021 (N29-35)."""
     involved: KeyMap[str, bool] = field(default_factory=KeyMap)
     """Every key that was ever added, removed or asked to join: it may know of the group. True: only
@@ -212,20 +214,22 @@ class Group:
         was_removed = self.removed.get(pubkey, 0) > invite.removals
         return not was_removed and invite.is_open(now=now, uses=uses)
 
-    def with_invites(self, invites: Mapping[str, Invite]) -> Group:
-        return replace(self, invites={**self.invites, **invites})
-
-    def with_use_of(self, event_id: str, index: int) -> Group:
-        """With one more use of the code in `code` tag number `index` of this 9009."""
+    def with_codes(self, action: CreateInvites) -> Group:
         return replace(
             self,
-            invites={
-                code: replace(invite, used=invite.used + 1)
-                if invite.event_id == event_id and invite.index == index
-                else invite
-                for code, invite in self.invites.items()
-            },
+            invites={**self.invites, **_invites_of(action, self.removals)},
+            codes=self.codes.changed({action.id: action.codes}),
         )
+
+    def with_use_of(self, use: InviteUse) -> Group:
+        """With one more use of this code."""
+        codes = self.codes.get(use.event_id, ())
+        code = codes[use.code_index] if use.code_index < len(codes) else ""
+        invite = self.invites.get(code)
+        if invite is None or (invite.event_id, invite.index) != use:  # of another 9009
+            return self
+        used = replace(invite, used=invite.used + 1)
+        return replace(self, invites={**self.invites, code: used})
 
     def with_request(self, pubkey: str, event_id: str) -> Group:
         """With this 9021 as the key's pending one (N29-35)."""
@@ -241,13 +245,21 @@ class Group:
 
     def without_rows(self, ids: Set[str]) -> Group:
         """Without the codes and pending requests of these rows (9009, 9021), which were deleted."""
-        invites = {code: inv for code, inv in self.invites.items() if inv.event_id not in ids}
-        withdrawn = {pubkey for pubkey, event_id in self.requests.items() if event_id in ids}
-        if len(invites) == len(self.invites) and not withdrawn:
+        made = {id_ for id_ in ids if id_ in self.codes}
+        asked_in = self.requests.keys_of
+        withdrawn = [asked_in[id_] for id_ in ids if id_ in asked_in]
+        if not made and not withdrawn:
             return self
+        codes = {
+            code
+            for id_ in made
+            for code in self.codes[id_]
+            if code in self.invites and self.invites[code].event_id == id_  # not of another 9009
+        }
         return replace(
             self,
-            invites=invites,
+            invites=_without(self.invites, codes),
+            codes=self.codes.without(made),
             requests=self.requests.without(withdrawn),
             involved=self.involved.without([key for key in withdrawn if self.involved[key]]),
         )
@@ -436,7 +448,7 @@ def group_after(group: Group, action: Action | Notice, relay_pubkey: str) -> Gro
         case DeleteEvents(ids=ids):
             return group.without_rows(frozenset(ids))
         case CreateInvites():
-            return group.with_invites(_invites_of(action, group.removals))
+            return group.with_codes(action)
         case JoinRequest(pubkey=pubkey):
             return group if pubkey in group.members else group.with_request(pubkey, action.id)
         case Notice():
@@ -458,7 +470,7 @@ def _after_put(group: Group, put: PutUsers, relay_pubkey: str) -> Group:
         group = replace(group, founder=next(iter(put.users)))
     elif not put.users.keys() <= group.members.keys():  # by any key: the relay's may have changed
         for use in put.invite_uses:
-            group = group.with_use_of(use.event_id, use.code_index)
+            group = group.with_use_of(use)
     return group.with_users(put.users)
 
 

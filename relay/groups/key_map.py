@@ -95,3 +95,20 @@ class KeyMap(Mapping[_K, _V]):
         new = cls()
         new.parts, new._size = tuple(parts), size
         return new
+
+
+class TwoWayMap(KeyMap[_K, _V]):
+    """Also finds the key of a value. No two keys have the same value."""
+
+    __slots__ = ("keys_of",)
+
+    def __init__(self, items: Mapping[_K, _V] | None = None) -> None:
+        super().__init__(items)
+        self.keys_of: KeyMap[_V, _K] = KeyMap({value: key for key, value in (items or {}).items()})
+
+    def changed(self, added: Mapping[_K, _V], removed: Iterable[_K] = ()) -> Self:
+        removed = [*removed]
+        old = [self[key] for key in chain(removed, added) if key in self]
+        new = super().changed(added, removed)
+        new.keys_of = self.keys_of.changed({value: key for key, value in added.items()}, old)
+        return new

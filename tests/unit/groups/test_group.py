@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 import pytest
 
-from relay.groups.actions import UNTOLD_FLAGS, Flag
+from relay.groups.actions import UNTOLD_FLAGS, Flag, InviteUse
 from relay.groups.context import Joins
 from relay.groups.group import EndedGroup, Group, Groups, GroupsByKey, Invite, pins_of, replayed
+from relay.groups.key_map import KeyMap
 from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, dave, owner, robot, stranger
@@ -321,6 +322,31 @@ def test_a_group_is_copied_once_for_all_its_codes_that_expired(
         "den": [],
     }
     assert sorted(copied) == ["den", "tea"]
+
+
+class LookedUp(dict[str, Any]):
+    """Codes that may be looked up, and not gone through."""
+
+    def values(self) -> Never:
+        raise AssertionError("went through all codes")
+
+    items = values
+
+
+def test_a_deleted_message_or_a_used_code_does_not_go_through_requests_and_codes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 100,000 requests that was 120 ms for each 9005, also at each start."""
+    world = tea_party(replace(OPEN, joins=Joins.REVIEW))
+    world.invite(admin, "open sesame", ["code", "open barley"])
+    world.join(stranger)
+    tea = replace(world.tea, invites=LookedUp(world.tea.invites))
+    monkeypatch.setattr(KeyMap, "__iter__", lambda _: pytest.fail("went through all requests"))
+    assert tea.without_rows({"e" * 64}) is tea
+    joined = tea.with_use_of(InviteUse(world.last(kinds.CREATE_INVITE).id, 1))
+    assert [joined.invites[code].used for code in ("open sesame", "open barley")] == [0, 1]
+    for other in (InviteUse("e" * 64, 0), InviteUse(world.last(kinds.CREATE_INVITE).id, 2)):
+        assert tea.with_use_of(other) is tea
 
 
 def test_membership_of_any_group() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.groups.group import Group, Groups, GroupsByKey, replayed
-from relay.groups.key_map import KeyMap
+from relay.groups.key_map import KeyMap, TwoWayMap
 from tests.cast import admin, alice
 from tests.effort import tries
 from tests.unit.groups.world import RELAY, event
@@ -53,6 +53,16 @@ def test_keys_that_differ_are_those_whose_value_is_another(
     both = before.keys() | found.keys()
     different = {key for key in both if before.get(key) != found.get(key)}
     assert found.differing(before) == before.differing(found) == different
+
+
+@given(CHANGES, st.sampled_from([1, MANY]))
+def test_a_two_way_map_finds_the_keys_of_the_values_that_it_has(
+    changes: list[tuple[dict[int, int], Set[int]]], size: int
+) -> None:
+    found = TwoWayMap({-number: (-number, 0) for number in range(1, size)})
+    for added, removed in changes:
+        found = found.changed({key: (key, value) for key, value in added.items()}, removed)
+        assert dict(found.keys_of) == {value: key for key, value in found.items()}
 
 
 def test_a_map_that_outgrows_one_dict_differs_by_what_was_added() -> None:
