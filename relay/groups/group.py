@@ -89,7 +89,7 @@ class Group:
     supported_kinds: frozenset[int] | None = None
     members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """pubkey → roles; a plain member has none."""
-    invites: Mapping[str, Invite] = field(default_factory=dict)
+    invites: KeyMap[str, Invite] = field(default_factory=KeyMap)
     """code → invite."""
     codes: KeyMap[str, tuple[str, ...]] = field(default_factory=KeyMap)
     """id of a 9009 → its codes."""
@@ -217,7 +217,7 @@ class Group:
     def with_codes(self, action: CreateInvites) -> Group:
         return replace(
             self,
-            invites={**self.invites, **_invites_of(action, self.removals)},
+            invites=self.invites.changed(_invites_of(action, self.removals)),
             codes=self.codes.changed({action.id: action.codes}),
         )
 
@@ -229,7 +229,7 @@ class Group:
         if invite is None or (invite.event_id, invite.index) != use:  # of another 9009
             return self
         used = replace(invite, used=invite.used + 1)
-        return replace(self, invites={**self.invites, code: used})
+        return replace(self, invites=self.invites.changed({code: used}))
 
     def with_request(self, pubkey: str, event_id: str) -> Group:
         """With this 9021 as the key's pending one (N29-35)."""
@@ -258,7 +258,7 @@ class Group:
         }
         return replace(
             self,
-            invites=_without(self.invites, codes),
+            invites=self.invites.without(codes),
             codes=self.codes.without(made),
             requests=self.requests.without(withdrawn),
             involved=self.involved.without([key for key in withdrawn if self.involved[key]]),

@@ -3,7 +3,7 @@ to a group, or make as many groups, and each record changes only some of the ent
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import ItemsView, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -45,6 +45,9 @@ class KeyMap(Mapping[_K, _V]):
 
     def __len__(self) -> int:
         return self._size
+
+    def items(self) -> ItemsView[_K, _V]:
+        return _Items(self)
 
     def changed(self, added: Mapping[_K, _V], removed: Iterable[_K] = ()) -> Self:
         """With these items, also in place of others, and without these keys."""
@@ -95,6 +98,15 @@ class KeyMap(Mapping[_K, _V]):
         new = cls()
         new.parts, new._size = tuple(parts), size
         return new
+
+
+class _Items(ItemsView[_K, _V]):
+    """Without a look-up for each: a request to join is compared with 10,000 codes."""
+
+    _mapping: KeyMap[_K, _V]
+
+    def __iter__(self) -> Iterator[tuple[_K, _V]]:
+        return chain.from_iterable(part.items() for part in self._mapping.parts)
 
 
 class TwoWayMap(KeyMap[_K, _V]):

@@ -50,7 +50,7 @@ _GROUPS_PER_COST: Final = 1000
 _MEMBERS_PER_COST: Final = 1000
 """Of a group that an event changes, or of the relay: its list is signed once for a batch."""
 _CODES_PER_COST: Final = 500
-"""Of such a group: a request to join is compared with each, and each use copies them."""
+"""Of such a group: a request to join is compared with each."""
 _LISTED_PER_COST: Final = 10
 """Of a group whose lists are signed with the event: 10 us each."""
 _ROLES_PER_COST: Final = 64
