@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
-from relay.groups.group import Groups, replayed
+from relay.groups.group import Groups, Replay, replayed
 from relay.lifecycle.rows import LONG_EXPIRED
 from relay.nostr import kinds
 
@@ -22,18 +22,17 @@ _GROUP_KINDS: Final = frozenset({*kinds.GROUP_RECORDS, *kinds.GROUP_STATE})
 
 async def rebuilt_groups(store: EventLog, relay_pubkey: str, upto: int = _NEWEST) -> Groups:
     """Fold the log of groups, to this seq (N29-55). The store knows who was in a deleted group."""
-    groups = Groups()
+    replay = Replay(Groups(), relay_pubkey)
     seq = 0
     while seqs := await store.seqs_of_kinds(_GROUP_KINDS, seq, upto, _SEQS_AT_ONCE):
         seq = seqs[-1]
         at = 0
         while asked := seqs[at : at + _ROWS_AT_ONCE]:
             rows = await store.stored(asked)
-            events = [row.event for row in rows if row.expires_at != LONG_EXPIRED]
-            groups = replayed(groups, events, relay_pubkey)
+            replay.add([row.event for row in rows if row.expires_at != LONG_EXPIRED])
             # Not all were given if they are large; none if all were deleted meanwhile.
             at = bisect_right(seqs, rows[-1].seq if rows else asked[-1])
-    return groups.with_last_members(await store.ended_groups())
+    return replay.groups().with_last_members(await store.ended_groups())
 
 
 def groups_after(groups: Groups, others: Others, relay_pubkey: str) -> Groups:

@@ -13,7 +13,7 @@ from relay.cli.options import DATA_VARIABLE, no_data_folder, refuse_unnamed
 from relay.cli.pushed_policies import has_pushed_policies, policies_of
 from relay.errors import UserError
 from relay.files import MAX_KEY_FILE, content_of
-from relay.groups.group import Groups, replayed
+from relay.groups.group import Groups, Replay
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
@@ -75,10 +75,10 @@ def relay_key_of(folder: Path) -> str:
 async def groups_of(folder: Folder, relay_key: str) -> Groups:
     """The groups, folded from the log of the folder."""
     wanted = Filter(kinds=frozenset({*kinds.GROUP_RECORDS, *kinds.GROUP_STATE}))
-    groups = Groups()
+    replay = Replay(Groups(), relay_key)
     async for rows in folder.events(wanted):
-        groups = replayed(groups, [event_from_raw(raw) for raw in rows], relay_key)
-    return groups
+        replay.add([event_from_raw(raw) for raw in rows])
+    return replay.groups()
 
 
 async def people_here(folder: DataFolder, actors: Actors) -> Actors:

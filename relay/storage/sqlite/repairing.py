@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from relay.access.quotas import recipients_of
 from relay.errors import StoreFault
-from relay.groups.group import Groups, replayed
+from relay.groups.group import Groups, Replay
 from relay.lifecycle.rows import LONG_EXPIRED
 from relay.lifecycle.versions import is_older
 from relay.nostr import kinds
@@ -225,11 +225,11 @@ class _Repair:
         self._done.append("totals of sizes counted again")
 
     def _rebuild_groups(self) -> None:
-        db, groups = self._db, Groups()
+        db, replay = self._db, Replay(Groups(), self._rules.relay_pubkey)
         for page in pages(db):
             left = [row for row in page if row.expires_at != LONG_EXPIRED]
-            events = [event for _, event in self._events(left)]
-            groups = replayed(groups, events, self._rules.relay_pubkey)
+            replay.add([event for _, event in self._events(left)])
+        groups = replay.groups()
         flags, members = tables_of(groups)
         if self._drops_records:
             self._tell_widened(flags, members)

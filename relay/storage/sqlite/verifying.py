@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from relay.access.quotas import recipients_of
 from relay.errors import StoreFault, StoreVersion
-from relay.groups.group import Groups, replayed
+from relay.groups.group import Groups, Replay
 from relay.lifecycle.rows import LONG_EXPIRED, Keep, slot_of
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
@@ -188,7 +188,7 @@ class _Verification:
         """Tags of rows whose tags may be in the writer's memory only; some of them are stored."""
         self._deletions = DeletionCheck(db, self._hashes)
         self._received: dict[str, list[int]] = {}
-        self._groups = Groups()
+        self._replay = Replay(Groups(), rules.relay_pubkey)
         kept = db.execute(QUERIES["get_meta"], ("head",)).fetchone()
         head = max(self._newest, kept[0] if kept else 0)
         self.report = Report(events=self._total)
@@ -276,7 +276,7 @@ class _Verification:
         for row in self._deletions.deleted(known, slots):
             self._report_deleted(row)
         events = (event for row, event in known if row.expires_at != LONG_EXPIRED)
-        self._groups = replayed(self._groups, events, self._rules.relay_pubkey)
+        self._replay.add(events)
         if self._search is not None:
             self._search.check(known)
 
@@ -403,7 +403,8 @@ class _Verification:
         )
 
     def _check_groups(self) -> None:
-        groups, members = tables_of(self._groups)
+        replayed = self._replay.groups()
+        groups, members = tables_of(replayed)
         noted = {
             row[0]: tuple(row[1:3]) for row in self._db.execute(VERIFY["groups"]) if not row[3]
         }
@@ -418,7 +419,7 @@ class _Verification:
                 self.report.add(
                     Check.GROUPS, f"group {group_id!r} {what} the replay of its records"
                 )
-        for group_id in sorted(self._groups.ended.keys() - ended):
+        for group_id in sorted(replayed.ended.keys() - ended):
             self.report.add(Check.GROUPS, f"group {group_id!r} ended, and is not noted as ended")
         there = set(self._db.execute(VERIFY["members"]))
         for key, group_id, admin in sorted(members - there):

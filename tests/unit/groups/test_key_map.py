@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.groups.group import Group, Groups, GroupsByKey, replayed
+from relay.groups.group import Group, Groups, GroupsByKey, Replay, replayed
 from relay.groups.key_map import KeyMap, TwoWayMap
 from tests.cast import admin, alice
 from tests.effort import tries
@@ -136,7 +136,10 @@ def test_a_replay_copies_the_ids_of_the_groups_of_one_key_once(
 
     moved = GroupsByKey.moved
     monkeypatch.setattr(GroupsByKey, "moved", counting)
-    replayed(Groups(), [event(admin, 9007, ["h", f"{number}"]) for number in range(50)], RELAY)
+    replay = Replay(Groups(), RELAY)
+    for number in range(50):  # however many parts the log is read in
+        replay.add([event(admin, 9007, ["h", f"{number}"])])
+    replay.groups()
     assert sorted(asked) == [0, 50, 50]
 
 

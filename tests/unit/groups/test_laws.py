@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from relay.groups.actions import PRIVATE_FLAGS, Flag, action_of, logged_action
 from relay.groups.context import Joins
-from relay.groups.group import Groups, pins_of, replayed
+from relay.groups.group import Groups, Replay, pins_of, replayed
 from relay.groups.membership import Cause, removals_from_groups, repair_drafts
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, owner, robot, stranger
@@ -225,13 +225,15 @@ def test_splitting_the_log_into_batches_makes_no_difference(
     history: list[Step], data: st.DataObject
 ) -> None:
     world = lived(history)
-    groups = Groups()
+    groups, replay = Groups(), Replay(Groups(), RELAY)
     left: list[Event] = list(world.log)
     while left:
         size = data.draw(st.integers(1, len(left)))
         groups = replayed(groups, left[:size], RELAY)
+        replay.add(left[:size])
         left = left[size:]
     assert world.with_last_members(groups) == world.groups
+    assert world.with_last_members(replay.groups()) == world.groups
 
 
 @given(histories)
