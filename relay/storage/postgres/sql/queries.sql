@@ -286,7 +286,8 @@ SELECT {row}
 FROM events AS e
 WHERE substring(e.grp, 1, 64) IN (SELECT substring(w.grp, 1, 64) FROM unnest($1::bytea[]) AS w (grp))
 AND e.grp = ANY($1::bytea[])
-AND (e.kind BETWEEN 9000 AND 9022 OR e.kind BETWEEN 39000 AND 39005)
+-- Lists are looked up in the index of groups; of ranges all messages of the groups would be read.
+AND e.kind = ANY(ARRAY(SELECT generate_series(9000, 9022)) || ARRAY(SELECT generate_series(39000, 39005)))
 AND e.expires_at IS DISTINCT FROM 1 ORDER BY e.seq;
 
 -- :move_events  [seq], [group] -> pubkey, kind, bytes, group

@@ -202,9 +202,14 @@ WHERE e.kind = 9000 AND e.created_at > :after AND e.grp IS NOT NULL;
 
 -- :records_of_groups  [group] -> columns of a row, in order of seq, of all that their state is built from, but those that are LONG_EXPIRED
 SELECT {row}
-FROM events AS e INDEXED BY events_kind
-WHERE e.expires_at IS NOT 1 AND (e.kind BETWEEN 9000 AND 9022 OR e.kind BETWEEN 39000 AND 39005)
-AND e.grp IN (SELECT value FROM json_each(:groups)) ORDER BY e.seq;
+FROM (
+    SELECT seq FROM events INDEXED BY events_group
+    WHERE grp IN (SELECT value FROM json_each(:groups)) AND kind BETWEEN 9000 AND 9022
+    UNION ALL
+    SELECT seq FROM events INDEXED BY events_group
+    WHERE grp IN (SELECT value FROM json_each(:groups)) AND kind BETWEEN 39000 AND 39005
+) AS found CROSS JOIN events AS e ON e.seq = found.seq
+WHERE e.expires_at IS NOT 1 ORDER BY e.seq;
 
 -- :raws_by_seq  [seq] -> seq, created_at, id_key, pubkey, kind, grp, raw, whether it has a slot, version
 SELECT e.seq, e.created_at, e.id_key, e.pubkey, e.kind, ifnull(e.grp, ''), e.raw,
