@@ -26,7 +26,7 @@ _MERGED_BYTES: Final = 1 << 20
 """Of a page of several filters, and of the rows that are held while it is made."""
 _FEW_ROWS: Final = 16
 """That are read of one filter at a time, however many others there are."""
-_FILTER_S: Final = 3e-4
+FILTER_S: Final = 3e-4
 _VALUE_S: Final = 2e-6
 """Estimated time on the loop of a filter, and of a value in it: each is compiled to SQL twice."""
 
@@ -34,8 +34,8 @@ _VALUE_S: Final = 2e-6
 def work_of(filters: Sequence[Filter]) -> float:
     """Estimated seconds on the loop."""
     if len(filters) == 1:  # as most
-        return _FILTER_S + filters[0].values * _VALUE_S
-    return len(filters) * _FILTER_S + values_in(filters) * _VALUE_S
+        return FILTER_S + filters[0].values * _VALUE_S
+    return len(filters) * FILTER_S + values_in(filters) * _VALUE_S
 
 
 def values_in(filters: Sequence[Filter]) -> int:

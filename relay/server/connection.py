@@ -34,7 +34,7 @@ from relay.observe import REQUEST, SAMPLED_OF, request_id
 from relay.read.negentropy import NegentropyQueue
 from relay.read.outbox import FEW_UNREAD, Outbox
 from relay.read.query_queue import QueryQueue
-from relay.read.scan import work_of
+from relay.read.scan import FILTER_S, work_of
 from relay.server.session import POLICY_VIOLATION, Hangup, Reply, Session, VerifyLogin
 from relay.server.turns import Slice
 from relay.server.websocket import CLOSE_S, FRAME_HEAD, MESSAGES
@@ -97,6 +97,8 @@ _LARGE_FRAME: Final = 16 << 10
 _FEW_VALUES: Final = 768
 """Of filters in a frame, where 128 bytes count as one more: 500 authors, or 750 short tag values.
 They take the loop little more than 2 ms."""
+_VALUE_S: Final = 3e-6
+"""Estimated time on the loop of each of these, to be parsed and as in `work_of`."""
 _FEW_VALUES_FRAME: Final = 4 << 10
 """Bytes; a smaller one is not looked at."""
 _EVENT: Final = b'["EVENT"'
@@ -434,9 +436,9 @@ class Connection:
                     socket.taken_bytes += len(frame.data) + FRAME_HEAD
                 if frame.type is WSMsgType.TEXT:
                     is_long = len(frame.data) > _LARGE_FRAME or self._session.is_heavy
-                    size = self._costly_size(frame.data)
-                    if size:
-                        await self._take_costly(frame.data, size, is_long=is_long)
+                    costly_s = self._costly_s(frame.data)
+                    if costly_s:
+                        await self._take_costly(frame.data, costly_s, is_long=is_long)
                     else:
                         if is_long or not work.has_time:
                             await work.rest()  # before: others may have sent as much just now
@@ -495,24 +497,27 @@ class Connection:
             await self._slice.rest()
         return frame
 
-    def _costly_size(self, data: bytes) -> int:
-        """How many filter values it has at most, and more for its bytes. 0: few, or the client has
-        a known key."""
+    def _costly_s(self, data: bytes) -> float:
+        """Estimated seconds on the loop, if it has many filter values. 0: few, or the client has a
+        known key."""
         if (
             len(data) <= _FEW_VALUES_FRAME
             or self._slice.account.is_known
             or data.startswith(_EVENT)
         ):
-            return 0
-        size = data.count(b",") + len(data) // 128
-        return size if size > _FEW_VALUES else 0
+            return 0.0
+        values = data.count(b",") + len(data) // 128
+        if values <= _FEW_VALUES:
+            return 0.0
+        return values * _VALUE_S + data.count(b"{") * FILTER_S
 
-    async def _take_costly(self, data: bytes, size: int, *, is_long: bool) -> None:
+    async def _take_costly(self, data: bytes, seconds: float, *, is_long: bool) -> None:
         """All that send such frames rest together: each address has turns of its own, and 9,900
-        values take 30 ms without a pause."""
+        values take 30 ms without a pause. `seconds`: estimated."""
         costly, work = self._turns.costly, self._slice
+        account = work.account
         async with self._input.waiting(len(data), self._socket.taken_bytes):
-            await costly.begin(work.account, size)
+            await costly.begin(account, seconds)
         took = 0.0
         try:
             if is_long or not work.has_time:
@@ -526,7 +531,7 @@ class Connection:
                 if isinstance(message, Subscribe | Count):
                     took += work_of(message.filters)  # of the query, which follows
         finally:
-            costly.end(took)
+            costly.end(account, took)
 
     def _take_text(self, data: bytes) -> ClientMessage:
         services = self._services

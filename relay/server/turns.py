@@ -60,6 +60,9 @@ _COSTLY_S: Final = 0.002
 _REST_RATIO: Final = 9
 """Length of that rest, as a multiple of the work: costly work takes a tenth of the loop."""
 _MAX_REST_S: Final = 1.0
+_OLDEST_EVERY: Final = 4
+"""Of so many turns of `CostlyWork` one is for who has waited longest: those who come anew with
+little work could otherwise keep it waiting for as long as they like."""
 
 
 class Account:
@@ -259,41 +262,54 @@ class CostlyWork:
     """Pieces of work that cannot be cut, one at a time. After each that took over `_COSTLY_S` none
     begins for `_REST_RATIO` times as long: others have the loop, however many wait here.
 
-    Accounts share it by the size of their pieces (fair queuing): one waits for about as much work
-    of each other account as it is itself.
+    Accounts share it by the time that their pieces take (weighted fair queuing): the next piece is
+    the one that would end first if all accounts went on at once. So it waits for about as much work
+    of each other account as it is itself. Whatever its size and whoever comes later, the first
+    piece of an account waits for at most `_OLDEST_EVERY` pieces for each account that came before.
     """
 
-    __slots__ = ("_ends", "_is_free", "_numbers", "_reached", "_waiting")
+    __slots__ = ("_begins", "_given", "_is_free", "_reached", "_waiting")
 
     def __init__(self) -> None:
         self._is_free = True
-        self._waiting: list[tuple[int, int, int, asyncio.Future[None]]] = []
-        """Heap: where each that waits ends, its number, and where it begins, if all accounts went
-        on at once."""
-        self._ends: WeakKeyDictionary[Account, int] = WeakKeyDictionary()
-        """Where the last piece of each account ends."""
-        self._reached = 0
-        """Where those begin that wait no longer."""
-        self._numbers = count()
+        self._waiting: dict[Account, dict[asyncio.Future[None], float]] = {}
+        """The turns that each account waits for, and how many seconds each piece will take. First
+        the account that came, or had a turn, the longest time ago."""
+        self._begins: WeakKeyDictionary[Account, float] = WeakKeyDictionary()
+        """Where the next piece of each account begins, if all went on at once: in seconds of work
+        of one account."""
+        self._reached = 0.0
+        """Where those begin that have used nothing."""
+        self._given = 0
+        """Number of turns."""
 
-    async def begin(self, account: Account, size: int) -> None:
-        """Wait until a piece of this account may begin; `end` must follow. `size`: in any unit."""
+    async def begin(self, account: Account, seconds: float) -> None:
+        """Wait until a piece of this account may begin; `end` must follow. `seconds`: how long it
+        will take, estimated."""
+        if account not in self._waiting:
+            self._begins[account] = max(self._reached, self._begins.get(account, 0.0))
         if self._is_free:
             self._is_free = False
             return
         turn = asyncio.get_running_loop().create_future()
-        begins = max(self._reached, self._ends.get(account, 0))
-        self._ends[account] = begins + size
-        heappush(self._waiting, (begins + size, next(self._numbers), begins, turn))
+        turns = self._waiting.setdefault(account, {})
+        turns[turn] = seconds
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it had just been given
+            if turn.cancelled():
+                turns.pop(turn, None)
+                if not self._waiting.get(account, True):
+                    del self._waiting[account]
+            else:  # it had just been given
                 self._give()
             raise
 
-    def end(self, seconds: float) -> None:
+    def end(self, account: Account, seconds: float) -> None:
         """The piece took so long."""
+        if self._waiting:  # what kept nobody waiting counts for nothing
+            self._begins[account] += seconds
+            self._reached += seconds / len(self._waiting.keys() | {account})
         if seconds < _COSTLY_S:
             self._give()
         else:
@@ -302,12 +318,25 @@ class CostlyWork:
 
     def _give(self) -> None:
         while self._waiting:
-            _, _, begins, turn = heappop(self._waiting)
+            account = self._next()
+            turns = self._waiting.pop(account)
+            turn = next(iter(turns))
+            del turns[turn]
+            if turns:
+                self._waiting[account] = turns
             if not turn.done():  # else its task was cancelled
-                self._reached = max(self._reached, begins)
+                self._given += 1
                 turn.set_result(None)
                 return
         self._is_free = True
+
+    def _next(self) -> Account:
+        if self._given % _OLDEST_EVERY == _OLDEST_EVERY - 1:
+            return next(iter(self._waiting))
+        return min(self._waiting, key=self._would_end)
+
+    def _would_end(self, account: Account) -> float:
+        return self._begins[account] + next(iter(self._waiting[account].values()))
 
 
 class Slice:

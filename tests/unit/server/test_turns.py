@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from relay.server.turns import (
     BUSY_SLICE_S,
@@ -399,77 +402,177 @@ class Timers:
 async def test_costly_work_rests_for_nine_times_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     timers, costly = Timers(monkeypatch), CostlyWork()
     a, b = Account(0), Account(0)
-    await costly.begin(a, 1)
-    second = asyncio.create_task(costly.begin(b, 1))
+    await costly.begin(a, 0.02)
+    second = asyncio.create_task(costly.begin(b, 0.02))
     await asyncio.sleep(0)
-    costly.end(0.02)
+    costly.end(a, 0.02)
     await asyncio.sleep(0)
     assert not second.done()
     assert timers.ring() == pytest.approx(0.18)
     await second
-    costly.end(3600)
+    costly.end(b, 3600)
     assert timers.ring() == 1.0
-    await costly.begin(a, 1)
-    costly.end(0.001)
+    await costly.begin(a, 0.02)
+    costly.end(a, 0.001)
     assert timers.due == []
-    await costly.begin(a, 1)
+    await costly.begin(a, 0.02)
 
 
-async def test_of_those_with_costly_work_one_of_each_address_goes_on() -> None:
-    costly, seen = CostlyWork(), list[str]()
+class Pieces:
+    """Of costly work. One is under way all the time; none is so long that a rest follows."""
+
+    def __init__(self) -> None:
+        self._costly = CostlyWork()
+        self._under_way = (Account(0), 0.0)
+        self._waiting = list[asyncio.Task[None]]()
+        self.begun = list[str]()
+
+    async def begin(self) -> None:
+        await self._costly.begin(*self._under_way)
+
+    async def come(
+        self, name: str, account: Account, size: float, estimated: float | None = None
+    ) -> None:
+        """One waits. `size`: what it will take, in units of a microsecond."""
+
+        async def piece() -> None:
+            await self._costly.begin(account, (size if estimated is None else estimated) / 1e6)
+            self._waiting.remove(task)
+            self.begun.append(name)
+            self._under_way = account, size / 1e6
+
+        task = asyncio.create_task(piece(), name=name)
+        self._waiting.append(task)
+        await asyncio.sleep(0)
+
+    async def cancel(self, name: str) -> None:
+        """The first of those with this name that wait."""
+        for task in self._waiting:
+            if task.get_name() == name:
+                self._waiting.remove(task)
+                task.cancel()
+                await asyncio.wait([task])
+                return
+
+    async def go_on(self) -> str:
+        """What is under way ends. Returns what begins then."""
+        number = len(self.begun)
+        self._costly.end(*self._under_way)
+        await asyncio.sleep(0)
+        (name,) = self.begun[number:]
+        return name
+
+    async def begin_all(self) -> list[str]:
+        while self._waiting:
+            await self.go_on()
+        return self.begun
+
+
+@pytest.fixture
+async def pieces() -> Pieces:
+    pieces = Pieces()
+    await pieces.begin()
+    return pieces
+
+
+async def test_of_those_with_costly_work_one_of_each_address_goes_on(pieces: Pieces) -> None:
     accounts = {"a": Account(0), "b": Account(0)}
-
-    async def works(part: str) -> None:
-        await costly.begin(accounts[part], 1)
-        seen.append(part)
-        costly.end(0)
-
-    await costly.begin(Account(0), 1)
-    async with asyncio.TaskGroup() as tasks:
-        for part in "aaaab":
-            tasks.create_task(works(part))
-        await asyncio.sleep(0)
-        costly.end(0)
-    assert seen == ["a", "b", "a", "a", "a"]
+    for part in "aaaab":
+        await pieces.come(part, accounts[part], 1)
+    assert await pieces.begin_all() == ["a", "b", "a", "a", "a"]
 
 
-async def test_a_small_piece_of_costly_work_waits_for_as_much_of_each_other() -> None:
+async def test_a_small_piece_of_costly_work_waits_for_as_much_of_each_other(pieces: Pieces) -> None:
     """A REQ of 70 authors waited for one of 9,900 values of each of 60 addresses."""
-    costly, seen = CostlyWork(), list[str]()
     small = Account(0)
+    for _ in range(60):
+        await pieces.come("large", Account(0), 1000)
+    await pieces.go_on()
+    for _ in range(12):
+        await pieces.come("small", small, 100)
+    begun = await pieces.begin_all()
+    assert begun[1:3] == ["small"] * 2
+    assert "small" not in begun[15:60], "as much of each"
 
-    async def works(name: str, account: Account, size: int) -> None:
-        await costly.begin(account, size)
-        seen.append(name)
-        costly.end(0)
 
-    await costly.begin(Account(0), 1)
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(60):
-            tasks.create_task(works("large", Account(0), 10_000))
-        await asyncio.sleep(0)
-        costly.end(0)
-        await asyncio.sleep(0)
-        await costly.begin(small, 1000)
-        costly.end(0)
-        assert len(seen) < 3
-        for _ in range(12):
-            tasks.create_task(works("small", small, 1000))
-    assert seen.index("small") < 6
-    assert seen[-2:] == ["small"] * 2, "as much of each"
+async def test_who_begins_anew_waits_for_as_much_of_each_other(pieces: Pieces) -> None:
+    for _ in range(60):
+        await pieces.come("large", Account(0), 1000)
+    for _ in range(10):
+        await pieces.go_on()
+        await pieces.come("small", Account(0), 100)
+        assert "small" in [await pieces.go_on(), await pieces.go_on()]
+
+
+@pytest.mark.parametrize(("large", "most"), [(0, 8), (60, 60)])
+async def test_those_who_begin_anew_are_not_ahead_of_who_waits(
+    pieces: Pieces, large: int, most: int
+) -> None:
+    """Three connections, each from a new address with a small REQ, kept all larger ones waiting."""
+    for _ in range(large):
+        await pieces.come("large", Account(0), 1000)
+    for _ in range(3):
+        await pieces.come("new", Account(0), 100)
+    await pieces.come("waits", Account(0), 250)
+    while "waits" not in pieces.begun and len(pieces.begun) < 500:
+        if await pieces.go_on() == "new":
+            await pieces.come("new", Account(0), 100)
+    assert len(pieces.begun) <= most
+
+
+async def test_who_waits_for_costly_work_pays_for_what_it_took(pieces: Pieces) -> None:
+    """Whatever was estimated."""
+    liar, other = Account(0), Account(0)
+    for _ in range(8):
+        await pieces.come("liar", liar, 500, estimated=1)
+        await pieces.come("other", other, 100)
+    begun = await pieces.begin_all()
+    assert begun[:10].count("liar") <= 4
+
+
+NAMES = st.sampled_from("abcd")
+SIZES = st.integers(1, 1500)
+Step = tuple[Sequence[tuple[str, int, int]], str]
+STEPS = st.lists(st.tuples(st.lists(st.tuples(NAMES | st.just("new"), SIZES, SIZES)), NAMES))
+"""Account, size and estimate of those that come, and of which account one is cancelled."""
+
+
+@given(before=st.lists(st.tuples(NAMES, SIZES), max_size=12), size=SIZES, steps=STEPS)
+def test_who_waits_for_costly_work_is_overtaken_a_bounded_number_of_times(
+    before: Sequence[tuple[str, int]], size: int, steps: Sequence[Step]
+) -> None:
+    """By whoever comes later, with whatever work: before it begin at most four pieces for each
+    account that came earlier, and three more."""
+
+    async def begun_before() -> int:
+        pieces, accounts = Pieces(), {name: Account(0) for name in "abcd"}
+        await pieces.begin()
+        for name, each in before:
+            await pieces.come(name, accounts[name], each)
+        await pieces.come("waits", Account(0), size)
+        further = iter(steps)
+        while "waits" not in pieces.begun and len(pieces.begun) < 100:
+            coming, leaving = next(further, ([("new", 1, 1)], ""))
+            for name, each, estimated in coming:
+                await pieces.come(name, accounts.get(name) or Account(0), each, estimated)
+            await pieces.cancel(leaving)
+            await pieces.go_on()
+        return len(pieces.begun) - 1
+
+    assert asyncio.run(begun_before()) <= 4 * len({name for name, _ in before}) + 3
 
 
 @pytest.mark.parametrize("is_given", [True, False])
 async def test_who_is_cancelled_leaves_costly_work_to_the_next(*, is_given: bool) -> None:
     costly, a = CostlyWork(), Account(0)
-    await costly.begin(a, 1)
-    gone, next_ = [asyncio.create_task(costly.begin(a, 1)) for _ in range(2)]
+    await costly.begin(a, 0)
+    gone, next_ = [asyncio.create_task(costly.begin(a, 0)) for _ in range(2)]
     await asyncio.sleep(0)
     if is_given:
-        costly.end(0)
+        costly.end(a, 0)
     gone.cancel()
     await asyncio.sleep(0)
     if not is_given:
-        costly.end(0)
+        costly.end(a, 0)
     await next_
     assert gone.cancelled()
