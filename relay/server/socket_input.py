@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiohttp import hdrs, web
 from aiohttp.http_parser import RawRequestMessage
@@ -42,8 +42,8 @@ MAX_UNFINISHED: Final = 64 << 20
 wait in `SocketInput.waiting`."""
 _SMALL: Final = 16_384
 """Bytes up to which an unfinished message counts only at `SocketInput.check`."""
-_KNOWN: Final = object()
-"""Instead of the address, in `Unfinished`."""
+_OF_UNKNOWN: Final = 4
+"""Those without a known key keep this fraction (1/4) of `MAX_UNFINISHED`."""
 _TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\n"
     b"Connection: close\r\n\r\n"
@@ -93,22 +93,30 @@ class Messages(Protocol):
         """How many messages have arrived whole, and their bytes; control frames do not count."""
 
 
+class _Place(NamedTuple):
+    """Where sockets count together."""
+
+    address: Hashable
+    is_known: bool
+    """They have a known key."""
+
+
 class Unfinished:
     """The unfinished messages of all websockets."""
 
     def __init__(self) -> None:
-        self._sizes: dict[Hashable, dict[SocketInput, int]] = {}
-        """By address; those with a known key have a place of their own. The socket that has been
-        silent for longest comes first."""
-        self._sums: dict[Hashable, int] = {}
+        self._sizes: dict[_Place, dict[SocketInput, int]] = {}
+        """The socket that has been silent for longest comes first."""
+        self._sums: dict[_Place, int] = {}
         """Of each in `_sizes`."""
-        self._places: dict[SocketInput, Hashable] = {}
+        self._places: dict[SocketInput, _Place] = {}
         """Where each is in `_sizes`."""
         self._total = 0
 
     def note(self, sender: SocketInput, size: int) -> None:
         """The socket's unfinished message has `size` bytes. When all together are too large,
-        sockets are closed: those of the address that has most, those with a known key last."""
+        sockets are closed, of the address that has most: while those without a known key have more
+        than their share, of these, else of those with one."""
         place = self._places.get(sender)
         if place is not None:
             sizes = self._sizes[place]
@@ -123,15 +131,17 @@ class Unfinished:
 
     def _make_room(self) -> None:
         while self._total > MAX_UNFINISHED:
-            most = max(self._sums, key=lambda place: (place is not _KNOWN, self._sums[place]))
-            self._end(next(iter(self._sizes[most])))
+            unknown = sum([size for place, size in self._sums.items() if not place.is_known])
+            is_known = unknown <= MAX_UNFINISHED // _OF_UNKNOWN
+            places = [place for place in self._sums if place.is_known is is_known]
+            self._end(next(iter(self._sizes[max(places, key=self._sums.__getitem__)])))
 
     def _count(self, sender: SocketInput, size: int, few: int = _SMALL) -> None:
         place = self._places.get(sender)
         if place is None:
             if size <= few:
                 return
-            place = self._places[sender] = _KNOWN if sender.is_known else sender.address
+            place = self._places[sender] = _Place(sender.address, sender.is_known)
         sizes = self._sizes.setdefault(place, {})
         change = -sizes.get(sender, 0)
         if size > few:
@@ -146,7 +156,7 @@ class Unfinished:
 
     def _end(self, sender: SocketInput) -> None:
         size, place = sender.unfinished(), self._places[sender]
-        if sender.is_known and place is not _KNOWN:  # since it was counted
+        if sender.is_known is not place.is_known:  # since it was counted
             self._count(sender, 0)
             self._count(sender, size)
         elif size < self._sizes[place][sender]:  # counted before it was parsed; keeps its place

@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 class Socket:
     """A socket, and its transport."""
 
-    is_known = False
-
-    def __init__(self, address: str = "10.0.0.1") -> None:
+    def __init__(self, address: str = "10.0.0.1", *, is_known: bool = False) -> None:
         self.address = address
+        self.is_known = is_known
         self.transport: Socket | None = self
         self.is_aborted = False
         self.held = 0
@@ -78,10 +77,43 @@ def test_known_keys_are_closed_last_also_when_they_became_known_later() -> None:
     note(unfinished, Socket("10.0.0.2"), 90_000)
     assert [socket.is_aborted for socket in sockets] == [False, False, True]
     for address in ("10.0.0.3", "10.0.0.4"):
-        known = Socket(address)
-        known.is_known = True
-        note(unfinished, known, 90_000)
+        note(unfinished, Socket(address, is_known=True), 90_000)
     assert [socket.is_aborted for socket in sockets] == [True, False, True]
+
+
+def test_those_without_a_known_key_keep_a_quarter_beside_known_ones() -> None:
+    """67 MB of one key, on connections of three addresses, closed most others' larger messages."""
+    unfinished = Unfinished()
+    flood = [Socket(f"192.0.2.{number % 3}", is_known=True) for number in range(6)]
+    others = [Socket(f"10.0.0.{number}") for number in range(4)]
+    for socket in flood:
+        note(unfinished, socket, 50_000)
+    for socket in others:
+        note(unfinished, socket, 18_000)
+    assert not any(socket.is_aborted for socket in others)
+    assert [socket.is_aborted for socket in flood] == [True] * 2 + [False] * 4
+    note(unfinished, Socket("10.0.0.4"), 30_000)
+    assert [socket.is_aborted for socket in others] == [False] * 4
+    note(unfinished, Socket("10.0.0.0"), 30_000)
+    assert [socket.is_aborted for socket in others] == [True, False, False, False]
+
+
+def test_the_known_address_that_has_most_is_closed_first() -> None:
+    unfinished, member = Unfinished(), Socket("10.0.0.1", is_known=True)
+    flood = [Socket("192.0.2.1", is_known=True) for _ in range(5)]
+    for socket in (member, *flood):
+        note(unfinished, socket, 60_000)
+    assert not member.is_aborted
+    assert [socket.is_aborted for socket in flood] == [True] + [False] * 4
+
+
+def test_a_key_that_is_known_no_longer_counts_with_the_others() -> None:
+    unfinished, sockets = Unfinished(), [Socket(is_known=True) for _ in range(3)]
+    for socket, size in zip(sockets, (60_000, 90_000, 90_000), strict=True):
+        note(unfinished, socket, size)
+    sockets[0].is_known = False
+    note(unfinished, Socket("10.0.0.2", is_known=True), 90_000)
+    assert [socket.is_aborted for socket in sockets] == [False, True, False]
 
 
 def test_who_has_less_than_was_counted_keeps_its_place() -> None:
