@@ -22,7 +22,7 @@ from heapq import heappop, heappush
 from itertools import count
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,13 +68,15 @@ little work could otherwise keep it waiting for as long as they like."""
 class Account:
     """The work that several connections have done together; they compete for turns as one."""
 
-    __slots__ = ("__weakref__", "is_known", "subscriptions", "used", "weight")
+    __slots__ = ("__weakref__", "costly_from", "is_known", "subscriptions", "used", "weight")
 
     def __init__(self, used: float, *, is_known: bool = False) -> None:
         self.used = used
         """Seconds of work, times `weight`."""
         self.subscriptions = 0
         """Open on these connections: an event of somebody else may have to be sent to each."""
+        self.costly_from = 0.0
+        """Where its next piece of costly work begins, see `CostlyWork._reached`."""
         self.is_known = is_known
         self.weight = _KNOWN_WEIGHT if is_known else 1.0
 
@@ -262,24 +264,22 @@ class CostlyWork:
     """Pieces of work that cannot be cut, one at a time. After each that took over `_COSTLY_S` none
     begins for `_REST_RATIO` times as long: others have the loop, however many wait here.
 
-    Accounts share it by the time that their pieces take (weighted fair queuing): the next piece is
+    Accounts share it by the time that their pieces take (fair queuing): the next piece is
     the one that would end first if all accounts went on at once. So it waits for about as much work
     of each other account as it is itself. Whatever its size and whoever comes later, the first
     piece of an account waits for at most `_OLDEST_EVERY` pieces for each account that came before.
     """
 
-    __slots__ = ("_begins", "_given", "_is_free", "_reached", "_waiting")
+    __slots__ = ("_given", "_is_free", "_reached", "_waiting")
 
     def __init__(self) -> None:
         self._is_free = True
         self._waiting: dict[Account, dict[asyncio.Future[None], float]] = {}
         """The turns that each account waits for, and how many seconds each piece will take. First
         the account that came, or had a turn, the longest time ago."""
-        self._begins: WeakKeyDictionary[Account, float] = WeakKeyDictionary()
-        """Where the next piece of each account begins, if all went on at once: in seconds of work
-        of one account."""
         self._reached = 0.0
-        """Where those begin that have used nothing."""
+        """Seconds of work that each account would have done, if all went on at once: where those
+        begin that have used nothing."""
         self._given = 0
         """Number of turns."""
 
@@ -287,7 +287,7 @@ class CostlyWork:
         """Wait until a piece of this account may begin; `end` must follow. `seconds`: how long it
         will take, estimated."""
         if account not in self._waiting:
-            self._begins[account] = max(self._reached, self._begins.get(account, 0.0))
+            account.costly_from = max(self._reached, account.costly_from)
         if self._is_free:
             self._is_free = False
             return
@@ -308,8 +308,8 @@ class CostlyWork:
     def end(self, account: Account, seconds: float) -> None:
         """The piece took so long."""
         if self._waiting:  # what kept nobody waiting counts for nothing
-            self._begins[account] += seconds
-            self._reached += seconds / len(self._waiting.keys() | {account})
+            account.costly_from += seconds
+            self._reached += seconds / (len(self._waiting) + (account not in self._waiting))
         if seconds < _COSTLY_S:
             self._give()
         else:
@@ -336,7 +336,7 @@ class CostlyWork:
         return min(self._waiting, key=self._would_end)
 
     def _would_end(self, account: Account) -> float:
-        return self._begins[account] + next(iter(self._waiting[account].values()))
+        return account.costly_from + next(iter(self._waiting[account].values()))
 
 
 class Slice:
