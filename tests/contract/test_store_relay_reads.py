@@ -128,7 +128,7 @@ async def test_reads_of_clients_keep_no_read_of_the_relay_waiting(busy: Store) -
         assert [row.event for row in found] == [NOTE]
         assert (await busy.page_for_relay(query)).raws == raws(NOTE)
         assert [row.event for row in await busy.since(1, 9)] == [NOTE, DELETION]
-        assert len(await busy.since_of_kinds(0, {0}, 9)) == 1
+        assert len(await busy.seqs_of_kinds({0}, 0, 9, 9)) == 1
         assert len(await busy.stored([1, 2])) == 2
         found = await busy.versions(SLOT, before=None, limit=9, now=0)
         assert [row.event for row in found] == [PROFILE]
