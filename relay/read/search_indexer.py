@@ -77,15 +77,17 @@ class SearchIndexer:
         self._search_waits = asyncio.Event()
         self._progress = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._tidying: asyncio.Task[bool] | None = None
 
     async def __aenter__(self) -> SearchIndexer:
         self._task = asyncio.create_task(self._run(), name="search")
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [task for task in (self._task, self._tidying) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
     def lag(self) -> int:
@@ -151,13 +153,27 @@ class SearchIndexer:
                 await self._pause(max(pause, _GATHER_S) if self._upto >= newest else pause)
 
     async def _tidy(self) -> bool:
-        """Remove deleted texts for a while; True: there is more to do."""
+        """Remove deleted texts for a while; True: there is more to do. When a search waits for the
+        index, it goes on beside the indexing: it may wait for reads of clients."""
+        if self._tidying is None:
+            self._tidying = asyncio.create_task(self._tidied(), name="search: tidy")
+            self._tidying.add_done_callback(lambda _: self._search_waits.set())
+        await asyncio.wait([self._tidying], timeout=_TIDY_S)
+        while not (self._tidying.done() or self._waiting_searches):
+            await self._pause(_MAX_PAUSE_S)
+        has_more = False
+        if self._tidying.done():
+            tidied, self._tidying = self._tidying, None
+            has_more = tidied.result()
+        self._tidy_at = asyncio.get_running_loop().time() + (0 if has_more else _TIDY_EVERY_S)
+        return has_more
+
+    async def _tidied(self) -> bool:
         loop = asyncio.get_running_loop()
         until = loop.time() + _TIDY_S
         while has_more := await self._store.tidy_index():
             if loop.time() > until:
                 break
-        self._tidy_at = loop.time() + (0 if has_more else _TIDY_EVERY_S)
         return has_more
 
     async def _embed(self) -> bool:

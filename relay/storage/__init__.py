@@ -299,7 +299,8 @@ class SearchIndex(EventLog, Protocol):
         whose text is close in meaning."""
 
     async def tidy_index(self) -> bool:
-        """A bounded step that removes texts of deleted rows; True: call again at once.
+        """A bounded step that removes texts of deleted rows; True: call again at once. It may wait
+        for reads of clients, and `index` does not wait for it.
 
         Such rows are never found, whether their texts were removed or not. Expired rows keep theirs
         until they are swept: the clock may be wrong.

@@ -287,6 +287,41 @@ async def test_a_known_key_waits_for_no_truncation_that_waits_for_unknown_ones(
     await store.close()
 
 
+async def test_a_known_key_finds_what_is_stored_while_unknown_keys_hold_up_a_truncation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the index: its files are truncated after texts were deleted."""
+    store = await opened(tmp_path)
+    secret = unsigned(cast.alice, content="wombats everywhere", at=1)
+    await write(store, secret)
+    await indexed(store)
+    await write(store, unsigned(cast.alice, 5, [["e", secret.id]], "", 2))
+    await indexed(store)
+    may_end = await hold_reads_of_unknown_keys(store, monkeypatch)
+    unknown = visibility_for(ANONYMOUS, (), Actors(), Groups())
+    unknown_read = asyncio.ensure_future(store.count([asked(kinds=[1])], unknown, now=0))
+    await becomes("it has begun", store._unknown_conn._lock.locked)
+
+    async def tidied() -> None:
+        while await store.tidy_index():
+            pass
+
+    tidying = asyncio.ensure_future(tidied())
+    await becomes("the truncation waits for it", lambda: store._unknown_conn._pauses > 0)
+    async with asyncio.timeout(ANSWER_S / 2):
+        await says(store, "tea")
+        assert await found(store, "tea") == ["tea"]
+    assert not tidying.done()
+    assert not unknown_read.done()
+    assert holds(tmp_path, b"wombat")
+    assert store._index.pending_s > 0
+    may_end.set()
+    await asyncio.gather(tidying, unknown_read)
+    assert not holds(tmp_path, b"wombat")
+    assert store._index.pending_s == 0
+    await store.close()
+
+
 async def test_a_row_that_is_deleted_while_it_is_indexed_is_removed(tmp_path: Path) -> None:
     store = await opened(tmp_path)
     rows = [unsigned(cast.alice, content=f"tea {number}", at=number) for number in range(9)]

@@ -49,6 +49,9 @@ class ControlledStore(ReferenceStore):
         self.index_failures = 0
         """So many calls of `index` fail from now on."""
 
+        self.may_tidy = _set_event()
+        self.tidy_called = asyncio.Event()
+
         self.matching_calls = 0
         self.matching_fails = False
         self.may_match = _set_event()
@@ -110,6 +113,11 @@ class ControlledStore(ReferenceStore):
             self.index_failures -= 1
             raise StoreFault("no space left")
         return await super().index(*given)
+
+    async def tidy_index(self) -> bool:
+        self.tidy_called.set()
+        await self.may_tidy.wait()
+        return await super().tidy_index()
 
     async def matching(self, *args: Any, **more: Any) -> Any:
         self.matching_calls += 1

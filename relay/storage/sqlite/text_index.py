@@ -242,12 +242,17 @@ class TextIndex:
     async def tidy(self, *readers: AsyncReader) -> bool:
         """Remove some texts of deleted rows; True: call again at once.
 
-        `readers`: read the index, and are paused while its WAL is truncated, in this order.
+        `readers`: read the index, and are paused while its WAL is truncated, in this order. Other
+        methods do not wait for them.
         """
         async with self._lock:
-            return await self._tidy(*readers)
+            has_more = await self._tidy()
+        if self._must_truncate and not has_more:
+            await self._truncate(readers)
+        return has_more
 
-    async def _tidy(self, *readers: AsyncReader) -> bool:
+    async def _tidy(self) -> bool:
+        """With `_lock` held."""
         async with self._dropping():
             # In rounds over all rows: finds those that a crash left.
             rows = await self._rows("next_ranks", self._checked, _CHECK_CHUNK)
@@ -258,15 +263,18 @@ class TextIndex:
             await self._drop_deleted()
         if not self._checked and self._rounds_wanted:
             self._rounds_wanted -= 1
-        if self._deleted or self._rounds_wanted or await self._merge(readers):
+        if self._deleted or self._rounds_wanted or await self._merge():
             return True
-        if self._is_clean:
-            self._dirty_since = self._deleted_at if self._deleted else None
+        self._note_clean()
         return False
 
-    async def _merge(self, readers: Sequence[AsyncReader]) -> bool:
-        """A step of rewriting all segments without deleted words; True: call again at once.
-        Truncates the WAL after the last step."""
+    def _note_clean(self) -> None:
+        if self._is_clean:
+            self._dirty_since = self._deleted_at if self._deleted else None
+
+    async def _merge(self) -> bool:
+        """A step of rewriting all segments without deleted words; True: call again at once. After
+        the last step the WAL must be truncated."""
         db = self._db
         before = db.total_changes
         began = monotonic()
@@ -286,25 +294,27 @@ class TextIndex:
             self._has_deleted, self._is_merging = False, True
             self._merge_s = monotonic() - began
             return True
-        if self._must_truncate:
-            await db.execute_fetchall("PRAGMA main.incremental_vacuum")
-            self._must_truncate = not await self._truncate(readers)
-            if not self._must_truncate and self._has_deleted:
-                self._dirty_since = self._merge_began
         return False
 
-    async def _truncate(self, readers: Sequence[AsyncReader]) -> bool:
-        """Truncate the WAL. False: there was another reader. These are paused, because one search
-        after the other would always be reading."""
+    async def _truncate(self, readers: Sequence[AsyncReader]) -> None:
+        """Truncate the WAL, if there is no other reader. These are paused, because one search after
+        the other would always be reading. A read that has begun is waited for without `_lock`:
+        searches wait for what is indexed with it."""
         db = self._db
-        await db.execute_fetchall("PRAGMA main.wal_checkpoint(PASSIVE)")  # most of the work
+        async with self._lock:  # most of the work
+            await db.execute_fetchall("PRAGMA main.incremental_vacuum")
+            await db.execute_fetchall("PRAGMA main.wal_checkpoint(PASSIVE)")
         async with AsyncExitStack() as held:
             for reader in readers:
                 await held.enter_async_context(reader.paused())
+            await held.enter_async_context(self._lock)
             await db.execute_fetchall(f"PRAGMA busy_timeout = {_BUSY_MS}")
             ((busy, *_),) = await db.execute_fetchall("PRAGMA main.wal_checkpoint(TRUNCATE)")
             await db.execute_fetchall(f"PRAGMA busy_timeout = {_PATIENT_MS}")
-        return not busy
+            self._must_truncate = bool(busy)
+            if not busy and (self._has_deleted or self._deleted):
+                self._dirty_since = self._merge_began
+            self._note_clean()
 
     async def _rows(self, name: str, *values: int | str) -> list[Any]:
         return list(await self._db.execute_fetchall(QUERIES[name], values))
@@ -321,11 +331,11 @@ class TextIndex:
         """Remove deleted texts within `_CLOSING_S`."""
         until = monotonic() + _CLOSING_S
         try:
-            async with self._lock:
-                with suppress(sqlite3.Error):  # disk full: the next start continues
-                    self._merge_at = 0.0
-                    while not self._is_clean and await self._tidy() and monotonic() < until:
-                        pass
+            with suppress(sqlite3.Error):  # disk full: the next start continues
+                self._merge_at = 0.0
+                while not self._is_clean and await self.tidy() and monotonic() < until:
+                    pass
+                async with self._lock:
                     await self._put_meta("is_clean", int(self._is_clean))
         finally:  # also when cancelled
             self._embedding.shutdown(wait=False, cancel_futures=True)

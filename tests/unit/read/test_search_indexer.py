@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.errors import StoreFault
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.kinds import KindSet
 from relay.read.search_indexer import SearchIndexer, rules_for, text_by
 from tests.cast import alice
 from tests.contract.writing import EVERYTHING, unsigned
 from tests.harness.folders import loaded
+from tests.harness.patience import ANSWER_S
 from tests.harness.read_side import ReadSide
 
 if TYPE_CHECKING:
@@ -78,6 +80,35 @@ async def test_indexing_continues_after_a_fault(
     async with relay.follower:
         assert await relay.follower.reached(1)
     assert relay.store.index_calls == 3
+
+
+async def test_a_search_waits_for_no_tidying(relay: IndexSide) -> None:
+    relay.store.may_tidy.clear()
+    await relay.write_texts("tea")
+    async with relay.another(timeout_s=ANSWER_S) as follower, asyncio.timeout(ANSWER_S / 2):
+        await relay.store.tidy_called.wait()
+        for number in (2, 3):
+            await relay.write_texts(f"tea {number}")
+            assert await follower.reached(number)
+            assert await relay.found("tea") == number
+
+
+async def test_tidying_goes_on_after_a_fault(
+    relay: IndexSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.read.search_indexer._RETRY_S", 0.0)
+    tidied = asyncio.Event()
+    calls = count(1)
+
+    async def tidy() -> bool:
+        if next(calls) == 1:
+            raise StoreFault("no space left")
+        tidied.set()
+        return False
+
+    monkeypatch.setattr(relay.store, "tidy_index", tidy)
+    async with relay.follower, asyncio.timeout(ANSWER_S):
+        await tidied.wait()
 
 
 async def test_a_policy_change_rebuilds_the_index(
