@@ -154,7 +154,8 @@ class EventLog(Protocol):
 class Appender(EventLog, Protocol):
     @property
     def append_s(self) -> float:
-        """Processor seconds of the last `append`; on a server, seconds up to its commit."""
+        """Processor seconds of the last `append`, also if it stored nothing; on a server, seconds
+        up to its commit, without waiting for others or taking over what they stored."""
 
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         """Look up, let `decide` plan, apply the plan, in one transaction.

@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.errors import Outdated, StoreFault
+from relay.lifecycle.rows import WritePlan
 from relay.storage.postgres import listening, writer
 from relay.storage.postgres.connections import _WRITE_SETTINGS
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
-from tests.contract.writing import TERMS, Batch, read, stored, unsigned
+from tests.contract.writing import NOTHING_WANTED, TERMS, Batch, read, stored, unsigned
 from tests.harness.database_proxy import AtCommit, Proxy
 from tests.harness.patience import ANSWER_S
 from tests.harness.postgres import MISSING, PostgresServer, programs
 from tests.harness.relay_program import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
-    from relay.lifecycle.rows import Found, Stored, WritePlan
+    from relay.lifecycle.rows import Found, Stored
     from relay.nostr.event import Event
 
 pytestmark = pytest.mark.process
@@ -219,6 +220,37 @@ async def test_a_process_that_stood_still_has_not_lost_the_database(
             time.sleep(1.1)  # noqa: ASYNC251
             await asyncio.sleep(0.05)
             assert not store._touch.is_lost
+    finally:
+        await store.close()
+    await postgres.empty(url)
+
+
+async def test_a_batch_that_stores_nothing_does_not_pay_for_the_one_before(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refused or ephemeral event had taken as long as the last one that was stored, whoever sent
+    that; one with long look-ups nothing."""
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS, is_shared=True)
+    late = 0.0
+    monkeypatch.setattr(writer, "monotonic", lambda: time.monotonic() + late)
+
+    def taking(seconds: float, plan: WritePlan) -> Callable[[Found], WritePlan]:
+        def decide(_: Found) -> WritePlan:
+            nonlocal late
+            late += seconds
+            return plan
+
+        return decide
+
+    try:
+        batch = Batch(unsigned(cast.alice))
+        await store.append(batch.wanted, lambda found: taking(100.0, batch.decide(found))(found))
+        assert store.append_s > 99
+        await store.append(NOTHING_WANTED, taking(0.0, WritePlan()))
+        assert store.append_s < 99
+        await store.append(NOTHING_WANTED, taking(100.0, WritePlan()))
+        assert store.append_s > 99
     finally:
         await store.close()
     await postgres.empty(url)

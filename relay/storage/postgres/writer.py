@@ -126,10 +126,11 @@ class Writer:
     async def _appended(
         self, db: Any, lookups: Lookups, decide: Callable[[Found], WritePlan]
     ) -> int:
+        asked_at = began_at = monotonic()
         try:
-            asked_at = monotonic()
             head = await db.fetchval(QUERIES["head"])
             lookups = await self._caught_up(db, head, asked_at) or lookups
+            began_at = monotonic()  # what others stored is not this batch's to pay for
             last_seq = await self._changed(db, Found(head), lookups, decide)
             if last_seq is None:
                 await db.execute(QUERIES["rollback"])
@@ -137,8 +138,9 @@ class Writer:
         except BaseException:
             await _rolled_back(db)
             raise
+        finally:  # also when nothing is stored
+            self.append_s = monotonic() - began_at
         batch = secrets.token_hex(16)
-        self.append_s = monotonic() - asked_at
         try:
             await db.execute(QUERIES["commit"] % (last_seq, last_seq, batch, last_seq))
         except FAULTS:
