@@ -212,25 +212,14 @@ def is_written_in_place(path: Path) -> bool:
     return not path.is_file() and (path.exists() or os.path.lexists(os.path.realpath(path)))
 
 
-def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write a private file, whole or not at all; what is no file as `atomic_file` does. One
+def replace_own_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write a file, whole or not at all, that is no user's choice of a name. Whatever has the name
+    is replaced: no symbolic link is followed, because somebody else may have made the folder. One
     task at a time. Raises OSError."""
-    if is_written_in_place(path):
-        path.write_bytes(data)
-        return
-    path = Path(os.path.realpath(path))
     part = path.with_name(f".{path.name}.part")
     part.unlink(missing_ok=True)  # of a run before, or of another user who waits for the content
     with _renamed(part, path, mode) as file:
         file.write(data)
-
-
-def replace_own_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """`replace_file` for a name that only Rookery gives to files: a symbolic link is replaced, and
-    not what it names, because somebody else may have made the folder. Raises OSError."""
-    if path.is_symlink():
-        path.unlink()
-    replace_file(path, data, mode)
 
 
 @contextmanager
@@ -241,20 +230,30 @@ def atomic_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
     A symbolic link stays one: its target is replaced. What is no regular file (a pipe, /dev/null)
     is written directly. Such a link or named pipe must not be another user's.
     """
-    with suppress(FileNotFoundError):
-        if stat.S_ISLNK((about := path.lstat()).st_mode):
-            _refuse_foreign(path, about)
+    # One look at the name: who may write to the folder can put something else there at any time.
+    target, there, is_in_place = path, _status(path), False
+    if there is not None and stat.S_ISLNK(there.st_mode):
+        _refuse_foreign(path, there)
         target = Path(os.path.realpath(path))
-        if stat.S_ISFIFO((about := target.lstat()).st_mode):
-            _refuse_foreign(target, about)
-    if is_written_in_place(path):
+        there = _status(target)
+        is_in_place = there is None and path.exists()  # the target of /dev/stdout may have no name
+    if there is not None and stat.S_ISFIFO(there.st_mode):
+        _refuse_foreign(target, there)
+    if is_in_place or (there is not None and not stat.S_ISREG(there.st_mode)):
         with path.open("wb") as file:
             yield file
         return
-    path = Path(os.path.realpath(path))
-    part = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
-    with _renamed(part, path, mode) as file:
+    part = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.part")
+    with _renamed(part, target, mode) as file:
         yield file
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """None: there is nothing of this name. Raises OSError."""
+    try:
+        return path.lstat()
+    except FileNotFoundError:
+        return None
 
 
 @contextmanager
@@ -266,6 +265,8 @@ def _renamed(part: Path, path: Path, mode: int) -> Iterator[BinaryIO]:
         raise OSError(error.errno, error.strerror, str(path)) from None
     try:
         with os.fdopen(fd, "wb") as file:
+            if stat.S_IMODE(os.fstat(fd).st_mode) != mode:  # the umask took something
+                os.fchmod(fd, mode)
             yield file
             file.flush()
             os.fsync(fd)

@@ -20,7 +20,7 @@ from relay.client import Unreachable
 from relay.client.settings import Actor, find_settings
 from relay.clock import unix_now
 from relay.errors import UserError
-from relay.files import make_private, replace_file
+from relay.files import make_private, replace_own_file
 from relay.memory.secrets import SECRET_VARIABLES
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _page(folder: Path, link: str) -> Path:
     make_private(folder)
     path = folder.absolute() / "console.html"
     to = escape(link)
-    replace_file(
+    replace_own_file(
         path,
         f'<!doctype html><meta charset="utf-8"><title>Rookery</title>'
         f'<meta http-equiv="refresh" content="0; url={to}"><a href="{to}">Sign in</a>\n'.encode(),

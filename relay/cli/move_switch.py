@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from stat import S_IMODE
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -22,7 +23,7 @@ from relay.cli.database import password_in, refuse_store_fault
 from relay.cli.findings import warning
 from relay.config import Config, config_from, load_config, with_storage
 from relay.errors import ConfigFaults, RookeryError, StoreFault, UserError
-from relay.files import content_of, replace_file, replace_own_file, sync
+from relay.files import atomic_file, content_of, replace_own_file, sync
 from relay.nostr.filters import FilterTerms
 from relay.storage.moving import Move
 from relay.storage.sqlite.moving import SqliteSide
@@ -156,9 +157,8 @@ async def _copy_rest(folder: Path, config: Config, asked: Switch, source: Side) 
 
 
 def _write_settings(file: Path, text: str) -> None:
-    mode = file.stat().st_mode
-    replace_file(file, text.encode())
-    file.chmod(mode)
+    with atomic_file(file, S_IMODE(file.stat().st_mode)) as out:  # it may be a link
+        out.write(text.encode())
 
 
 async def _retire(source: Side) -> None:

@@ -189,7 +189,8 @@ def _fill(folder: Path, files: Mapping[str, bytes]) -> None:
         path = _own(folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # perhaps a link
-        path.write_bytes(content)
+        with path.open("xb") as file:
+            file.write(content)
         sync(path)
     for where, _, _ in os.walk(folder, topdown=False):
         sync(Path(where))

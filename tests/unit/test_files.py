@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,6 @@ from relay.files import (
     is_open_for_writing,
     make_private,
     own_database,
-    replace_file,
     replace_own_file,
     socket_address,
 )
@@ -75,7 +75,7 @@ def test_a_file_of_another_user_is_not_written_to(tmp_path: Path) -> None:
     link.symlink_to(victim)
     with waiting.open() as spy:
         for name in ("one", "two"):
-            replace_file(tmp_path / f"{name}.jsonl", b"private")
+            replace_own_file(tmp_path / f"{name}.jsonl", b"private")
             assert (tmp_path / f"{name}.jsonl").read_bytes() == b"private"
             assert (tmp_path / f"{name}.jsonl").lstat().st_mode & 0o7777 == 0o600
         assert spy.read() == ""
@@ -129,10 +129,79 @@ def test_a_link_in_place_of_a_file_of_ours_is_replaced_and_not_what_it_names(
     assert letter.read_text() == "mine"
 
 
+def test_a_link_that_appears_while_a_file_of_ours_is_written_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root's `backup` overwrote a file of root's for the user whose folder it was."""
+    letter, file = tmp_path / "letter", tmp_path / "last-backup.json"
+    letter.write_text("mine")
+    file.symlink_to(letter)
+    unlink, fsync = Path.unlink, os.fsync
+
+    def planted() -> None:
+        if not os.path.lexists(file):
+            file.symlink_to(letter)
+
+    def unlinked(path: Path, missing_ok: bool = False) -> None:  # noqa: FBT001, FBT002 - as pathlib
+        unlink(path, missing_ok=missing_ok)
+        planted()
+
+    def synced(fd: int) -> None:
+        fsync(fd)
+        planted()
+
+    monkeypatch.setattr(Path, "unlink", unlinked)
+    monkeypatch.setattr(os, "fsync", synced)
+    for _ in range(2):
+        replace_own_file(file, b"ours")
+        assert not file.is_symlink()
+        assert file.read_bytes() == b"ours"
+        unlink(file)
+    assert letter.read_text() == "mine"
+
+
+def test_a_link_or_pipe_that_appears_in_place_of_an_output_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder of several users another one could replace a file of their own meanwhile."""
+    letter, output = tmp_path / "letter", tmp_path / "out.jsonl"
+    letter.write_text("mine")
+    lstat = Path.lstat
+
+    def planting(path: Path) -> os.stat_result:
+        found = lstat(path)
+        if path == output:
+            path.unlink()
+            plant(path)
+        return found
+
+    def pipe(path: Path) -> None:
+        os.mkfifo(path)
+        readers.append(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+
+    readers: list[int] = []
+    monkeypatch.setattr(Path, "lstat", planting)
+    for plant in (pipe, lambda path: path.symlink_to(letter)):  # noqa: B007 - `planting` uses it
+        output.touch()
+        atomically(output, b"private")
+        assert stat.S_ISREG(lstat(output).st_mode)
+        assert output.read_bytes() == b"private"
+    assert letter.read_text() == "mine"
+    for reader in readers:
+        os.close(reader)
+
+
+def test_a_file_that_is_replaced_keeps_its_mode_under_any_umask(tmp_path: Path) -> None:
+    file = tmp_path / "settings"
+    for mode in (0o600, 0o644, 0o660):
+        replace_own_file(file, b"ours", mode)
+        assert file.stat().st_mode & 0o7777 == mode
+
+
 def test_a_file_of_a_name_that_is_alike_stays(tmp_path: Path) -> None:
     mine = tmp_path / "notes.part"
     mine.write_text("mine")
-    replace_file(tmp_path / "notes.jsonl", b"exported")
+    replace_own_file(tmp_path / "notes.jsonl", b"exported")
     assert mine.read_text() == "mine"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["notes.jsonl", "notes.part"]
 
@@ -170,7 +239,7 @@ def as_lines(path: Path, data: bytes) -> None:
     write_lines(path, [data.decode().removesuffix("\n")])
 
 
-writers = pytest.mark.parametrize("write", [replace_file, atomically, as_lines])
+writers = pytest.mark.parametrize("write", [atomically, as_lines])
 
 
 @writers

@@ -19,7 +19,7 @@ from policies.load import load
 from relay.cli.policy.access_changes import access_changes
 from relay.cli.policy.check import left_open
 from relay.errors import ConfigFaults, Invalid
-from relay.files import content_of, replace_file, sync
+from relay.files import content_of, replace_own_file, sync
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,8 +94,7 @@ def save(edit: Edit, path: Path, before: str) -> None:
         raise Invalid("the file was changed meanwhile: load it again")
     try:
         mode = S_IMODE(path.stat().st_mode) if path.exists() else 0o600
-        replace_file(path, _bytes(edit.text))
-        path.chmod(mode)
+        replace_own_file(path, _bytes(edit.text), mode)
         sync(path.parent)
     except OSError as error:
         raise Invalid(f"the file cannot be written: {error.strerror or error}") from None

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -250,14 +250,14 @@ def test_a_pull_that_fails_changes_nothing(
     assert policy("push")[0] == 0
     before = files_in(other)
 
-    def full(self: Path, content: bytes) -> int:
-        if (self.name, self.parent.name) == ("20-own.toml", ".other.new"):
+    def full(self: Path, mode: str = "r", *rest: Any, **named: Any) -> Any:
+        if (self.name, self.parent.name, mode) == ("20-own.toml", ".other.new", "xb"):
             raise OSError(28, os.strerror(28))
-        return write(self, content)
+        return open_(self, mode, *rest, **named)
 
-    write = Path.write_bytes
+    open_ = Path.open
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "write_bytes", full)
+        patched.setattr(Path, "open", full)
         code, said = policy("pull", other)
     assert (code, "was not changed: No space left on device" in said) == (1, True)
     assert files_in(other) == before
