@@ -25,7 +25,7 @@ def locked(folder: Path, name: str = "rookery.lock") -> Iterator[None]:
     processes could then lock two files of this name.
     """
     path = folder / name
-    _refuse_root(folder)
+    refuse_root(folder)
     try:
         # The folder may be of a clone, and the link lead to a file that would be emptied.
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -51,15 +51,17 @@ def locked(folder: Path, name: str = "rookery.lock") -> Iterator[None]:
         os.close(file)
 
 
-def _refuse_root(folder: Path) -> None:
-    """The relay could not open the files that root would make. Its key and its store tell whose
-    folder it is: the folder itself may be a mount of another user's, and so may the key."""
+def refuse_root(folder: Path) -> None:
+    """For root in the folder of another user's relay, who could not open the files that root makes,
+    and who could make root read or write others by links. The key and the store tell whose folder
+    it is: the folder itself may be a mount of another user's, and so may the key. Raises UserError.
+    """
     if os.geteuid() != 0:
         return
     owners = set[int]()
     for path in (folder / "relay.key", folder / "rookery.db"):
         with suppress(OSError):  # what opens it says why
-            owners.add(path.stat().st_uid)
+            owners |= {path.lstat().st_uid, path.stat().st_uid}
     owner = max(owners, default=0)
     if owner == 0:
         return
@@ -68,8 +70,9 @@ def _refuse_root(folder: Path) -> None:
     except KeyError:  # of a container, or of another machine
         name, by = str(owner), "setpriv --reuid {} --clear-groups -- rookery …"
     raise UserError(
-        f"{folder} belongs to user {name}, who could not open files that root makes in it: run this"
-        f" as that user, `{by.format(name)}`"
+        f"{folder} belongs to user {name}, and root could make files in it that this user cannot"
+        " open, or read what is only root's: run this as that user,"
+        f" `{by.format(name)}`"
     )
 
 

@@ -241,9 +241,23 @@ def test_the_last_backup_is_noted(home: Path) -> None:
     assert noted["file"].endswith("good.tar.gz")
 
 
-def test_the_note_of_a_backup_made_by_root_is_read_by_the_relay_s_user(home: Path) -> None:
-    """It names no secret, and the folder is private."""
-    assert (home / "data" / "last-backup.json").stat().st_mode & 0o777 == 0o644
+def test_root_makes_no_backup_of_the_folder_of_another_user(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a link in `policies/` a file of root's came into the backup, and by it to that user."""
+    shadow, data = home / "shadow", home / "data"
+    shadow.write_text("root's")
+    (data / "policies" / "notes").symlink_to(shadow)
+    if os.geteuid() == 0:
+        for path in (data, *data.iterdir()):
+            os.chown(path, 4711, 4711)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+    noted = (data / "last-backup.json").read_bytes()
+    printed, code = rookery("backup", home / "b.tar.gz", "--data", data)
+    assert (code, "run this as that user" in printed) == (1, True), printed
+    assert not (home / "b.tar.gz").exists()
+    assert (data / "last-backup.json").read_bytes() == noted
 
 
 def test_a_drill_verifies_and_leaves_nothing(home: Path) -> None:

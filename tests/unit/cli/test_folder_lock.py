@@ -173,6 +173,18 @@ def test_the_store_tells_too_whose_folder_it_is(
         pass
 
 
+def test_links_to_files_of_root_make_no_folder_root_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    for name in ("relay.key", "rookery.db"):
+        (tmp_path / name).symlink_to("/etc/passwd")
+        if os.getuid() == 0:
+            os.chown(tmp_path / name, 4711, 4711, follow_symlinks=False)
+    with pytest.raises(UserError, match="belongs to user"), locked(tmp_path):
+        pass
+
+
 def test_root_may_work_on_a_folder_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
