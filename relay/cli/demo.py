@@ -11,10 +11,10 @@ import click
 import orjson
 
 from relay.cli.data_folder import open_folder
-from relay.cli.init import init_folder, new_key, write_key
+from relay.cli.init import init_folder, new_key, write_key, write_new
 from relay.cli.options import json_option, print_json
 from relay.clock import unix_now
-from relay.errors import StoreFault
+from relay.errors import StoreFault, UserError
 from relay.facts import Origin
 from relay.memory.aman.records import Clear, Preference, Summary, ToolCall, draft_of
 from relay.memory.anamnesis.checks import Attestation, MemoryType
@@ -147,14 +147,17 @@ class _Team:
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @json_option
 def demo_command(folder: Path, *, as_json: bool) -> None:
-    """Make a data folder with a made-up team, two agents and a month of work.
+    """Make a data folder with a made-up team, two agents and a month of work. DIR is new or empty.
 
     For looking at the web console; the keys are in DIR/keys, the owner's is ada.nsec.
     """
+    if folder.is_dir() and any(folder.iterdir()):
+        # In a clone, a link of a name below could lead to any file or folder.
+        raise UserError(f"{folder} is not empty; choose another folder")
     team = _Team(unix_now())
     agents = [team.hex(name) for name in _AGENTS]
     init_folder(folder, [team.hex("ada")], agents, "group", "Lindqvist workshop", None)
-    (folder / "policies" / "20-workshop.toml").write_text(_POLICIES, "utf-8")
+    write_new(folder / "policies" / "20-workshop.toml", _POLICIES, 0o600)
     for name, key in team.keys.items():
         write_key(folder / "keys" / f"{name}.nsec", key)
     _groups(team)

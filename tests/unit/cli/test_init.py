@@ -67,6 +67,24 @@ def test_what_is_made_is_printed_as_json(
     assert Path(team["owner_key_file"]).exists()
 
 
+@pytest.mark.parametrize("link", ["policies/20-workshop.toml", "policies", "keys"])
+def test_a_demo_is_made_in_no_folder_that_has_links(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], link: str
+) -> None:
+    """In a cloned repository: a file of the user's was overwritten."""
+    folder, target = tmp_path / "team", tmp_path / "target"
+    (folder / link).parent.mkdir(parents=True)
+    (folder / link).symlink_to(target)
+    if link.endswith(".toml"):
+        target.write_text("mine")
+    else:
+        target.mkdir()
+    assert run(["demo", str(folder)]) == 1
+    assert f"{folder} is not empty" in capsys.readouterr().err
+    assert not list(target.iterdir()) if target.is_dir() else target.read_text() == "mine"
+    assert [path for path in folder.rglob("*") if path.is_file()] in ([], [folder / link])
+
+
 def test_init_writes_settings_policies_and_a_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
