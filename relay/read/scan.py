@@ -57,7 +57,8 @@ class Scan:
     ) -> None:
         """`filters`: each with its limit; `upto`: seq of the newest row; `sent`: seqs of rows that
         the client has; `is_long`: the first page of the one filter takes more than a short read."""
-        self._scans = [_FilterScan(store, *each, upto, len(filters)) for each in filters]
+        address = peer.counted_as
+        self._scans = [_FilterScan(store, *each, upto, len(filters), address) for each in filters]
         self._is_long = is_long
         self._pace = _Pace(peer)
         self._sent = sent
@@ -151,12 +152,19 @@ class _FilterScan:
     """The stored rows of one filter, from a position on."""
 
     def __init__(
-        self, store: ClientReads, filter_: Filter, limit: int, upto: int, filters: int
+        self,
+        store: ClientReads,
+        filter_: Filter,
+        limit: int,
+        upto: int,
+        filters: int,
+        address: str | None,
     ) -> None:
         """`filters`: how many share the memory for rows of one query."""
         self._store = store
         self._filter = filter_
         self._upto = upto
+        self._address = address
         self._left = limit
         self._size = max(PAGE_ROWS // filters, _FEW_ROWS)
         self._bytes = _MERGED_BYTES // filters
@@ -222,7 +230,16 @@ class _FilterScan:
         return raw
 
     def _query(self, visibility: Visibility, now: int, size: int) -> PageQuery:
-        return PageQuery(self._filter, visibility, self._left, self._upto, now, size, self._after)
+        return PageQuery(
+            self._filter,
+            visibility,
+            self._left,
+            self._upto,
+            now,
+            size,
+            self._after,
+            self._address,
+        )
 
     def skip_to(self, place: Place) -> None:
         """No row up to this place is read any more; the next one held is behind it."""

@@ -77,6 +77,8 @@ class PageQuery(NamedTuple):
     """Unix seconds; rows that have expired by then are left out."""
     size: int
     after: Place | None = None
+    address: str | None = None
+    """The client's, as `Sharer.counted_as`: it may decide who waits, and not which rows match."""
 
     def following(self, page: Page) -> PageQuery:
         """The query for the page after this one."""

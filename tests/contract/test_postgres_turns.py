@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,15 +12,18 @@ from relay.access.actors import Actors
 from relay.access.quotas import SizedBy
 from relay.access.visibility import ANONYMOUS, visibility_for
 from relay.groups.group import Groups
+from relay.storage import PageQuery
 from relay.storage.postgres import connections, reading
 from relay.storage.postgres.connections import Connections
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
-from tests.contract.writing import EVERYTHING, TERMS, asked, read, unsigned, write
+from tests.contract.writing import EVERYTHING, MAX, TERMS, asked, read, unsigned, write
 from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import until
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from relay.access.visibility import Visibility
     from tests.harness.postgres import PostgresServer
 
@@ -57,6 +61,64 @@ async def test_short_reads_do_not_wait_for_long_ones(
     assert await asyncio.gather(*counts) == [1] * 8
     await store.close()
     await postgres.empty(url)
+
+
+async def test_an_address_with_long_reads_lets_short_ones_of_others_go_first(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """60 addresses with one connection each made the short reads of all strangers take 4 s."""
+    monkeypatch.setattr(reading, "_AT_ONCE", 1)
+    monkeypatch.setattr(reading, "_SHORT_S", ANSWER_S)
+    monkeypatch.setattr(reading, "_GIVES_WAY", 1e6)  # however long the loop takes
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    answered: list[str] = []
+
+    async def ask(name: str, **conditions: object) -> None:
+        address = name.split()[0]
+        await store.page(PageQuery(asked(**conditions), UNKNOWN, 9, MAX, 0, 9, None, address))
+        answered.append(name)
+
+    @asynccontextmanager
+    async def waiting(name: str, **conditions: object) -> AsyncIterator[None]:
+        async with postgres.unreadable(f"{postgres.schema_of(url)}.tags"):
+            task = asyncio.create_task(ask(name, **conditions))
+            async with until("it waits for the table") as tries:
+                async for _ in tries:
+                    if await postgres.value(_WAITING):
+                        break
+            yield
+        await task
+
+    async with asyncio.TaskGroup() as tasks:
+        async with waiting("greedy long", tag_t=["tea"]):
+            pass
+        async with waiting("another", tag_t=["cocoa"]):
+            for name in ("greedy", "modest", "third"):
+                tasks.create_task(ask(name, kinds=[len(name)]))
+            await asyncio.sleep(0)
+    assert answered == ["greedy long", "another", "modest", "third", "greedy"]
+    await store.close()
+    await postgres.empty(url)
+
+
+async def test_a_short_page_whose_client_has_left_keeps_nobody_waiting() -> None:
+    pages, ended = reading.ShortPages(), list[str]()
+
+    async def read_of(address: str) -> None:
+        async with pages.of(address):
+            await asyncio.sleep(0)
+            ended.append(address)
+
+    async with asyncio.timeout(ANSWER_S):
+        async with pages.of("first"), pages.of("second"):
+            gone, given, kept = [asyncio.create_task(read_of(each)) for each in "abc"]
+            await asyncio.sleep(0)
+            gone.cancel()
+        given.cancel()  # it has its turn, and does not run yet
+        await asyncio.wait([gone, given, kept])
+        async with pages.of("d"), pages.of("e"):
+            assert ended == ["c"]
 
 
 async def test_what_closes_waits_for_a_read_and_no_longer(

@@ -469,7 +469,7 @@ class ReferenceStore:
     def _result(self, query: PageQuery) -> list[Stored]:
         """All that is left to give, in order."""
         self._must_be_open()
-        filter_, visibility, limit, upto, now, _, after = query
+        filter_, visibility, limit, upto, now, _, after, _ = query
         rows = [
             row
             for row in self._rows.values()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from array import array
-from contextlib import nullcontext, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
+from heapq import heappop, heappush
+from itertools import count
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
@@ -27,7 +30,7 @@ from relay.storage.recall import best
 from relay.storage.rows import EVERYTHING, event_in, is_full
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
     from relay.access.visibility import Visibility
     from relay.lifecycle.rows import Slot, Stored
@@ -53,6 +56,10 @@ wait."""
 _AT_ONCE: Final = 2
 """Reads that run at once, separately for: short pages of unknown keys; counts, and long pages, of
 known keys and of unknown ones. So some connections are left for other reads."""
+_GIVES_WAY: Final = 100
+"""How long an address lets others go first, as a multiple of what its last short pages took: half a
+round of a hundred addresses."""
+_MAX_ADDRESSES: Final = 4096
 _CHUNK_ROWS: Final = 5_000
 _MAX_EXPLAINED: Final = 4
 _MAX_STEPS: Final = 64
@@ -62,12 +69,62 @@ _PLACE_COLUMNS: Final = ("raw", "created_at", "id_key", "seq")
 _STORED_COLUMNS: Final = ("seq", "raw", "grp", "quiet", "slot", "version", "expires_at")
 
 
-class Turns:
-    """Semaphores of reads that may take long."""
+class ShortPages:
+    """Turns of short pages of unknown keys. An address whose last ones took long lets later ones of
+    others go first: so many addresses that ask for long pages do not delay short ones."""
 
     def __init__(self) -> None:
-        self.short_pages = asyncio.Semaphore(_AT_ONCE)
-        """For short pages of unknown keys."""
+        self._free = _AT_ONCE
+        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
+        """Heap, by the time from which on each lets no other go first."""
+        self._numbers = count()
+        self._took: dict[str, float] = {}
+        """Seconds, a mean in which the last page of an address counts half. Of the
+        `_MAX_ADDRESSES` that read last."""
+
+    @asynccontextmanager
+    async def of(self, address: str | None) -> AsyncIterator[None]:
+        """None: one that never lets others go first."""
+        took = 0.0 if address is None else self._took.get(address, 0.0)
+        if self._free:
+            self._free -= 1
+        else:
+            turn = asyncio.get_running_loop().create_future()
+            heappush(self._waiting, (monotonic() + _GIVES_WAY * took, next(self._numbers), turn))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():  # it had just been given
+                    self._give()
+                raise
+        began = monotonic()
+        try:
+            yield
+        finally:
+            if address is not None:
+                self._note(address, (took + monotonic() - began) / 2)
+            self._give()
+
+    def _note(self, address: str, took: float) -> None:
+        self._took.pop(address, None)
+        self._took[address] = took
+        if len(self._took) > _MAX_ADDRESSES:
+            del self._took[next(iter(self._took))]
+
+    def _give(self) -> None:
+        while self._waiting:
+            *_, turn = heappop(self._waiting)
+            if not turn.done():  # else its task was cancelled
+                turn.set_result(None)
+                return
+        self._free += 1
+
+
+class Turns:
+    """Turns of reads that may take long."""
+
+    def __init__(self) -> None:
+        self.short_pages = ShortPages()
         self.counts = {known: asyncio.Semaphore(_AT_ONCE) for known in (False, True)}
         self.long_pages = {known: asyncio.Semaphore(_AT_ONCE) for known in (False, True)}
 
@@ -111,12 +168,14 @@ class Reader(ABC):
 
     async def _page_read(self, query: PageQuery) -> Page:
         compiled = self._compiler.page(query, _PAGE_COLUMNS)
-        return _page_of(await self._paged(compiled, query.visibility), query)
+        return _page_of(await self._paged(compiled, query.visibility, query.address), query)
 
     async def places(self, query: PageQuery) -> Sequence[tuple[Place, bytes]]:
         if min(query.size, query.limit) <= 0 or query.filter.impossible:
             return []
-        rows = await self._paged(self._compiler.page(query, _PLACE_COLUMNS), query.visibility)
+        rows = await self._paged(
+            self._compiler.page(query, _PLACE_COLUMNS), query.visibility, query.address
+        )
         return [(Place(*place), raw) for raw, *place in rows]
 
     async def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> int:
@@ -285,11 +344,13 @@ class Reader(ABC):
             found.append(row)
         return found
 
-    async def _paged(self, query: Query, visibility: Visibility) -> Sequence[Any]:
+    async def _paged(
+        self, query: Query, visibility: Visibility, address: str | None = None
+    ) -> Sequence[Any]:
         """`_read` for the first rows of a page."""
         ask = _rows_of(query)
         with suppress(TooSlow):
-            turn = nullcontext() if visibility.is_known else self._turns.short_pages
+            turn = nullcontext() if visibility.is_known else self._turns.short_pages.of(address)
             async with turn:
                 return await self._ask(ask, _SHORT_S, on="paging")
         async with self._turns.long_pages[visibility.is_known]:

@@ -888,6 +888,23 @@ class UpToDate:
         return True
 
 
+@pytest.mark.parametrize("filters", [1, 2])
+async def test_the_store_knows_the_address_that_a_page_is_for(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch, filters: int
+) -> None:
+    addresses: list[str | None] = []
+
+    async def noted(query: PageQuery, **_: object) -> Any:
+        addresses.append(query.address)
+        return [] if filters > 1 else await page(query)
+
+    page = relay.store.page
+    monkeypatch.setattr(relay.store, "page_now", lambda _: None)
+    monkeypatch.setattr(relay.store, "page" if filters == 1 else "places", noted)
+    await relay.answered(Client(counted_as="192.0.2.1"), *[asked()] * filters)
+    assert addresses == ["192.0.2.1"] * filters
+
+
 @pytest.mark.parametrize("verb", ["REQ", "COUNT"])
 async def test_of_strangers_with_one_address_one_has_a_slow_read(
     relay: QuerySide, monkeypatch: pytest.MonkeyPatch, verb: str

@@ -137,7 +137,7 @@ class Compiler:
     def page(self, query: PageQuery, columns: str | None) -> Query:
         """The next rows in order. `columns` are of `e`, the events table; None: one row, that has a
         JSON list of their seqs."""
-        filter_, visibility, limit, upto, now, size, after = query
+        filter_, visibility, limit, upto, now, size, after, _ = query
         arguments = Arguments(
             filter_,
             self._hashes,
