@@ -89,19 +89,11 @@ class Condition:
     """A key that is logged in on the connection is one of these."""
 
     def holds(self, event: Event, facts: Facts) -> bool:
-        if self.kinds is not None and event.kind not in self.kinds:
-            return False
         if self.h is not None and not _h_holds(self.h, facts.group):
             return False
         if self.who is not None and not self._author_holds(event, facts):
             return False
         if self.login is not None and self.login.isdisjoint(facts.authenticated_who):
-            return False
-        if self.d is not None and event.d not in self.d:
-            return False
-        if self.d_prefixes is not None and not event.d.startswith(self.d_prefixes):
-            return False
-        if self.content_chars is not None and len(event.content) <= self.content_chars:
             return False
         if self.age is not None and (
             # Time windows do not apply to imports.
@@ -112,6 +104,18 @@ class Condition:
             return False
         if self.wraps_for_known is not None and facts.wraps_for_known is not self.wraps_for_known:
             return False
+        return self.fits(event)
+
+    def fits(self, event: Event) -> bool:
+        """Whether the conditions on the event itself hold."""
+        if self.kinds is not None and event.kind not in self.kinds:
+            return False
+        if self.d is not None and event.d not in self.d:
+            return False
+        if self.d_prefixes is not None and not event.d.startswith(self.d_prefixes):
+            return False
+        if self.content_chars is not None and len(event.content) <= self.content_chars:
+            return False
         return all(_tag_holds(event, name, wanted) for name, wanted in self.tags)
 
     def _author_holds(self, event: Event, facts: Facts) -> bool:
@@ -121,6 +125,12 @@ class Condition:
 
     def _replaces(self, event: Event, facts: Facts) -> bool:
         return facts.deletes_own if event.kind == kinds.DELETION else facts.replaces
+
+    @property
+    def asks_facts(self) -> bool:
+        """Whether it depends on more than the event."""
+        asked = (self.h, self.who, self.login, self.age, self.replaces, self.wraps_for_known)
+        return any(each is not None for each in asked)
 
     @property
     def asks_group(self) -> bool:

@@ -31,7 +31,7 @@ from relay.lifecycle.retention import SweepRules
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Sequence, Set
 
     from policies.conditions import Condition
     from policies.plugins.definition import Plugin
@@ -129,6 +129,14 @@ class _IndexedRule:
         return self.always or (
             self.match.holds(event, facts)
             and not any(other.holds(event, facts) for other in self.excepts)
+        )
+
+    def matches_always(self, event: Event) -> bool:
+        """Whether it matches the event with any facts."""
+        return self.always or (
+            self.match.fits(event)
+            and not any(other.fits(event) for other in self.excepts)
+            and not any(each.asks_facts for each in (self.match, *self.excepts))
         )
 
 
@@ -342,6 +350,16 @@ class PolicySet:
         if patterns is not None and self.systems.is_memory(event) and is_hit(event, patterns):
             return _PATTERNS
         return None
+
+    def may_write(self, event: Event, who: Set[Who]) -> bool:
+        """False if a rule refuses it of every author with these who-words, whatever is stored."""
+        writers = (self._by_kind.get(event.kind) or self._rules_of_kind(event.kind)).writers
+        return not any(
+            indexed.writers is not None
+            and indexed.writers.isdisjoint(who)
+            and indexed.matches_always(event)
+            for indexed in writers
+        )
 
     def asks_group(self, kind: int) -> bool:
         """Whether a rule for events of this kind depends on the group of their row."""

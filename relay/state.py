@@ -16,7 +16,7 @@ from relay.access.visibility import visibility_for
 from relay.lifecycle.rows import Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Sequence, Set
     from ipaddress import IPv4Network, IPv6Network
 
     from relay.access.actors import Actors
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from relay.access.read_rules import ReadRule, Target
     from relay.access.visibility import Viewer, Visibility
     from relay.errors import Reject
-    from relay.facts import Facts, Origin
+    from relay.facts import Facts, Origin, Who
     from relay.groups.context import GroupSettings
     from relay.groups.group import Groups
     from relay.lifecycle.retention import SweepRules
@@ -97,6 +97,9 @@ class Policy(Protocol):
 
     def wants_login(self, event: Event) -> bool:
         """Whether the event is refused on a connection without a login, whatever is stored."""
+
+    def may_write(self, event: Event, who: Set[Who]) -> bool:
+        """False if a rule refuses it of every author with these who-words, whatever is stored."""
 
     def asks_group(self, kind: int) -> bool:
         """Whether a rule for events of this kind depends on the group of their row."""

@@ -83,6 +83,10 @@ BAD_SIGNATURE: Final = Reject(Prefix.INVALID, "sig: invalid signature", "sig")
 _RELAY_ONLY: Final = Reject(
     Prefix.RESTRICTED, "kinds 39000 to 39005 are signed by the relay alone", "group state"
 )
+_RIGHTS_CHANGED: Final = Reject(
+    Prefix.ERROR, "the rights of the author have just changed, send it again", "records"
+)
+"""It could not be foreseen that the author may write this record: see `lookups`."""
 _MEMBERS_RELAY_ONLY: Final = Reject(
     Prefix.RESTRICTED, "kind: only a relay says who its members are", MEMBERSHIP
 )
@@ -279,6 +283,8 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
     refusal = policy.refusal(event, told)
     if refusal is not None:
         return Judgement(refusal, is_guess=asks and not facts.wraps_for_known)
+    if not candidate.references.names <= world.found.named.keys():
+        return Judgement(_RIGHTS_CHANGED)
     is_concealed = told is not facts and policy.refusal(event, facts) is not None
     if event.kind in kinds.GROUP_STATE:
         return Judgement(_RELAY_ONLY)

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
     from relay.access.actors import Actors
     from relay.access.quotas import Account, Quota
+    from relay.facts import Who
     from relay.groups.context import GroupSettings
     from relay.groups.group import Group, Groups
     from relay.lifecycle.rows import ExpiredRow, Found, Reference, Stored
@@ -92,6 +93,7 @@ class Policy(Protocol):
 
     def quotas_of(self, kind: int) -> Sequence[Quota]: ...
     def wants_login(self, event: Event) -> bool: ...
+    def may_write(self, event: Event, who: Set[Who]) -> bool: ...
 
 
 def lookups_for(
@@ -105,7 +107,9 @@ def lookups_for(
     now: int,
 ) -> Lookups:
     """What this batch must know of the store. `groups`: before the batch; `relay`: its key."""
+    commands = [*commands]
     wanted = _Builder(groups, actors, relay, policy, now)
+    wanted.people_may_change = any(isinstance(command, ManagementChange) for command in commands)
     for candidate in candidates:
         if is_looked_up(candidate, policy):
             wanted.add_event(candidate)
@@ -189,10 +193,15 @@ class _Builder:
         self._admitted: set[tuple[str, str]] = set()
         self._appointed: set[tuple[str, str]] = set()
         """(group, key) that an event of this batch may make a member, possibly with a role."""
+        self._joining: set[str] = set()
+        """Keys that an event of this batch may make members of a group, or of the relay."""
         self._settings = policy.groups
         self._now = now
         self._relay = relay
         self._systems = policy.systems
+        self._may_write_record = policy.may_write
+        self.people_may_change = False
+        """Whether the batch may make any key an owner, agent or known one."""
         self._whole_kinds = policy.judged_by_text
         self._banned_rows = policy.banned_rows
         self.ids: set[str] = set()
@@ -281,16 +290,34 @@ class _Builder:
         if candidate.sender.origin is not Origin.WIRE and (candidate.group or candidate.named):
             # In an import a target may come after what names it.
             self._referrers.update(pins_of(event))
+        if kind == kinds.RELAY_JOIN:
+            self._joining.add(event.pubkey)
         if candidate.references is not NO_REFERENCES:
             self.ids |= candidate.references.ids
             if self._follows_chains(candidate):
                 self._named |= candidate.references.names
-            else:
+            elif self._may_refer(candidate):
                 self._named_near |= candidate.references.names
         if candidate.group is not None:
             self._add_in_group(candidate, candidate.group)
         if self._groups.pinned:
             self._add_pins(outdated_pins(candidate, self._groups))
+
+    def _may_refer(self, candidate: Candidate) -> bool:
+        """Whether the author may be allowed to write such a record when it is judged. Anybody may
+        give thousands of rows the names that it refers to."""
+        event, sender = candidate.event, candidate.sender
+        pubkey, group = event.pubkey, self._groups.get(candidate.group)
+        if (
+            sender.origin is not Origin.WIRE
+            or sender.attested
+            or candidate.named is not None  # its group is not known yet
+            or self.people_may_change
+            or pubkey in self._joining
+        ):
+            return True
+        who = author_words(pubkey, self._actors, self._groups, group)
+        return self._may_write_record(event, who)
 
     def _follows_chains(self, candidate: Candidate) -> bool:
         """Whether `_records` of the world may follow chains of records for this author."""
@@ -342,12 +369,14 @@ class _Builder:
                 self._appoint(group_id, [event.pubkey])
         elif event.kind == kinds.JOIN_REQUEST:
             self._admitted.add((group_id, event.pubkey))
+            self._joining.add(event.pubkey)
         elif event.kind == kinds.PUT_USER and self._may_moderate(candidate, group_id):
             self._appoint(group_id, event.tag_values("p"))
 
     def _appoint(self, group_id: str, pubkeys: Iterable[str]) -> None:
         """Note keys that the event may give a role in the group; a join request never gives one."""
         appointed = [(group_id, pubkey) for pubkey in pubkeys]
+        self._joining.update([pubkey for _, pubkey in appointed])
         self._appointed.update(appointed)
         self._admitted.update(appointed)
 

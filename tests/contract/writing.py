@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from relay.access.quotas import Account, Quota
     from relay.access.visibility import Visibility
+    from relay.facts import Who
     from relay.groups.group import EndedGroup, Group
     from relay.lifecycle.rows import Leaving, OwnRow, RetentionDependency, Slot, Tombstone
     from relay.lifecycle.versions import History
@@ -98,6 +99,9 @@ class _Policy:
 
     def wants_login(self, _event: Event) -> bool:
         return False
+
+    def may_write(self, _event: Event, _who: Set[Who]) -> bool:
+        return True
 
     def quotas_of(self, _kind: int) -> Sequence[Quota]:
         return ()

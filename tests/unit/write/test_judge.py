@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +20,7 @@ from relay.write.candidate import Candidate, Sender, candidate_of
 from relay.write.judge import MAX_D_CHARS, guesser, judge, screen, screen_and_judge
 from relay.write.lookups import accounts_of
 from relay.write.world import World
-from tests.cast import alice, bob, owner, person
+from tests.cast import alice, bob, owner, person, robot
 from tests.harness.relay_in_process import NOON, RELAY, URL, policy_of
 
 if TYPE_CHECKING:
@@ -90,6 +91,19 @@ def test_judging_twice_says_the_same_and_counts_nothing(policy: PolicySet) -> No
     assert [(rate.burst, name) for rate, name, _ in first.tokens] == [(1, alice.pubkey)]
     assert len(here.buckets) == 0
     assert here.found == before
+
+
+def test_a_record_is_not_accepted_unless_what_it_refers_to_was_looked_up() -> None:
+    """Its author may have got the right to write it after the look-ups of the batch."""
+    rule = 'name = "agents write anamnesis memory"\nmatch = { kinds = [78] }\nwrite = ["agent"]'
+    policy = policy_of("open", f"[[rule]]\n{rule}\n")  # without the schema
+    hashed = sha256(b"x").hexdigest()
+    tags = [["d", f"anamnesis:memory:{hashed}"], ["x", hashed]]
+    sent = candidate(robot.sign(78, tags, '{"content": "x"}', NOON), policy)
+    here = world(policy)
+    assert refused_by(judge(sent, here).outcome) == "records"
+    here.found.named.update((name, set()) for name in sent.references.names)
+    assert judge(sent, here).outcome is WriteOutcome.STORED
 
 
 def test_a_long_d_is_refused(policy: PolicySet) -> None:

@@ -163,8 +163,7 @@ async def test_long_chains_are_followed_for_who_may_supersede_alone(home: Home) 
     await home.do(alice, 9007, h="tea")
     dry_run = await home.ingest.dry_run(superseded(alice, A, B), Letter())
     assert dry_run.facts is not None
-    assert dry_run.facts.records is not None
-    assert {record.d[-64:] for record in dry_run.facts.records} == {A, B}
+    assert dry_run.facts.records == (), "she reads them, but may write no such record"
 
 
 @pytest.mark.proves("X-16")
