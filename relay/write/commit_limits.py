@@ -43,25 +43,32 @@ _LONG_S: Final = 0.25
 _REST_RATIO: Final = 4.0
 """Length of that rest, as a multiple of the transaction."""
 _MAX_REST_S: Final = 10.0
+"""For one transaction."""
+_MAX_QUEUE_S: Final = 120.0
+"""For those of several clients together, of which each rests until those before have rested."""
 
 
 class Limit:
     """How many changes of a client may be committed together."""
 
-    __slots__ = ("_calm", "number")
+    __slots__ = ("_calm", "is_timed", "number")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, is_timed: bool = False) -> None:
+        """`is_timed`: until it is known whether they take long."""
         self.number = number
+        self.is_timed = is_timed
         self._calm = 0
 
     def succeeded(self) -> None:
+        if self.is_timed:
+            self.number = MAX_BATCH
         self._calm += 1
         if self._calm >= _CALM:
             self.number, self._calm = 2 * self.number, 0
 
 
 class ClientLimits:
-    """Of clients whose changes read much: at most `_MAX_LIMITS`."""
+    """Of clients whose changes read much, or may take long: at most `_MAX_LIMITS`."""
 
     def __init__(self) -> None:
         self._limits: dict[object, Limit] = {}
@@ -125,6 +132,12 @@ class ClientLimits:
         for client, number in Counter(map(client_or_type, large_readers)).items():
             self.set(client, Limit(number))
 
+    def time_apart(self, clients: Iterable[object]) -> None:
+        """One commit of each is apart: more, if that takes long."""
+        for client in clients:
+            if client not in self._limits:
+                self.set(client, Limit(MAX_BATCH - 1, is_timed=True))
+
     def set(self, client: object, limit: Limit) -> None:
         """It was served."""
         if limit.number >= MAX_BATCH:
@@ -147,6 +160,8 @@ class Overruns:
         """The largest ratio of time to cost, a little less after each batch."""
         self._ratios: dict[object, float] = {}
         """Client → that of its last events, if they were slow. At most `_MAX_LIMITS`."""
+        self._rested_at = 0.0
+        """When the last rest ends."""
 
     @property
     def is_measuring(self) -> bool:
@@ -163,12 +178,14 @@ class Overruns:
         return item.cost if not ratios else int(item.cost * ratios.get(client_or_type(item), 1.0))
 
     def long_transaction(
-        self, batch: Sequence[LaneItem], took_s: float, owners: Set[str]
+        self, batch: Sequence[LaneItem], took_s: float, owners: Set[str], now: float
     ) -> Mapping[object, float]:
         """Client → seconds for which it should rest, since a transaction of its events alone took
-        so long. After one of several clients the next batch is as small as would be fast.
+        so long; of several clients 0 for each, as it is not known whose. After those the next batch
+        is as small as would be fast. Clients of owners are not named.
 
         `took_s`: with look-ups and what is stored and deleted, which no limit of a batch may know.
+        `now`: of a clock that never goes back.
         """
         if took_s <= _LONG_S:
             return {}
@@ -176,14 +193,22 @@ class Overruns:
         if len(events) < len(batch):
             return {}  # a change by owners or by the relay itself
         clients = {client_or_type(item) for item in events}
+        limited = clients - {
+            client_or_type(item)
+            for item in events
+            if item.origin is not Origin.WIRE or item.event.pubkey in owners
+        }
         if len(clients) > 1:
             cost = sum([item.cost for item in events])
             fits = MAX_BATCH * took_s / (_LONG_S * max(cost, 1))
             self._worst = max(self._worst, min(fits, MAX_BATCH / _LEAST_BATCH))
+            return {client: 0.0 for client in limited if not isinstance(client, type)}
+        if not limited:
             return {}
-        is_limited = events[0].origin is Origin.WIRE and events[0].event.pubkey not in owners
-        rest = min(_REST_RATIO * took_s, _MAX_REST_S)
-        return dict.fromkeys(clients, rest) if is_limited else {}
+        # Rests that ran at the same time would leave no room for others between enough clients.
+        ends = max(self._rested_at, now) + min(_REST_RATIO * took_s, _MAX_REST_S)
+        self._rested_at = min(ends, now + _MAX_QUEUE_S)
+        return dict.fromkeys(limited, self._rested_at - now)
 
     def note(self, batch: Sequence[LaneItem], took_s: float) -> bool:
         """Whether `max_batch` may be another. `took_s`: processor time of the judgement."""

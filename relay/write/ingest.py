@@ -668,9 +668,12 @@ class Ingest:
                 self._end_from = asyncio.get_running_loop().time() + 9 * took
             self._lists.add(batch.unlisted)
             done, owners = items[: batch.number], self._state.actors.owners
-            rests = self._overruns.long_transaction(done, self._store.append_s, owners)
+            now = asyncio.get_running_loop().time()
+            rests = self._overruns.long_transaction(done, self._store.append_s, owners, now)
+            self._limits.time_apart(rests)
             for client, seconds in rests.items():
-                self._lane.rest(client, seconds)
+                if seconds:
+                    self._lane.rest(client, seconds)
             if self._overruns.note(done, batch.took_s):
                 self._lane.max_batch = self._overruns.max_batch
         except TooMuchToRead as fault:

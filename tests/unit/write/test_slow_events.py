@@ -8,20 +8,22 @@ import pytest
 
 from relay.facts import Origin
 from relay.write import batch as batches
-from relay.write.commands import WriteEvent
+from relay.write.commands import Unconnected, WriteEvent
+from relay.write.commit_limits import Overruns
 from relay.write.judge import judge
-from tests.cast import alice, bob, carol
+from tests.cast import alice, bob, carol, owner
 from tests.harness.reference_store import ReferenceStore
-from tests.harness.relay_in_process import STORED, Batches, Home, policy_of, store_of
+from tests.harness.relay_in_process import NOON, STORED, Batches, Home, Letter, policy_of, store_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from relay.nostr.keys import SecretKey
+    from relay.write.batch import Batch
     from relay.write.candidate import Candidate
     from relay.write.commands import LaneItem
     from relay.write.judge import Judgement
     from relay.write.world import World
-    from tests.harness.relay_in_process import Letter
 
 SLOW_S = 0.03
 
@@ -155,3 +157,85 @@ async def test_after_a_long_transaction_of_several_clients_batches_are_small(hom
     for number in range(60):
         assert await home.take(home.made(bob, 1, content=f"then {number}")) == [STORED]
     assert home.ingest._lane.max_batch == 512
+
+
+def alice_takes_long(home: Home) -> None:
+    """A second for each transaction with an event of hers, from now on."""
+    store, stored = home.store, home.ingest._stored
+    assert isinstance(store, ReferenceStore)
+
+    async def timed(items: Sequence[LaneItem]) -> Batch:
+        store.append_s = 1.0 if slow_in(items) else 0.0
+        return await stored(items)
+
+    home.ingest._stored = timed  # type: ignore[method-assign]
+
+
+def authors_of(batches: Sequence[Sequence[LaneItem]]) -> list[set[str]]:
+    return [{item.event.pubkey for item in events_in(batch)} for batch in batches]
+
+
+async def test_after_a_long_transaction_of_several_clients_the_slow_one_alone_rests(
+    home: Home, processor: Processor
+) -> None:
+    """Supersessions from two addresses took over a second together, and nobody was charged."""
+    processor.slow = set()
+    alice_takes_long(home)
+    watched = Batches(home.ingest)
+    people = {alice: 1, bob: 2, carol: 3}
+
+    def all_post(content: str) -> list[Letter]:
+        return [
+            home.post(home.made(who, 1, content=content), connection=n) for who, n in people.items()
+        ]
+
+    assert [await letter.answer for letter in all_post("together")] == [STORED] * 3
+    assert [await letter.answer for letter in all_post("apart")] == [STORED] * 3
+    later, *others = all_post("together again")
+    assert [await letter.answer for letter in others] == [STORED] * 2
+    hers, his, another = ({who.pubkey} for who in people)
+    together, *apart, again = authors_of(watched.committed)
+    assert together == hers | his | another
+    assert sorted(apart, key=min) == sorted([hers, his, another], key=min)
+    assert again == his | another
+    assert not later.answer.done()
+    home.ingest._lane.hurry()
+    assert await later.answer == STORED
+
+
+async def test_who_rested_is_apart_until_it_is_quick(home: Home, processor: Processor) -> None:
+    processor.slow = set()
+    alice_takes_long(home)
+    home.ingest.hurry()  # no rest: what comes after it
+    watched = Batches(home.ingest)
+    assert await home.post(home.made(alice, 1), connection=1).answer == STORED
+    for content in "ab":
+        both = [
+            home.post(home.made(who, 1, content=content), connection=n)
+            for who, n in ((bob, 2), (alice, 1))
+        ]
+        assert [await letter.answer for letter in both] == [STORED] * 2
+    assert all(len(authors) == 1 for authors in authors_of(watched.committed))
+
+
+def sent_by(client: int, who: SecretKey = alice) -> WriteEvent:
+    return WriteEvent(who.sign(1, [], "", NOON), 1, 1, Unconnected(connection=client), Origin.WIRE)
+
+
+def test_several_slow_clients_hold_the_lane_for_a_quarter_of_the_time() -> None:
+    overruns, now, held = Overruns(), 0.0, 0.0
+    rested_at = dict.fromkeys(range(12), 0.0)
+    while now < 1000:
+        client = min(rested_at, key=rested_at.__getitem__)
+        now = max(now, rested_at[client]) + 1.5
+        held += 1.5
+        rests = overruns.long_transaction([sent_by(client)], 1.5, frozenset(), now)
+        rested_at[client] = now + rests[client]
+    assert held / now < 0.27
+
+
+def test_owners_neither_rest_nor_wait_for_one_client_after_the_other() -> None:
+    overruns, owners = Overruns(), {owner.pubkey}
+    alone, other = sent_by(1, owner), sent_by(2)
+    assert overruns.long_transaction([alone], 1.5, owners, 0.0) == {}
+    assert overruns.long_transaction([alone, other], 1.5, owners, 0.0) == {2: 0.0}
