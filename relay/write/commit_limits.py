@@ -44,6 +44,8 @@ _REST_RATIO: Final = 4.0
 """Length of that rest, as a multiple of the transaction."""
 _MAX_REST_S: Final = 10.0
 """For one transaction."""
+_SOON_S: Final = 60.0
+"""Who shares two long transactions within that time may send quick events between slow ones."""
 _MAX_QUEUE_S: Final = 120.0
 """For those of several clients together, of which each rests until those before have rested."""
 
@@ -51,17 +53,19 @@ _MAX_QUEUE_S: Final = 120.0
 class Limit:
     """How many changes of a client may be committed together."""
 
-    __slots__ = ("_calm", "is_timed", "number")
+    __slots__ = ("_calm", "_until", "number")
 
-    def __init__(self, number: int, *, is_timed: bool = False) -> None:
-        """`is_timed`: until it is known whether they take long."""
+    def __init__(self, number: int, until: float | None = None) -> None:
+        """`until`: the first commit after that is the last one that is limited; None: `number`
+        grows until it is."""
         self.number = number
-        self.is_timed = is_timed
+        self._until = until
         self._calm = 0
 
-    def succeeded(self) -> None:
-        if self.is_timed:
-            self.number = MAX_BATCH
+    def succeeded(self, now: float) -> None:
+        if self._until is not None:
+            self.number = MAX_BATCH if now >= self._until else self.number
+            return
         self._calm += 1
         if self._calm >= _CALM:
             self.number, self._calm = 2 * self.number, 0
@@ -73,6 +77,8 @@ class ClientLimits:
     def __init__(self) -> None:
         self._limits: dict[object, Limit] = {}
         """The one that was served last is the last."""
+        self._timed_at: dict[object, float] = {}
+        """Client → when it was last in `time_apart`. At most `_MAX_LIMITS`."""
 
     def apart(
         self, batch: Sequence[LaneItem]
@@ -132,11 +138,16 @@ class ClientLimits:
         for client, number in Counter(map(client_or_type, large_readers)).items():
             self.set(client, Limit(number))
 
-    def time_apart(self, clients: Iterable[object]) -> None:
-        """One commit of each is apart: more, if that takes long."""
+    def time_apart(self, clients: Iterable[object], now: float, seconds: float) -> None:
+        """The next commit of each is apart; all for so many `seconds`, if the client was here
+        soon before."""
         for client in clients:
+            was_here = now - self._timed_at.pop(client, -inf) < _SOON_S
+            self._timed_at[client] = now
             if client not in self._limits:
-                self.set(client, Limit(MAX_BATCH - 1, is_timed=True))
+                self.set(client, Limit(MAX_BATCH - 1, now + seconds if was_here else now))
+        while len(self._timed_at) > _MAX_LIMITS:
+            del self._timed_at[next(iter(self._timed_at))]
 
     def set(self, client: object, limit: Limit) -> None:
         """It was served."""
@@ -206,7 +217,7 @@ class Overruns:
         if not limited:
             return {}
         # Rests that ran at the same time would leave no room for others between enough clients.
-        ends = max(self._rested_at, now) + min(_REST_RATIO * took_s, _MAX_REST_S)
+        ends = max(self._rested_at, now) + rest_after(took_s)
         self._rested_at = min(ends, now + _MAX_QUEUE_S)
         return dict.fromkeys(limited, self._rested_at - now)
 
@@ -233,6 +244,11 @@ class Overruns:
         while self._ratios and (len(self._ratios) > _MAX_LIMITS or not self.is_measuring):
             del self._ratios[next(iter(self._ratios))]
         return True
+
+
+def rest_after(took_s: float) -> float:
+    """Seconds of rest for a transaction."""
+    return min(_REST_RATIO * took_s, _MAX_REST_S)
 
 
 def _seconds(events: Iterable[WriteEvent]) -> float:

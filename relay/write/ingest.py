@@ -53,6 +53,7 @@ from relay.write.commit_limits import (
     Limit,
     Overruns,
     number_together,
+    rest_after,
     rights_first,
     shrink,
 )
@@ -561,7 +562,7 @@ class Ingest:
                 if len(tried) == 1:
                     shrink(tried[0])
                 limit = Limit(max(len(tried) // 2, 1))
-        limit.succeeded()
+        limit.succeeded(asyncio.get_running_loop().time())
         self._limits.set(client, limit)
         return answered
 
@@ -669,8 +670,9 @@ class Ingest:
             self._lists.add(batch.unlisted)
             done, owners = items[: batch.number], self._state.actors.owners
             now = asyncio.get_running_loop().time()
-            rests = self._overruns.long_transaction(done, self._store.append_s, owners, now)
-            self._limits.time_apart(rests)
+            took_s = self._store.append_s
+            rests = self._overruns.long_transaction(done, took_s, owners, now)
+            self._limits.time_apart(rests, now, rest_after(took_s))
             for client, seconds in rests.items():
                 if seconds:
                     self._lane.rest(client, seconds)

@@ -9,7 +9,7 @@ import pytest
 from relay.facts import Origin
 from relay.write import batch as batches
 from relay.write.commands import Unconnected, WriteEvent
-from relay.write.commit_limits import Overruns
+from relay.write.commit_limits import ClientLimits, Overruns
 from relay.write.judge import judge
 from tests.cast import alice, bob, carol, owner
 from tests.harness.reference_store import ReferenceStore
@@ -220,6 +220,25 @@ async def test_who_rested_is_apart_until_it_is_quick(home: Home, processor: Proc
 
 def sent_by(client: int, who: SecretKey = alice) -> WriteEvent:
     return WriteEvent(who.sign(1, [], "", NOON), 1, 1, Unconnected(connection=client), Origin.WIRE)
+
+
+def test_who_shares_a_second_long_transaction_soon_stays_apart_as_long_as_a_rest() -> None:
+    """Two addresses that sent one quick event after each slow one together would never rest."""
+    limits, sent = ClientLimits(), [sent_by(1)]
+
+    def is_apart_after_a_quick_commit(now: float) -> bool:
+        limit = limits.take(1)
+        limit.succeeded(now)
+        limits.set(1, limit)
+        return 1 in limits.apart(sent)[1]
+
+    limits.time_apart([1], 0.0, 6.0)
+    assert not is_apart_after_a_quick_commit(0.1)
+    limits.time_apart([1], 2.0, 6.0)
+    assert all(is_apart_after_a_quick_commit(7.9) for _ in range(20))
+    assert not is_apart_after_a_quick_commit(8.1)
+    limits.time_apart([1], 100.0, 6.0)
+    assert not is_apart_after_a_quick_commit(100.1)
 
 
 def test_several_slow_clients_hold_the_lane_for_a_quarter_of_the_time() -> None:
