@@ -282,7 +282,7 @@ async def test_reading_what_is_buffered_lets_others_run(
     ticks, turns = count(), list[int]()
     wait = Turns.wait
 
-    async def noted(self: Turns, account: Account, _: object) -> None:
+    async def noted(self: Turns, account: Account) -> None:
         task = asyncio.current_task()
         if task is None or task.get_name() != "input waits for its turn":
             turns.append(1)
@@ -307,7 +307,7 @@ async def test_connections_of_one_address_share_their_turns_and_known_keys_have_
     took 2 s."""
     accounts, wait = list[Account](), Turns.wait
 
-    async def noted(self: Turns, account: Account, _: object) -> None:
+    async def noted(self: Turns, account: Account) -> None:
         accounts.append(account)
         await wait(self, account)
 
@@ -373,7 +373,7 @@ async def test_who_becomes_a_member_while_connected_has_the_turns_of_known_keys(
     monkeypatch.setattr("relay.server.connection._HEARTBEAT_S", 0.2)
     accounts, wait = list[Account](), Turns.wait
 
-    async def noted(self: Turns, account: Account, _: object) -> None:
+    async def noted(self: Turns, account: Account) -> None:
         accounts.append(account)
         await wait(self, account)
 
@@ -401,7 +401,7 @@ async def test_a_message_that_waits_for_its_turn_has_arrived(
     visit = await relay.visit()
     (connection,) = relay.server.connections
 
-    async def wait(_turns: Turns, account: Account, _: object) -> None:
+    async def wait(_turns: Turns, account: Account) -> None:
         if account is connection.account:
             waits.put_nowait(connection.arrived())
 
@@ -428,7 +428,7 @@ async def test_what_takes_the_loop_long_waits_for_its_turn_before(
     """20 frames of 229 kB that came at once, of 20 connections, kept all others out for 6 s."""
     turns, wait = list[int](), Turns.wait
 
-    async def noted(self: Turns, account: Account, _: object) -> None:
+    async def noted(self: Turns, account: Account) -> None:
         turns.append(len(relay.fanout))
         await wait(self, account)
 

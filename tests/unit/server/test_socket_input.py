@@ -150,7 +150,7 @@ async def test_compressed_frames_that_come_at_once_are_parsed_in_pieces(
     """120 frames of 533 bytes that expand to 520,000 each took the loop 0.28 s."""
     ticks, turns, wait = count(), list[str](), Turns.wait
 
-    async def noted(self: Turns, account: Account, _: object) -> None:
+    async def noted(self: Turns, account: Account) -> None:
         task = asyncio.current_task()
         turns.append("" if task is None else task.get_name())
         await wait(self, account)
@@ -174,7 +174,7 @@ async def test_input_waits_while_others_have_used_the_iteration(
     """40 sockets that were ready at once expanded 5 ms of input each; 4,000 parsed for 0.6 s."""
     names, wait = list[str](), Turns.wait
 
-    async def noted(self: Turns, account: Account, _: object) -> None:
+    async def noted(self: Turns, account: Account) -> None:
         task = asyncio.current_task()
         names.append("" if task is None else task.get_name())
         await wait(self, account)
@@ -252,7 +252,7 @@ async def test_a_request_that_ends_with_the_time_for_the_stop_is_no_error_of_our
     async def held(*_: object) -> None:
         await may_answer.wait()
 
-    monkeypatch.setattr(Slice, "take", held)
+    monkeypatch.setattr(Turns, "wait_for_request", held)
     async with serving() as relay, ClientSession() as browser:
         asking = asyncio.create_task(browser.get(f"http://{relay.at}/"))
         async with until("the request is in progress") as tries:
