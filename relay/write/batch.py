@@ -272,7 +272,7 @@ class Batch:
         for place, item in enumerate(self._items):
             if not (self._measures_each or place % _CHECKED_AFTER):
                 reached = thread_time()
-            if reached - begun > _LONGEST_S:
+            if place and reached - begun > _LONGEST_S:
                 self.number = place
                 break
             match item:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -86,6 +88,15 @@ async def test_a_batch_ends_when_its_events_took_long_enough(home: Home) -> None
     in_order = [row.event.content for row in await home.store.since(0, 999)]
     of_one = [content for content in in_order if int(content) % 60 == 7]
     assert of_one == sorted(of_one, key=int)
+
+
+async def test_a_batch_has_an_event_even_if_time_passed_before_it(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A garbage collection of 0.1 s there left the batch empty: it failed with `error:`."""
+    monkeypatch.setattr(batches, "thread_time", partial(next, count(step=1.0)))
+    letters = flood(home, clients=3, each=2)
+    assert [await letter.answer for letter in letters] == [STORED] * 6
 
 
 async def test_after_a_slow_batch_others_wait_for_few_slow_events(home: Home) -> None:
