@@ -21,7 +21,7 @@ from relay.write.costs import CHANGES_GROUP, COST_S, MAX_BATCH
 from relay.write.pieces import pieces_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence, Set
+    from collections.abc import Iterable, Mapping, Sequence
 
     from relay.write.commands import LaneItem
 
@@ -189,11 +189,12 @@ class Overruns:
         return item.cost if not ratios else int(item.cost * ratios.get(client_or_type(item), 1.0))
 
     def long_transaction(
-        self, batch: Sequence[LaneItem], took_s: float, owners: Set[str], now: float
+        self, batch: Sequence[LaneItem], took_s: float, now: float
     ) -> Mapping[object, float]:
         """Client → seconds for which it should rest, since a transaction of its events alone took
         so long; of several clients 0 for each, as it is not known whose. After those the next batch
-        is as small as would be fast. Clients of owners are not named.
+        is as small as would be fast. Owners who are logged in are not named: anybody may send
+        what an owner signed.
 
         `took_s`: with look-ups and what is stored and deleted, which no limit of a batch may know.
         `now`: of a clock that never goes back.
@@ -207,7 +208,7 @@ class Overruns:
         limited = clients - {
             client_or_type(item)
             for item in events
-            if item.origin is not Origin.WIRE or item.event.pubkey in owners
+            if item.origin is not Origin.WIRE or item.author.is_owner
         }
         if len(clients) > 1:
             cost = sum([item.cost for item in events])

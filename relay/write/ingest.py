@@ -668,10 +668,10 @@ class Ingest:
             if ends_large_group and took > _SLOW_END_S:
                 self._end_from = asyncio.get_running_loop().time() + 9 * took
             self._lists.add(batch.unlisted)
-            done, owners = items[: batch.number], self._state.actors.owners
+            done = items[: batch.number]
             now = asyncio.get_running_loop().time()
             took_s = self._store.append_s
-            rests = self._overruns.long_transaction(done, took_s, owners, now)
+            rests = self._overruns.long_transaction(done, took_s, now)
             self._limits.time_apart(rests, now, rest_after(took_s))
             for client, seconds in rests.items():
                 if seconds:

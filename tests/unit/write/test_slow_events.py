@@ -229,8 +229,9 @@ async def test_who_rested_is_apart_until_it_is_quick(home: Home, processor: Proc
     assert all(len(authors) == 1 for authors in authors_of(watched.committed))
 
 
-def sent_by(client: int, who: SecretKey = alice) -> WriteEvent:
-    return WriteEvent(who.sign(1, [], "", NOON), 1, 1, Unconnected(connection=client), Origin.WIRE)
+def sent_by(client: int, who: SecretKey = alice, *, is_owner: bool = False) -> WriteEvent:
+    author = Unconnected(connection=client, is_owner=is_owner)
+    return WriteEvent(who.sign(1, [], "", NOON), 1, 1, author, Origin.WIRE)
 
 
 def test_who_shares_a_second_long_transaction_soon_stays_apart_as_long_as_a_rest() -> None:
@@ -259,13 +260,21 @@ def test_several_slow_clients_hold_the_lane_for_a_quarter_of_the_time() -> None:
         client = min(rested_at, key=rested_at.__getitem__)
         now = max(now, rested_at[client]) + 1.5
         held += 1.5
-        rests = overruns.long_transaction([sent_by(client)], 1.5, frozenset(), now)
+        rests = overruns.long_transaction([sent_by(client)], 1.5, now)
         rested_at[client] = now + rests[client]
     assert held / now < 0.27
 
 
 def test_owners_neither_rest_nor_wait_for_one_client_after_the_other() -> None:
-    overruns, owners = Overruns(), {owner.pubkey}
-    alone, other = sent_by(1, owner), sent_by(2)
-    assert overruns.long_transaction([alone], 1.5, owners, 0.0) == {}
-    assert overruns.long_transaction([alone, other], 1.5, owners, 0.0) == {2: 0.0}
+    overruns = Overruns()
+    alone, other = sent_by(1, owner, is_owner=True), sent_by(2)
+    assert overruns.long_transaction([alone], 1.5, 0.0) == {}
+    assert overruns.long_transaction([alone, other], 1.5, 0.0) == {2: 0.0}
+
+
+def test_who_sends_what_an_owner_signed_rests() -> None:
+    """With a copy of an owner's event in each batch a client would never have rested."""
+    overruns = Overruns()
+    copy, slow = sent_by(1, owner), sent_by(1)
+    assert overruns.long_transaction([copy, slow], 1.5, 0.0) == {1: 6.0}
+    assert overruns.long_transaction([copy, slow, sent_by(2)], 1.5, 10.0) == {1: 0.0, 2: 0.0}
