@@ -2,8 +2,8 @@
 
 `PRAGMA secure_delete` overwrites a deleted row in the file; its old pages stay in the WAL until
 that is truncated: after every commit that deletes something, at most every two seconds. SQLite can
-truncate only while there are no readers and writers, so the queries of this process wait meanwhile;
-another program that reads the file delays it.
+truncate only while there are no readers and writers, so the queries of this process wait meanwhile,
+for at most a fifth of the time; another program that reads the file delays it.
 
 Shortly after the last commit the tags of the newest rows are flushed and the WAL is checkpointed:
 reads then find tags in one index, and pages in the memory map. Under load the WAL is truncated
@@ -18,12 +18,13 @@ import asyncio
 import logging
 import os
 import threading
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import StoreFault
+from relay.storage.sqlite.connections import all_paused
 from relay.storage.sqlite.sql.conditions import Query
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ _GATHER_S: Final = 0.5
 """Delay of the truncation after a deletion, so that it covers deletions that follow."""
 _PAUSE_S: Final = 2.0
 """Shortest time between two truncations."""
+_REST_RATIO: Final = 4
+"""Truncations are apart at least so many times as long as reads waited for the last one."""
 _FIRST_RETRY_S: Final = 0.1
 _MAX_RETRY_S: Final = 4.0
 _WARN_S: Final = 30.0
@@ -83,6 +86,7 @@ class Checkpoints:
         store: Path,
         connection: AsyncReader,
         readers: Sequence[AsyncReader],
+        relay_reader: AsyncReader,
         writing: WorkThread,
         check_files: Callable[[], None],
         flush: Callable[[], bool],
@@ -90,9 +94,8 @@ class Checkpoints:
         vacuum: Callable[[], int],
     ) -> None:
         """`check_files` raises StoreFault when the files are no longer those that were opened: the
-        log would be written into a deleted file. `readers`: must not read while the WAL is
-        truncated. Each is paused until those after it have ended their queries, so those of known
-        keys come late, and that of the relay itself last.
+        log would be written into a deleted file. `readers` and `relay_reader`: must not read while
+        the WAL is truncated. What the relay reads for itself waits for no query of a client.
 
         `writing`: the writer's thread; there `flush` flushes some tags and returns whether there
         were any, and `vacuum` returns some free pages to the file system and their number.
@@ -101,6 +104,7 @@ class Checkpoints:
         self._wal = f"{store}-wal"
         self._connection = connection
         self._readers = readers
+        self._relay_reader = relay_reader
         self._writing = writing
         self._check_files = check_files
         self._flush = flush
@@ -111,6 +115,7 @@ class Checkpoints:
         self._oldest: float | None = None
         self._newest = 0.0
         self._erase_at = 0.0
+        self._truncate_at = 0.0
         self._retry_at = 0.0
         self._flush_at = 0.0
         """From then on a slice of tags may be flushed between commits: after a pause as long as the
@@ -192,11 +197,11 @@ class Checkpoints:
         """Seconds until the next step; None: nothing is left to do."""
         due = []
         if self._oldest is not None:
-            due.append(self._erase_at)
+            due.append(max(self._erase_at, self._truncate_at))
         if not self._is_settled:
             due.append(self._committed_at + _SETTLE_S)
             if self._is_large():
-                due.append(0.0)
+                due.append(self._truncate_at)
             if self._is_behind():
                 due.append(self._flush_at)
         elif self._may_have_free_pages or self._wal_bytes() > _KEPT_BYTES:
@@ -208,9 +213,10 @@ class Checkpoints:
 
     async def _step(self) -> None:
         self._check_files()
-        if self._oldest is not None and monotonic() >= self._erase_at:
+        may_truncate = monotonic() >= self._truncate_at
+        if self._oldest is not None and may_truncate and monotonic() >= self._erase_at:
             self._erase_at = monotonic() + await self._erasing_step()
-        elif self._is_large():
+        elif may_truncate and self._is_large():
             if not await self._truncate():
                 self._retry_at = monotonic() + _GATHER_S
         elif self._is_behind():
@@ -260,13 +266,12 @@ class Checkpoints:
         for _ in range(2):  # most of the work, during reads and writes
             await self._connection.rows(_PASSIVE)
         holding = monotonic()
-        async with AsyncExitStack() as held:
-            for reader in self._readers:
-                await held.enter_async_context(reader.paused())
-            await held.enter_async_context(self._writer_held())
+        async with all_paused(self._readers), self._relay_reader.paused(), self._writer_held():
             began = monotonic()
             ((busy, *_),) = await self._connection.rows(_TRUNCATE)
-        self.upkeep.held_s += monotonic() - holding
+        held_s = monotonic() - holding
+        self._truncate_at = monotonic() + _REST_RATIO * held_s
+        self.upkeep.held_s += held_s
         if busy:
             self.upkeep.busy += 1
             return False

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -25,7 +25,7 @@ from relay.storage.sqlite.sql.conditions import Query
 from relay.storage.sqlite.tag_functions import OF_ROWS, TagFunctions, add_functions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from relay.storage.hashes import Hashes
@@ -372,6 +372,11 @@ class AsyncReader:
             if not self._pauses:
                 self._may_run.set()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a query runs, or a pause lasts."""
+        return self._lock.locked()
+
     async def rows_within(self, query: Query, seconds: float) -> list[Any]:
         """Raises TooSlow when the query takes longer; so do `work_within` and `page_within`."""
         return await self.work_within(lambda rows: rows(*query), seconds)
@@ -459,3 +464,15 @@ class BulkReader(AsyncReader):
         async with super()._free():
             yield
             await self._db.execute_fetchall("PRAGMA shrink_memory")
+
+
+@asynccontextmanager
+async def all_paused(readers: Iterable[AsyncReader]) -> AsyncIterator[None]:
+    """As `paused` of each. Those that are free go on while the query of another is waited for."""
+    waiting = list(readers)
+    async with AsyncExitStack() as paused:
+        while waiting:
+            reader = next((each for each in waiting if each.is_busy), waiting[0])
+            waiting.remove(reader)
+            await paused.enter_async_context(reader.paused())
+        yield

@@ -178,13 +178,8 @@ class SqliteStore:
         self._checkpoints = Checkpoints(
             path,
             self._checkpoint_conn,
-            (
-                self._bulk_conn,
-                self._unknown_conn,
-                self._reader_conn,
-                self._search_conn,
-                self._relay_conn,
-            ),
+            (self._bulk_conn, self._unknown_conn, self._reader_conn, self._search_conn),
+            self._relay_conn,
             self._writing,
             self._writer.check_files,
             self._writer.flush_some,

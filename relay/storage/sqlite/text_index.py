@@ -15,7 +15,7 @@ import os
 import sqlite3
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from threading import get_native_id
 from time import monotonic
@@ -28,7 +28,7 @@ from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import Searchable, searchable
 from relay.storage.recall import thread_of
 from relay.storage.rows import INDEXED_BYTES, rows_after, rows_to_index
-from relay.storage.sqlite.connections import file_connection, index_path, open_threaded
+from relay.storage.sqlite.connections import all_paused, file_connection, index_path, open_threaded
 from relay.storage.sqlite.fts import Stems
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES as QUERIES
 
@@ -52,8 +52,9 @@ _MAX_DELETED: Final = 100_000
 _CHECK_CHUNK: Final = 2000
 _VECTORS_READ: Final = 10_000
 _MERGE_PAGES: Final = 200
-_MERGE_PAUSE_RATIO: Final = 9
-"""Pause after a merge, as a multiple of its duration: merges take a tenth of the time."""
+_PAUSE_RATIO: Final = 9
+"""Pause after a merge or a truncation, as a multiple of its duration: each takes a tenth of the
+time."""
 _SHORT_MERGE_S: Final = 1.5
 _SHORT_PAUSE_S: Final = 3.0
 """Longest pause after a merge of less than `_SHORT_MERGE_S`: a deletion in a small index waits for
@@ -94,6 +95,7 @@ class TextIndex:
         """Seconds spent on the steps of the current merge."""
         self._merge_at = 0.0
         self._must_truncate = not is_clean
+        self._truncate_at = 0.0
         self._deleted_at = 0.0
         self._dirty_since = None if is_clean else monotonic()
         self.upto = upto
@@ -242,12 +244,12 @@ class TextIndex:
     async def tidy(self, *readers: AsyncReader) -> bool:
         """Remove some texts of deleted rows; True: call again at once.
 
-        `readers`: read the index, and are paused while its WAL is truncated, in this order. Other
-        methods do not wait for them.
+        `readers`: read the index, and are paused while its WAL is truncated. Other methods do not
+        wait for them.
         """
         async with self._lock:
             has_more = await self._tidy()
-        if self._must_truncate and not has_more:
+        if self._must_truncate and not has_more and monotonic() >= self._truncate_at:
             await self._truncate(readers)
         return has_more
 
@@ -284,7 +286,7 @@ class TextIndex:
             if db.total_changes - before >= 2:
                 return True
             self._is_merging, self._must_truncate = False, True
-            pause = _MERGE_PAUSE_RATIO * self._merge_s
+            pause = _PAUSE_RATIO * self._merge_s
             if self._merge_s < _SHORT_MERGE_S:
                 pause = min(pause, _SHORT_PAUSE_S)
             self._merge_at = monotonic() + pause
@@ -304,10 +306,8 @@ class TextIndex:
         async with self._lock:  # most of the work
             await db.execute_fetchall("PRAGMA main.incremental_vacuum")
             await db.execute_fetchall("PRAGMA main.wal_checkpoint(PASSIVE)")
-        async with AsyncExitStack() as held:
-            for reader in readers:
-                await held.enter_async_context(reader.paused())
-            await held.enter_async_context(self._lock)
+        began = monotonic()
+        async with all_paused(readers), self._lock:
             await db.execute_fetchall(f"PRAGMA busy_timeout = {_BUSY_MS}")
             ((busy, *_),) = await db.execute_fetchall("PRAGMA main.wal_checkpoint(TRUNCATE)")
             await db.execute_fetchall(f"PRAGMA busy_timeout = {_PATIENT_MS}")
@@ -315,6 +315,7 @@ class TextIndex:
             if not busy and (self._has_deleted or self._deleted):
                 self._dirty_since = self._merge_began
             self._note_clean()
+        self._truncate_at = monotonic() + _PAUSE_RATIO * (monotonic() - began)
 
     async def _rows(self, name: str, *values: int | str) -> list[Any]:
         return list(await self._db.execute_fetchall(QUERIES[name], values))
@@ -332,7 +333,7 @@ class TextIndex:
         until = monotonic() + _CLOSING_S
         try:
             with suppress(sqlite3.Error):  # disk full: the next start continues
-                self._merge_at = 0.0
+                self._merge_at = self._truncate_at = 0.0
                 while not self._is_clean and await self.tidy() and monotonic() < until:
                     pass
                 async with self._lock:

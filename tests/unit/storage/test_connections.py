@@ -11,7 +11,7 @@ import pytest
 
 from relay.errors import StoreFault
 from relay.storage.sqlite import connections
-from relay.storage.sqlite.connections import AsyncReader, LoopReader, open_threaded
+from relay.storage.sqlite.connections import AsyncReader, LoopReader, all_paused, open_threaded
 from relay.storage.sqlite.sql.conditions import Query
 from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import eventually
@@ -58,6 +58,28 @@ async def test_a_pause_waits_for_the_running_query_and_not_for_those_that_wait()
         slow.let_go.release(5)
         await pausing
     assert done == ["query 0", "pause", *(f"query {number}" for number in range(1, 5))]
+
+
+async def test_readers_that_are_free_go_on_until_the_busy_one_is_paused() -> None:
+    """Each truncation of the WAL held all readers for as long as one COUNT took."""
+    free, slow, done = SlowQueries(), SlowQueries(), list[str]()
+    async with free.reader, slow.reader, asyncio.TaskGroup() as tasks:
+        tasks.create_task(slow.ask(1, done))
+        assert await asyncio.to_thread(slow.began.acquire, timeout=ANSWER_S)
+
+        async def pause() -> None:
+            async with all_paused((free.reader, slow.reader)):
+                assert free.reader.is_busy
+                assert slow.reader.is_busy
+                done.append("pause")
+
+        pausing = tasks.create_task(pause())
+        await asyncio.sleep(0)
+        free.let_go.release()
+        await free.ask(2, done)
+        slow.let_go.release()
+        await pausing
+    assert done == ["query 2", "query 1", "pause"]
 
 
 async def test_a_page_that_nobody_waits_for_ends_at_once() -> None:
