@@ -39,6 +39,7 @@ async def test_short_reads_do_not_wait_for_long_ones(
 ) -> None:
     """By tag nothing is read while the table of tags is locked."""
     monkeypatch.setattr(reading, "_SHORT_S", 0.3)  # a busy machine takes long for a short one
+    monkeypatch.setattr(reading, "_COUNT_S", {True: ANSWER_S, False: ANSWER_S})
     url = await postgres.new_schema()
     store = await PostgresStore.open(url, TERMS)
     event = unsigned(cast.alice, tags=[["t", "tea"]])
