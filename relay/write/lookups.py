@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, assert_never
 from relay.access.actors import author_words
 from relay.access.management import BannedAuthorRows, ListName
 from relay.access.quotas import Per
-from relay.facts import Origin
+from relay.facts import Origin, Who
 from relay.groups.actions import previous_in
 from relay.groups.group import pins_of
 from relay.groups.notices import LISTS, NOTICES, is_listed_apart
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
 
     from relay.access.actors import Actors
     from relay.access.quotas import Account, Quota
-    from relay.facts import Who
     from relay.groups.context import GroupSettings
     from relay.groups.group import Group, Groups
     from relay.lifecycle.rows import ExpiredRow, Found, Reference, Stored
@@ -193,6 +192,8 @@ class _Builder:
         self._admitted: set[tuple[str, str]] = set()
         self._appointed: set[tuple[str, str]] = set()
         """(group, key) that an event of this batch may make a member, possibly with a role."""
+        self._makers: set[tuple[str, str]] = set()
+        """(group, key) that an event of this batch may make the group's founder."""
         self._joining: set[str] = set()
         """Keys that an event of this batch may make members of a group, or of the relay."""
         self._settings = policy.groups
@@ -306,37 +307,53 @@ class _Builder:
     def _may_refer(self, candidate: Candidate) -> bool:
         """Whether the author may be allowed to write such a record when it is judged. Anybody may
         give thousands of rows the names that it refers to."""
-        event, sender = candidate.event, candidate.sender
-        pubkey, group = event.pubkey, self._groups.get(candidate.group)
         if (
-            sender.origin is not Origin.WIRE
-            or sender.attested
+            candidate.sender.origin is not Origin.WIRE
             or candidate.named is not None  # its group is not known yet
             or self.people_may_change
-            or pubkey in self._joining
         ):
             return True
-        who = author_words(pubkey, self._actors, self._groups, group)
-        return self._may_write_record(event, who)
+        return self._may_write_record(candidate.event, self._words(candidate))
 
     def _follows_chains(self, candidate: Candidate) -> bool:
         """Whether `_records` of the world may follow chains of records for this author."""
+        is_sent = candidate.sender.origin is Origin.WIRE
+        return not is_sent or bool(self._words(candidate) & FOLLOW_CHAINS)
+
+    def _words(self, candidate: Candidate) -> Set[Who]:
+        """The who-words that the author may have when the event is judged."""
         pubkey, group_id = candidate.event.pubkey, candidate.group
-        if candidate.sender.origin is not Origin.WIRE or candidate.sender.attested:
-            return True
         group = self._groups.get(group_id)
         who = author_words(pubkey, self._actors, self._groups, group)
-        return bool(who & FOLLOW_CHAINS) or (group_id, pubkey) in self._appointed
+        is_vouched_for = any(each.agent == pubkey for each in candidate.sender.attested)
+        if is_vouched_for or pubkey in self._joining:
+            who |= {Who.MEMBER, Who.KNOWN} | ({Who.INSIDER} if group_id else set())
+        if (group_id, pubkey) in self._appointed:
+            who |= {Who.ADMIN} | ({Who.AGENT} if self._may_have_agents(group_id) else set())
+        return who
+
+    def _may_have_agents(self, group_id: str | None) -> bool:
+        """As `holds_agent_role`: whether roles may make agents in this group."""
+        group, actors = self._groups.get(group_id), self._actors
+        made_by = {maker for made, maker in self._makers if made == group_id}
+        if group is not None:
+            made_by.add(group.founder)
+        return any(
+            actors.is_owner(maker) or actors.is_agent(maker) or maker == self._relay
+            for maker in made_by
+        )
 
     def _may_write(self, candidate: Candidate, group: Group) -> bool:
         """Whether the author may be allowed to write into the group, by its flags and members."""
         pubkey = candidate.event.pubkey
+        vouching = (each.owner for each in candidate.sender.attested if each.agent == pubkey)
         return (
             not group.only_members_write
-            or pubkey in group.members
             or pubkey in self._operators
-            or bool(candidate.sender.attested)
-            or (group.id, pubkey) in self._admitted
+            or any(
+                key in group.members or (group.id, key) in self._admitted
+                for key in (pubkey, *vouching)
+            )
         )
 
     def _may_moderate(self, candidate: Candidate, group_id: str) -> bool:
@@ -366,6 +383,7 @@ class _Builder:
         if event.kind == kinds.CREATE_GROUP and group is None:
             who = author_words(event.pubkey, self._actors, self._groups, None)
             if who & self._settings.create or candidate.sender.origin is not Origin.WIRE:
+                self._makers.add((group_id, event.pubkey))
                 self._appoint(group_id, [event.pubkey])
         elif event.kind == kinds.JOIN_REQUEST:
             self._admitted.add((group_id, event.pubkey))

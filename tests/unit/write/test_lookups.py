@@ -11,6 +11,7 @@ from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups, Role
 from relay.lifecycle.rows import Lookups, OwnRow, Slot
 from relay.nostr import kinds
+from relay.nostr.agents import Attestation
 from relay.write.candidate import Candidate, Sender, candidate_of
 from relay.write.commands import ManagementChange
 from relay.write.lookups import lookups_for
@@ -39,6 +40,7 @@ GROUPS = (
             },
         )
     )
+    .with_group(Group("home", founder=owner.pubkey))
     .with_group(Group("square", members={admin.pubkey: (Role.ADMIN.value,)}))
 )
 
@@ -61,12 +63,16 @@ def candidate(
     return candidate_from(policy, event, origin)
 
 
-def candidate_from(policy: PolicySet, event: Event, origin: Origin = Origin.WIRE) -> Candidate:
+def candidate_from(
+    policy: PolicySet,
+    event: Event,
+    origin: Origin = Origin.WIRE,
+    attested: frozenset[Attestation] = frozenset(),
+) -> Candidate:
     keep = policy.keep.keep_of(event)
     derived = policy.groups.derived
-    return candidate_of(
-        event, keep, policy.systems, Sender(origin), lambda _: True, derived=derived
-    )
+    sender = Sender(origin, attested=attested)
+    return candidate_of(event, keep, policy.systems, sender, lambda _: True, derived=derived)
 
 
 def looked_up(
@@ -248,6 +254,16 @@ def test_a_deletion_reads_rows_of_its_author_only(policy: PolicySet) -> None:
 
 
 SUPERSEDES = [["d", f"anamnesis:superseded:{IDS[0]}"], ["x", IDS[0]], ["e", IDS[1]]]
+MEMBERS_SUPERSEDE = """
+[members]
+attestations = "groups"
+
+[[rule]]
+name = "agents and owners supersede"
+match = { kinds = [30078], d_prefix = "anamnesis:superseded:" }
+write = ["member", "owner", "agent"]
+schema = "anamnesis"
+"""
 ANYBODY_SUPERSEDES = """
 [[rule]]
 name = "agents and owners supersede"
@@ -264,8 +280,16 @@ def test_records_that_an_author_may_not_write_make_the_store_read_no_other_recor
     looked = looked_up(policy, sent)
     assert sent.references.names
     assert looked.named == looked.named_near == set()
-    joins = candidate(policy, carol, kinds.RELAY_JOIN, group="")
-    assert looked_up(policy, joins, sent).named_near == sent.references.names
+    for behind in (
+        candidate(policy, carol, kinds.RELAY_JOIN, group=""),
+        candidate(policy, carol, kinds.JOIN_REQUEST, group="square"),
+        candidate(policy, carol, kinds.CREATE_GROUP, group="own"),
+    ):
+        assert looked_up(policy, behind, sent).named_near == set()
+    vouched = Attestation(carol.pubkey, alice.pubkey)
+    lent = candidate_from(policy, sent.event, attested=frozenset({vouched}))
+    looked = looked_up(policy, lent)
+    assert looked.named == looked.named_near == set()
     imported = candidate(policy, carol, kinds.APP_DATA, *SUPERSEDES, group="", origin=Origin.IMPORT)
     assert looked_up(policy, imported).named == sent.references.names
 
@@ -276,6 +300,18 @@ def test_who_may_become_known_or_an_agent_in_the_batch_has_records_looked_up(
     sent = candidate(policy, carol, kinds.APP_DATA, *SUPERSEDES, group="")
     change = ManagementChange((), lambda _: None)
     assert looked_up(policy, sent, commands=[change]).named_near == sent.references.names
+
+
+def test_who_may_become_a_member_in_the_batch_has_records_looked_up() -> None:
+    policy = policy_of("open", MEMBERS_SUPERSEDE)
+    sent = candidate(policy, carol, kinds.APP_DATA, *SUPERSEDES, group="")
+    assert looked_up(policy, sent).named_near == set()
+    joins = candidate(policy, carol, kinds.JOIN_REQUEST, group="square")
+    assert looked_up(policy, joins, sent).named_near == sent.references.names
+    for agent, is_looked_up in ((carol, True), (bob, False)):
+        vouched = Attestation(agent.pubkey, alice.pubkey)
+        lent = candidate_from(policy, sent.event, attested=frozenset({vouched}))
+        assert bool(looked_up(policy, lent).named_near) == is_looked_up
 
 
 def test_chains_of_records_are_followed_for_owners_and_agents() -> None:
@@ -295,8 +331,12 @@ def test_a_request_to_join_lets_nobody_follow_chains(policy: PolicySet) -> None:
     sent = candidate(policy, carol, kinds.APP_DATA, *tags, group="den")
     joins = candidate(policy, carol, kinds.JOIN_REQUEST, group="den")
     assert looked_up(policy, joins, sent).named == set()
-    added = candidate(policy, owner, kinds.PUT_USER, ["p", carol.pubkey, "agent"], group="den")
-    assert looked_up(policy, added, sent).named == sent.references.names
+    for group, makes_agents in (("den", False), ("home", True)):
+        sent = candidate(policy, carol, kinds.APP_DATA, *tags, group=group)
+        put = ["p", carol.pubkey, "agent"]
+        added = candidate(policy, owner, kinds.PUT_USER, put, group=group)
+        looked = looked_up(policy, added, sent)
+        assert looked.named == (sent.references.names if makes_agents else set())
 
 
 @pytest.mark.parametrize("kind", [5, 9, 9000, 30023])
