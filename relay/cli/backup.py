@@ -108,10 +108,25 @@ def _check_destination(folder: Path, file: Path) -> None:
         raise UserError(f"{file} exists and is not overwritten; choose another name, or a folder")
     if not file.parent.is_dir():
         raise UserError(f"{file.parent} is not a folder: create it first")
+    refuse_shared(file.parent)
     if file.parent.resolve().is_relative_to(folder.resolve()):
         raise UserError(
             f"{file} is in the data folder, and would be lost with it; choose a place outside,"
             " best on another disk"
+        )
+
+
+def refuse_shared(folder: Path) -> None:
+    """For a folder in which another user may rename what is made there: that user could have the
+    copy of the store written into a file of their own. Raises UserError."""
+    about, place = folder.stat(), folder.resolve()
+    mount = next(path for path in (place, *place.parents) if os.path.ismount(path))
+    is_open = about.st_mode & stat.S_IWOTH and not about.st_mode & stat.S_ISVTX
+    # Of a disk on the network all files may have one owner.
+    if is_open or about.st_uid not in {0, os.geteuid(), mount.stat().st_uid}:
+        raise UserError(
+            f"other users may rename files in {folder}, and could read the store while it is"
+            " copied: choose a folder of your own"
         )
 
 

@@ -52,14 +52,16 @@ def locked(folder: Path, name: str = "rookery.lock") -> Iterator[None]:
 
 
 def refuse_root(folder: Path) -> None:
-    """For root in the folder of another user's relay, who could not open the files that root makes,
-    and who could make root read or write others by links. The key and the store tell whose folder
-    it is: the folder itself may be a mount of another user's, and so may the key. Raises UserError.
+    """For root in the folder of another user, whose relay could not open the files that root makes,
+    and who could make root read or write others by links, and run plug-ins. A mount may be of
+    another user, as a folder of the host in a container; there the key and the store tell whose
+    folder it is, of which one may be a mount, too. Raises UserError.
     """
     if os.geteuid() != 0:
         return
     owners = set[int]()
-    for path in (folder / "relay.key", folder / "rookery.db"):
+    mounts = () if os.path.ismount(folder) else (folder,)
+    for path in (*mounts, folder / "relay.key", folder / "rookery.db"):
         with suppress(OSError):  # what opens it says why
             owners |= {path.lstat().st_uid, path.stat().st_uid}
     owner = max(owners, default=0)
@@ -91,7 +93,8 @@ def flocked(folder: Path) -> Iterator[None]:
 @contextmanager
 def filling(folder: Path) -> Iterator[None]:
     """For commands that make a data folder of an empty one: each has it alone from its look at what
-    is there to its last file. Raises UserError, OSError."""
+    is there to its last file. Raises UserError, also for root as `refuse_root`; OSError."""
+    refuse_root(folder)
     with ExitStack() as held:
         try:
             held.enter_context(flocked(folder))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relay.cli.backup import remove_left, staging_folder
-from relay.cli.folder_lock import filling
+from relay.cli.folder_lock import filling, refuse_root
 from relay.cli.humanize import counted
 from relay.cli.options import (
     RESTORING,
@@ -70,6 +70,7 @@ def restored(file: Path, folder: Path) -> Manifest:
     try:
         is_new = not folder.exists()
         parent = _ancestor(folder) if is_new else folder
+        refuse_root(parent)
         with nullcontext() if is_new else filling(folder):
             if is_new or all(path.name.startswith(RESTORING) for path in folder.iterdir()):
                 remove_left(parent, RESTORING)  # beside other files it tells where they came from
@@ -169,6 +170,8 @@ def _drill(file: Path, parent: Path | None, *, as_json: bool) -> int:
 
     if parent is not None and not parent.is_dir():
         raise UserError(f"{parent} is not a folder: with --check name one that exists, or none")
+    if parent is not None:
+        refuse_root(parent)
     try:
         with _extracted(file, parent) as (staging, manifest):
             asyncio.run(_opened(staging))

@@ -260,6 +260,25 @@ def test_root_makes_no_backup_of_the_folder_of_another_user(
     assert (data / "last-backup.json").read_bytes() == noted
 
 
+def test_no_backup_is_made_where_other_users_rename_files(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They had the copy of the store written into a file that they could read."""
+    stocked(home, notes=1)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    for mode, is_made in ((0o777, False), (0o1777, True), (0o755, True)):
+        shared.chmod(mode)
+        printed, code = rookery("backup", shared / f"{mode:o}.tar.gz", "--data", home)
+        assert ("choose a folder of your own" not in printed) == is_made == (code == 0)
+    if os.getuid() == 0:
+        os.chown(shared, 4711, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    printed, code = rookery("backup", shared, "--data", home)
+    assert (code, "choose a folder of your own" in printed) == (1, True)
+
+
 def test_a_drill_verifies_and_leaves_nothing(home: Path) -> None:
     drill = home / "drill"
     drill.mkdir()

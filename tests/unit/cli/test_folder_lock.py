@@ -173,6 +173,39 @@ def test_the_store_tells_too_whose_folder_it_is(
         pass
 
 
+def test_a_folder_of_another_user_is_never_root_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who hid the key and the store while root's command looked for their owner had a plug-in run
+    by root; `init` and `restore` made root's relay in a folder in which others rename files."""
+    folder, archive = tmp_path / "data", tmp_path / "backup.tar.gz"
+    stocked(folder, notes=1)
+    assert rookery("backup", archive, "--data", folder)[1] == 0
+    empty, fresh = tmp_path / "empty", tmp_path / "fresh"
+    empty.mkdir()
+    (fresh / "policies").mkdir(parents=True)
+    (folder / "relay.key").rename(folder / "hidden.key")
+    (folder / "rookery.db").rename(folder / "hidden.db")
+    if os.geteuid() == 0:
+        for path in (folder, empty, fresh):
+            os.chown(path, 4711, 4711)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(UserError, match="belongs to user"), locked(folder):
+        pass
+    for command in (
+        ("serve", "--port", "0", "--data", fresh),
+        ("init", empty, "--owner", "ab" * 32),
+        ("restore", archive, empty),
+        ("restore", archive, empty / "new"),
+        ("restore", archive, "--check", empty),
+    ):
+        printed, code = rookery(*command)
+        assert code == 1, printed
+        assert "belongs to user " in printed
+    assert not [*empty.iterdir()]
+
+
 def test_links_to_files_of_root_make_no_folder_root_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,9 +221,10 @@ def test_links_to_files_of_root_make_no_folder_root_s(
 def test_root_may_work_on_a_folder_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a container, where the folder itself may be of a user of the host."""
+    """As in a container, where the folder may be a mount of a user of the host."""
     (tmp_path / "relay.key").touch()
     monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os.path, "ismount", lambda _: True)
     if os.getuid() == 0:
         os.chown(tmp_path, 4711, -1)
     else:
