@@ -6,7 +6,6 @@ import os
 import re
 import sys
 import unicodedata
-from contextlib import suppress
 from enum import Enum
 from functools import lru_cache, partial, wraps
 from pathlib import Path
@@ -61,6 +60,10 @@ def no_data_folder(folder: Path) -> UserError:
     )
 
 
+_MAX_UNNAMED: Final = 10_000
+"""Files and folders of a data folder that nobody has named. A relay's has some twenty, and those of
+its policies: of a pushed version at most 256."""
+
 RESTORING: Final = ".rookery-restoring-"
 """The folder that `restore` unpacks into begins with it."""
 
@@ -90,20 +93,41 @@ def checked_folder(ctx: click.Context, param: click.Parameter, folder: Path) -> 
 
 
 def refuse_unnamed(folder: Path) -> None:
-    """For `./data`, which nobody has named and which may be of a cloned repository: in what a link
-    in it names commands would write and delete. Raises UserError."""
+    """For `./data`, which nobody has named and which may be of a cloned repository or an archive:
+    in what a link in it names commands would read, write and delete, and for a pipe they would
+    wait. Raises UserError, also for more than can be looked through."""
     from relay.cli.database import refuse_password_from_elsewhere  # with it, the settings
 
     refuse_password_from_elsewhere(folder)
-    entries: list[Path] = []
-    with suppress(OSError):  # whoever needs the folder reports it
-        entries.extend(folder.iterdir())
-        entries.extend((folder / "policies").iterdir())
-    for path in entries:
-        if path.is_symlink():
-            raise UserError(
-                f"{path} is a symbolic link: if {folder} is yours, name it with --data {folder}"
-            )
+    fault = _unnamed_fault(folder)
+    if fault is not None:
+        raise UserError(f"{fault}: if {folder} is yours, name it with --data {folder}")
+
+
+def _unnamed_fault(folder: Path) -> str | None:
+    own_socket, left, unread = folder / "control.sock", _MAX_UNNAMED, [str(folder)]
+    while unread:
+        below = unread.pop()
+        try:
+            with os.scandir(below) as entries:
+                for entry in entries:
+                    left -= 1
+                    if left < 0:
+                        return f"{folder} has more than {_MAX_UNNAMED} files and folders"
+                    if entry.is_symlink():
+                        return f"{entry.path} is a symbolic link"
+                    if entry.is_dir(follow_symlinks=False):
+                        unread.append(entry.path)
+                    elif not (
+                        entry.is_file(follow_symlinks=False)
+                        or (Path(entry.path) == own_socket and own_socket.is_socket())
+                    ):
+                        return f"{entry.path} is neither a file nor a folder"
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # of `folder` whoever needs it reports it; another was removed meanwhile
+        except OSError as error:
+            return f"{below} cannot be looked through: {error.strerror}"
+    return None
 
 
 def _existing(ctx: click.Context, param: click.Parameter, folder: Path) -> Path:

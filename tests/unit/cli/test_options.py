@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import socket
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
@@ -23,7 +25,11 @@ from relay.cli.options import (
 )
 from relay.cli.policy.folder import data_option
 from relay.errors import UserError
+from relay.files import socket_address
 from tests.cast import alice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 OBEYED = "\x1b[2J\x07\x7f\x9b31m\x85\u2028\u202e\u2066\u200f"
 
@@ -183,7 +189,10 @@ def test_a_folder_that_nobody_named_sends_no_file_from_elsewhere_as_a_password(
 
 
 @pytest.mark.parametrize("option", [new_folder_option, folder_option])
-@pytest.mark.parametrize("link", ["policies", "policy-versions", "rookery.toml", "policies/x.toml"])
+@pytest.mark.parametrize(
+    "link",
+    ["policies", "policy-versions", "rookery.toml", "policies/x.toml", "policies/a/b/x", "keys/x"],
+)
 def test_a_folder_that_nobody_named_is_not_used_through_links(
     option: Any, link: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +209,60 @@ def test_a_folder_that_nobody_named_is_not_used_through_links(
     assert opened == []
     command.main(["--data", "data"], standalone_mode=False)
     assert opened == [Path("data")]
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as left, socket_address(path) as address:
+        left.bind(address)
+
+
+def _unlisted(path: Path) -> None:
+    """A path that is too long to be opened."""
+    here = os.open(path.parent, os.O_RDONLY)
+    try:
+        for _ in range(20):
+            os.mkdir("a" * 250, dir_fd=here)
+            above, here = here, os.open("a" * 250, os.O_RDONLY, dir_fd=here)
+            os.close(above)
+    finally:
+        os.close(here)
+
+
+@pytest.mark.parametrize("option", [new_folder_option, folder_option])
+@pytest.mark.parametrize(
+    ("make", "name", "fault"),
+    [
+        (os.mkfifo, "refusals.json", "refusals.json is neither a file nor a folder"),
+        (os.mkfifo, "policies/x", "policies/x is neither a file nor a folder"),
+        (_socket, "policies/control.sock", "control.sock is neither a file nor a folder"),
+        (_unlisted, "policies/x", "cannot be looked through: File name too long"),
+        (Path.mkdir, "policies/fourth", "data has more than 3 files and folders"),
+    ],
+)
+def test_a_folder_that_nobody_named_is_looked_through_to_its_end(
+    option: Any,
+    make: Callable[[Path], None],
+    name: str,
+    fault: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROOKERY_DATA", raising=False)
+    for folder in ("data", "data/keys", "data/policies"):
+        (tmp_path / folder).mkdir()
+    _socket(tmp_path / "data" / "control.sock")
+    opened: list[Path] = []
+    command = click.command("named")(option(lambda folder: opened.append(folder)))
+
+    if "more than" in fault:
+        monkeypatch.setattr("relay.cli.options._MAX_UNNAMED", 3)
+    command.main([], standalone_mode=False)
+    make(tmp_path / "data" / name)
+    with pytest.raises(UserError, match=f"{fault}: if data is yours, name it with --data data"):
+        command.main([], standalone_mode=False)
+    command.main(["--data", "data"], standalone_mode=False)
+    assert opened == [Path("data"), Path("data")]
 
 
 @pytest.mark.parametrize(
