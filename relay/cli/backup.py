@@ -40,6 +40,7 @@ _UNFINISHED: Final = ".rookery-unfinished-"
 LAST_BACKUP: Final = "last-backup.json"
 _NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _KEPT_DAYS: Final = 7
+_MAX_SMALL: Final = 256 * 10**6
 _SAFETY_COPIES: Final = ("before-upgrade.tar.gz", "before-repair.tar.gz")
 
 
@@ -218,12 +219,19 @@ def _small_files(folder: Path) -> dict[str, tuple[bytes, int]]:
     if (folder / SETTINGS).is_file():
         paths.append(folder / SETTINGS)
     paths += sorted(path for path in (folder / POLICIES).rglob("*") if path.is_file())
-    found = {}
+    found, left = {}, _MAX_SMALL
     for path in paths:
         try:
             with open(path, "rb", opener=regular_file) as file:
-                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                found[path.relative_to(folder).as_posix()] = file.read(), mode
+                about = os.fstat(file.fileno())
+                if about.st_size > left:
+                    raise UserError(
+                        f"{path} is too large: {KEY}, {SETTINGS} and {POLICIES} may have"
+                        f" {size_of(_MAX_SMALL)} together, as they are read into memory"
+                    )
+                content = file.read(about.st_size)
+            left -= len(content)
+            found[path.relative_to(folder).as_posix()] = content, stat.S_IMODE(about.st_mode)
         except OSError as error:
             raise UserError(f"{path} cannot be read: {error.strerror}") from None
     return found

@@ -138,7 +138,7 @@ def machine_of(folder: Path) -> Machine:
 def _max_files(folder: Path) -> int:
     """`serve` raises the soft limit to the hard one."""
     with suppress(OSError, ValueError):
-        pid = int((folder / "rookery.lock").read_text())
+        pid = int(content_of(folder / "rookery.lock"))
         limits = Path(f"/proc/{pid}/limits").read_text()
         found = re.search(r"^Max open files +(\d+) +(\d+)", limits, re.MULTILINE)
         if found:

@@ -9,7 +9,7 @@ from pwd import getpwuid
 from typing import TYPE_CHECKING
 
 from relay.errors import FolderBusy, UserError
-from relay.files import take_lock
+from relay.files import regular_file, take_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,8 @@ def locked(folder: Path, name: str = "rookery.lock") -> Iterator[None]:
     refuse_root(folder)
     try:
         # The folder may be of a clone, and the link lead to a file that would be emptied.
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        file = regular_file(str(path), flags)
     except FileNotFoundError:
         raise UserError(f"{folder} is not a folder") from None
     except OSError as wrong:

@@ -18,6 +18,7 @@ import msgspec
 import orjson
 
 from relay.errors import Invalid, Prefix, Refused, WriteOutcome, ok_reply
+from relay.files import content_of
 from relay.lifecycle.rows import address_slot
 from relay.nostr.event import Event, event_from, is_hex64
 from relay.nostr.kinds import DELETION, RELAY_SIGNED, is_ephemeral
@@ -321,8 +322,8 @@ class ImportProgress:
     def read(self) -> Place:
         """The saved place; the start if there is none, it is unreadable, or of another origin."""
         try:
-            note = msgspec.json.decode(self._path.read_bytes(), type=_Note)
-        except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            note = msgspec.json.decode(content_of(self._path), type=_Note)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return Place()
         if note.origin != self._origin or not 0 <= note.offset <= self.size:
             return Place()
@@ -334,7 +335,9 @@ class ImportProgress:
         others = frozenset(place.other_groups)
         note = _Note(self._origin, place.offset, place.line, place.tally, place.last, others)
         try:
-            part.write_bytes(msgspec.json.encode(note))
+            part.unlink(missing_ok=True)  # perhaps a link
+            with part.open("xb") as file:
+                file.write(msgspec.json.encode(note))
             part.replace(self._path)
         except OSError:
             part.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from relay.errors import Fault, Invalid, UserError
-from relay.files import make_private, replace_own_file, sync
+from relay.files import content_of, make_private, replace_own_file, sync
 from relay.storage.policy_versions import MAX_BYTES, MAX_FILES, packed
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def digest_of(files: Mapping[str, bytes]) -> str:
 def note_of(folder: Path) -> Note | None:
     """None: the files belong to no version. Raises UserError."""
     try:
-        noted = msgspec.json.decode((folder / _NOTE).read_bytes(), type=Note)
+        noted = msgspec.json.decode(content_of(folder / _NOTE), type=Note)
         packed(dict.fromkeys(noted.files, b""))  # whoever made the folder may have written it
     except FileNotFoundError:
         return None

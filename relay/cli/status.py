@@ -26,6 +26,7 @@ from relay.cli.options import (
 from relay.cli.tables import Column, Holds, as_table
 from relay.clock import unix_now
 from relay.errors import UserError
+from relay.files import content_of
 from relay.server.control import RemoteFolder
 from relay.storage.sqlite.beside_relay import growth_of
 
@@ -194,7 +195,7 @@ def _size(path: Path) -> int:
 
 def _last_backup(folder: Path) -> int | None:
     try:
-        noted = orjson.loads((folder / LAST_BACKUP).read_bytes())
+        noted = orjson.loads(content_of(folder / LAST_BACKUP))
         return int(noted["created_at"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TextIO
 import orjson
 
 from relay.errors import masked
+from relay.files import own_file, regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -104,8 +105,7 @@ class BoundedFile:
             os.write(self._file, line)
 
     def _open(self) -> None:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._file = os.open(self._path, flags, 0o600)
+        self._file = own_file(self._path, os.O_APPEND | os.O_NOFOLLOW)
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 1, size - 1) != b"\n":  # cut off by a kill
             os.write(self._file, b"\n")
@@ -129,10 +129,17 @@ def read_log(path: Path) -> Sequence[LogLine]:
     found: list[LogLine] = []
     for file in (older(path), path):
         with suppress(FileNotFoundError):
-            for line in file.read_bytes().splitlines():
+            for line in _lines_in(file):
                 with suppress(ValueError, KeyError, TypeError):
                     found.append(_line_of(len(found) + 1, line))
     return found
+
+
+def _lines_in(path: Path) -> list[bytes]:
+    """Those in its last `_MAX_FILE_BYTES`: a relay writes no more. Raises OSError."""
+    with open(path, "rb", opener=regular_file) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_FILE_BYTES))
+        return file.read(_MAX_FILE_BYTES).splitlines()
 
 
 def _line_of(number: int, written: bytes) -> LogLine:
@@ -165,7 +172,7 @@ class LogLines(logging.Handler):
             early, before = [*self._last], []
             for file in (older(path), path):
                 with suppress(OSError):
-                    before += file.read_bytes().splitlines()
+                    before += _lines_in(file)
             self._last.clear()
             self._last.extend([*before, *early])
             self._number = len(self._last)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from relay.files import replace_own_file
+from relay.files import content_of, replace_own_file
 from relay.observe import MAX_SAMPLES, Sample
 
 if TYPE_CHECKING:
@@ -25,15 +25,17 @@ if TYPE_CHECKING:
 
 FILE: Final = "day.jsonl"
 _EVERY_S: Final = 60.0
+_MAX_BYTES: Final = 2 << 20
+"""A line has at most 250, and the file `2 * MAX_SAMPLES` lines."""
 _log = logging.getLogger("rookery")
 _decode: Final = msgspec.json.Decoder(Sample).decode
 
 
 def read_day(path: Path) -> Sequence[Sample]:
-    """Oldest first; lines that are not samples are skipped."""
+    """Oldest first; lines that are not samples are skipped, and a file that is too large."""
     found: dict[int, Sample] = {}
     with suppress(OSError):
-        for line in path.read_bytes().splitlines():
+        for line in content_of(path, _MAX_BYTES).splitlines():
             with suppress(msgspec.DecodeError, UnicodeDecodeError):
                 sample = _decode(line)
                 found[sample.at] = sample

@@ -31,7 +31,7 @@ from relay.access.management import (
 from relay.access.membership import claim_id, claims_of, listed_members
 from relay.access.visibility import Viewer, visibility_for
 from relay.errors import Invalid, Prefix, Refused, StoreFault
-from relay.files import replace_own_file, sync
+from relay.files import content_of, replace_own_file, sync
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw, is_hex64, object_in
 from relay.nostr.filters import Filter
@@ -129,7 +129,7 @@ class UsedAuthorizations:
             sync(path.parent)  # after a crash the next start must not find it
         if path.exists():
             try:
-                self._until = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
+                self._until = msgspec.json.decode(content_of(path), type=dict[str, int])
             except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
                 # Calls dated up to this may have been used.
                 self._started = started + WINDOW_S + 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from relay.files import replace_own_file
+from relay.files import content_of, replace_own_file
 from relay.observe import Refusal
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ _log = logging.getLogger("rookery")
 
 
 def read_refusals(path: Path) -> Sequence[Refusal]:
-    """Oldest first; none if the file is missing or unreadable."""
+    """Oldest first; none if the file is missing, unreadable or too large."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=list[Refusal])
+        return msgspec.json.decode(content_of(path), type=list[Refusal])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import stat
 import sys
 from ipaddress import ip_address
@@ -268,6 +269,19 @@ def test_the_file_of_the_log_is_bounded(tmp_path: Path) -> None:
     ]
     assert numbers == [*range(1000 - len(numbers), 1000)]
     assert len(numbers) >= 62
+
+
+def test_the_log_is_written_through_no_link_and_to_no_pipe(tmp_path: Path) -> None:
+    letter, link, pipe = tmp_path / "letter", tmp_path / "link", tmp_path / "pipe"
+    letter.write_text("mine")
+    link.symlink_to(letter)
+    os.mkfifo(pipe)
+    for path in (link, pipe):
+        file = BoundedFile(path)
+        for _ in range(1000):  # more than a pipe takes
+            file.write(b"x" * 1000)
+        file.close()
+    assert letter.read_text() == "mine"
 
 
 def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:

@@ -925,11 +925,11 @@ async def test_a_file_of_invalid_lines_is_read_in_batches(folder: FakeFolder) ->
 def test_a_place_that_cannot_be_noted_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full_disk(path: Path, _: bytes) -> None:
-        path.touch()
+    def full_disk(part: Path, _: Path) -> None:
+        assert part.exists()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full_disk)
+    monkeypatch.setattr(Path, "replace", full_disk)
     with pytest.raises(OSError, match="No space left"):
         ImportProgress(tmp_path / "import-1.resume", 9, Origin.IMPORT).write(Place())
     assert list(tmp_path.iterdir()) == []
