@@ -105,6 +105,8 @@ def refuse_unnamed(folder: Path) -> None:
 
 
 def _unnamed_fault(folder: Path) -> str | None:
+    if folder.is_symlink():
+        return f"{folder} is a symbolic link"
     own_socket, left, unread = folder / "control.sock", _MAX_UNNAMED, [str(folder)]
     while unread:
         below = unread.pop()

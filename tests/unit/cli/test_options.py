@@ -211,6 +211,21 @@ def test_a_folder_that_nobody_named_is_not_used_through_links(
     assert opened == [Path("data")]
 
 
+def test_a_link_that_nobody_named_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a clone, `data -> ../../relay` was the relay of who had cloned it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROOKERY_DATA", raising=False)
+    (tmp_path / "relay").mkdir()
+    (tmp_path / "data").symlink_to("relay")
+    command = click.command("named")(folder_option(lambda folder: folder))
+
+    with pytest.raises(UserError, match="data is a symbolic link: .* --data data"):
+        command.main([], standalone_mode=False)
+    assert command.main(["--data", "data"], standalone_mode=False) == Path("data")
+
+
 def _socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left, socket_address(path) as address:
         left.bind(address)
