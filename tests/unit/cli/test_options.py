@@ -221,7 +221,7 @@ def test_a_link_that_nobody_named_is_not_followed(
     (tmp_path / "data").symlink_to("relay")
     command = click.command("named")(folder_option(lambda folder: folder))
 
-    with pytest.raises(UserError, match="data is a symbolic link: .* --data data"):
+    with pytest.raises(UserError, match=r"data is a symbolic link: .* --data data"):
         command.main([], standalone_mode=False)
     assert command.main(["--data", "data"], standalone_mode=False) == Path("data")
 
@@ -325,8 +325,7 @@ def test_another_folder_needs_no_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ROOKERY_DATA", raising=False)
-    (tmp_path / "real").mkdir()
-    (tmp_path / "data").symlink_to("real")
+    (tmp_path / "data").mkdir()
     (tmp_path / "data" / "rookery.toml").write_text(settings)
     opened: list[Path] = []
     click.command("named")(option(lambda folder: opened.append(folder))).main(
