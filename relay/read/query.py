@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import nullcontext
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
@@ -18,14 +17,12 @@ from relay.lifecycle.rows import Stored
 from relay.nostr import kinds, messages, nip45
 from relay.nostr.event import event_from_raw
 from relay.observe import REQUEST, SAMPLED_OF, SLOW_S, shape_of
-from relay.read.address_locks import AddressLocks
 from relay.read.fanout import Subscription
 from relay.read.scan import LONG_S, PAGE_ROWS, Scan, work_of
 from relay.storage import PageQuery
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence, Set
-    from contextlib import AbstractAsyncContextManager
 
     from relay.access.visibility import Viewer, Visibility
     from relay.nostr.event import Event
@@ -104,10 +101,6 @@ class QueryRunner:
         self._state = state
         self._fanout = fanout
         self._index = index
-        self._one_search = asyncio.Semaphore(1)
-        """Held by a search of an unknown key: one at a time."""
-        self._reads_of = AddressLocks()
-        """Held by reads of unknown keys that may be slow."""
         self._invites = invites
         self._limits = limits
         self._clock = clock
@@ -273,7 +266,7 @@ class QueryRunner:
                 waiting = backlog.next()
                 if waiting is None:
                     break
-                raws, number = await self._of_backlog(subscription, *waiting)
+                raws, number = await self._of_backlog(subscription, peer, *waiting)
                 if subscription.is_closed:
                     return True
                 backlog.drop(number)
@@ -296,7 +289,11 @@ class QueryRunner:
         return True
 
     async def _of_backlog(
-        self, subscription: Subscription, waiting: Sequence[int] | Stored, filter_: Filter
+        self,
+        subscription: Subscription,
+        peer: Peer,
+        waiting: Sequence[int] | Stored,
+        filter_: Filter,
     ) -> tuple[Sequence[bytes], int]:
         """Those that may be read now, and how many entries of the backlog were looked at. Raises
         StoreFault."""
@@ -306,7 +303,9 @@ class QueryRunner:
             return [waiting.event.raw] if may_read else [], 1
         for _ in range(_MAX_RETRIES):
             visibility = self._state.visibility(subscription.reader.viewer)
-            found = await self._store.rows(waiting, filter_, visibility, now=self._clock())
+            found = await self._store.rows(
+                waiting, filter_, visibility, now=self._clock(), address=peer.counted_as
+            )
             self._check_current()
             # A member may have been removed while the rows waited (N29-94).
             if self._state.visibility(subscription.reader.viewer).covers(visibility):
@@ -452,8 +451,7 @@ class QueryRunner:
         retries = 0
         while not scan.is_done:
             visibility = self._state.visibility(peer.reader.viewer)
-            async with self._read_of(peer, visibility):
-                pieces = _pieces_of(await scan.page(visibility, self._clock()))
+            pieces = _pieces_of(await scan.page(visibility, self._clock()))
             if self._may_send(pieces[0], peer, visibility):
                 is_last = scan.is_done
                 scan.sending()
@@ -476,22 +474,25 @@ class QueryRunner:
         Raises Refused when the index is not up to date.
         """
         await self._wait_for_index(upto)
-        visibility = self._state.visibility(peer.reader.viewer)
-        async with self._read_of(peer, visibility), self._turn(visibility):
-            seqs = await self._store.search(
-                filter_,
-                self._state.visibility(peer.reader.viewer),
-                limit=self._limit_of(filter_),
-                upto=upto,
-                now=self._clock(),
-            )
+        seqs = await self._store.search(
+            filter_,
+            self._state.visibility(peer.reader.viewer),
+            limit=self._limit_of(filter_),
+            upto=upto,
+            now=self._clock(),
+            address=peer.counted_as,
+        )
         left = [seq for seq in seqs if seq not in sent]
         sent.update(left)
         retries = 0
         while left:
             visibility = self._state.visibility(peer.reader.viewer)
             raws, examined = await self._store.rows(
-                left[:PAGE_ROWS], filter_, visibility, now=self._clock()
+                left[:PAGE_ROWS],
+                filter_,
+                visibility,
+                now=self._clock(),
+                address=peer.counted_as,
             )
             pieces = _pieces_of(raws)
             if self._may_send(pieces[0], peer, visibility):
@@ -532,14 +533,6 @@ class QueryRunner:
             return True
         return group is None and event.kind in policy.groups.derived
 
-    def _read_of(self, peer: Peer, visibility: Visibility) -> AbstractAsyncContextManager[None]:
-        """For one read: the store answers slow ones of unknown keys in order of arrival."""
-        return nullcontext() if visibility.is_known else self._reads_of.of(peer.counted_as)
-
-    def _turn(self, visibility: Visibility) -> AbstractAsyncContextManager[None]:
-        """For one search."""
-        return nullcontext() if visibility.is_known else self._one_search
-
     async def _wait_for_index(self, upto: int) -> None:
         if self._index is None or not await self._index.reached(upto):
             raise Refused(Prefix.ERROR, _NOT_INDEXED)
@@ -558,13 +551,12 @@ class QueryRunner:
                 return
             began = perf_counter()
             try:
-                is_search = any(filter_.search is not None for filter_ in filters)
-                if is_search:
+                if any(filter_.search is not None for filter_ in filters):
                     await self._wait_for_index(self._store.committed())
-                async with self._read_of(peer, visibility):
-                    async with self._turn(visibility) if is_search else nullcontext():
-                        number = await self._store.count(filters, visibility, now=self._clock())
-                    registers = await self._registers(filters, visibility, number)
+                number = await self._store.count(
+                    filters, visibility, now=self._clock(), address=peer.counted_as
+                )
+                registers = await self._registers(filters, visibility, number, peer.counted_as)
             except StoreFault as fault:
                 _log.error("a COUNT failed: %s", fault)
                 break
@@ -580,7 +572,11 @@ class QueryRunner:
         peer.outbox.put(messages.closed(sub, _STORE_DOWN))
 
     async def _registers(
-        self, filters: Sequence[Filter], visibility: Visibility, number: int
+        self,
+        filters: Sequence[Filter],
+        visibility: Visibility,
+        number: int,
+        address: str | None,
     ) -> str | None:
         """HyperLogLog of the authors of `number` rows, for one filter with a tag condition."""
         value = filters[0].first_tag_value if len(filters) == 1 else None
@@ -589,7 +585,11 @@ class QueryRunner:
         authors: Sequence[bytes] | None = ()
         if number:
             authors = await self._store.authors(
-                filters[0], visibility, now=self._clock(), at_most=_MAX_AUTHORS
+                filters[0],
+                visibility,
+                now=self._clock(),
+                at_most=_MAX_AUTHORS,
+                address=address,
             )
         return None if authors is None else nip45.registers(authors, nip45.offset_of(value))
 

@@ -202,14 +202,28 @@ class ClientReads(Protocol):
     async def places(self, query: PageQuery) -> Sequence[tuple[Place, bytes]]:
         """As `page`, each row with its place, for merging several filters."""
 
-    async def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> int:
-        """How many rows match any of the filters; their `limit` is ignored (N45-04).
+    async def count(
+        self,
+        filters: Sequence[Filter],
+        visibility: Visibility,
+        *,
+        now: int,
+        address: str | None = None,
+    ) -> int:
+        """How many rows match any of the filters; their `limit` is ignored (N45-04). `address`,
+        here and below: as that of a PageQuery.
 
         A filter with `search` counts what `search` would give; then it may raise TooWide.
         """
 
     async def authors(
-        self, filter_: Filter, visibility: Visibility, *, now: int, at_most: int
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        now: int,
+        at_most: int,
+        address: str | None = None,
     ) -> Sequence[bytes] | None:
         """Distinct public keys, 32 bytes each, of the rows that `count` counts.
 
@@ -232,7 +246,14 @@ class ClientReads(Protocol):
         """
 
     async def search(
-        self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int,
+        upto: int,
+        now: int,
+        address: str | None = None,
     ) -> Sequence[int]:
         """seq of the best `limit` indexed rows up to `upto`, best first (NIP-50).
 
@@ -243,7 +264,13 @@ class ClientReads(Protocol):
         """
 
     async def rows(
-        self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
+        self,
+        seqs: Sequence[int],
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        now: int,
+        address: str | None = None,
     ) -> tuple[Sequence[bytes], int]:
         """Those of `seqs` that are stored and may be read, in the order given, and how many of
         `seqs` were checked: fewer than all once the rows have PAGE_BYTES."""

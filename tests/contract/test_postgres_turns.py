@@ -70,7 +70,6 @@ async def test_an_address_with_long_reads_lets_short_ones_of_others_go_first(
     """60 addresses with one connection each made the short reads of all strangers take 4 s."""
     monkeypatch.setattr(reading, "_AT_ONCE", 1)
     monkeypatch.setattr(reading, "_SHORT_S", ANSWER_S)
-    monkeypatch.setattr(reading, "_GIVES_WAY", 1e6)  # however long the loop takes
     url = await postgres.new_schema()
     store = await PostgresStore.open(url, TERMS)
     answered: list[str] = []
@@ -95,31 +94,30 @@ async def test_an_address_with_long_reads_lets_short_ones_of_others_go_first(
         async with waiting("greedy long", tag_t=["tea"]):
             pass
         async with waiting("another", tag_t=["cocoa"]):
-            for name in ("greedy", "modest", "third"):
+            for name in ("greedy", "modest"):
                 tasks.create_task(ask(name, kinds=[len(name)]))
             await asyncio.sleep(0)
-    assert answered == ["greedy long", "another", "modest", "third", "greedy"]
+    assert answered == ["greedy long", "another", "modest", "greedy"]
     await store.close()
     await postgres.empty(url)
 
 
-async def test_a_short_page_whose_client_has_left_keeps_nobody_waiting() -> None:
-    pages, ended = reading.ShortPages(), list[str]()
+async def test_unknown_keys_search_one_at_a_time_and_known_keys_beside_them() -> None:
+    turns, begun, may_end = reading.Turns(), list[str](), asyncio.Event()
 
-    async def read_of(address: str) -> None:
-        async with pages.of(address):
-            await asyncio.sleep(0)
-            ended.append(address)
+    async def search(who: str, visibility: Visibility) -> None:
+        async with turns.search(visibility, who, "REQ"):
+            begun.append(who)
+            await may_end.wait()
 
-    async with asyncio.timeout(ANSWER_S):
-        async with pages.of("first"), pages.of("second"):
-            gone, given, kept = [asyncio.create_task(read_of(each)) for each in "abc"]
-            await asyncio.sleep(0)
-            gone.cancel()
-        given.cancel()  # it has its turn, and does not run yet
-        await asyncio.wait([gone, given, kept])
-        async with pages.of("d"), pages.of("e"):
-            assert ended == ["c"]
+    async with asyncio.TaskGroup() as tasks:
+        for who, visibility in (("a", UNKNOWN), ("b", UNKNOWN), ("c", EVERYTHING)):
+            tasks.create_task(search(who, visibility))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert begun == ["a", "c"]
+        may_end.set()
+    assert begun == ["a", "c", "b"]
 
 
 async def test_what_closes_waits_for_a_read_and_no_longer(

@@ -7,6 +7,7 @@ import sqlite3
 import stat
 from contextlib import closing
 from threading import Event
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import pytest
@@ -260,6 +261,70 @@ async def test_a_known_key_waits_for_no_read_of_unknown_ones(
     assert not any(each.done() for each in unknown_reads)
     may_end.set()
     assert await asyncio.gather(*unknown_reads) == [[1]] * 5
+    await store.close()
+
+
+@pytest.mark.parametrize("reads", ["page", "search"])
+async def test_an_unknown_key_waits_for_one_count_however_many_addresses_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: str
+) -> None:
+    """60 addresses with one COUNT of 3 s each made searches of all strangers take 3 minutes."""
+    store = await opened(tmp_path)
+    await says(store, "tea")
+    may_end = await hold_reads_of_unknown_keys(store, monkeypatch)
+    unknown, answered = visibility_for(ANONYMOUS, (), Actors(), Groups()), list[str]()
+
+    async def count(address: str) -> None:
+        await store.count([asked(kinds=[1])], unknown, now=0, address=address)
+        answered.append("count")
+
+    async def read() -> None:
+        if reads == "page":
+            await store.page(PageQuery(asked(kinds=[1]), unknown, 1, MAX, 0, size=1))
+        else:
+            await store.search(sought("tea"), unknown, limit=5, upto=MAX, now=0)
+        answered.append(reads)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(60):
+            tasks.create_task(count(f"192.0.2.{number}"))
+        await becomes("one has begun", store._unknown_conn._lock.locked)
+        tasks.create_task(read())
+        await asyncio.sleep(0)
+        may_end.set()
+    assert answered == ["count", reads, *["count"] * 59]
+    await store.close()
+
+
+async def test_a_pause_goes_ahead_of_all_reads_of_unknown_keys_that_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the time of the pause count as that of a read."""
+    store = await opened(tmp_path)
+    await says(store, "tea")
+    may_end = await hold_reads_of_unknown_keys(store, monkeypatch)
+    unknown, answered = visibility_for(ANONYMOUS, (), Actors(), Groups()), list[str]()
+
+    async def count(address: str) -> None:
+        await store.count([asked(kinds=[1])], unknown, now=0, address=address)
+        answered.append("count")
+
+    async def pause() -> None:
+        async with store._unknown_conn.paused():
+            answered.append("pause")
+            await asyncio.sleep(0)
+            now = monotonic()
+            monkeypatch.setattr(connections, "monotonic", lambda: now + 1000)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(5):
+            tasks.create_task(count(f"192.0.2.{number}"))
+        await becomes("one has begun", store._unknown_conn._lock.locked)
+        tasks.create_task(pause())
+        await asyncio.sleep(0)
+        may_end.set()
+    assert answered == ["count", "pause", *["count"] * 4]
+    assert max(store._unknown_turns._counts._took.values()) < ANSWER_S
     await store.close()
 
 

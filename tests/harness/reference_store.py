@@ -493,7 +493,14 @@ class ReferenceStore:
     def _served(self, now: int) -> Iterator[Stored]:
         return (row for row in self._rows.values() if not _is_expired(row, now))
 
-    async def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> int:
+    async def count(
+        self,
+        filters: Sequence[Filter],
+        visibility: Visibility,
+        *,
+        now: int,
+        address: str | None = None,
+    ) -> int:
         self._must_be_open()
         return sum(
             not _is_expired(row, now)
@@ -507,7 +514,13 @@ class ReferenceStore:
         )
 
     async def authors(
-        self, filter_: Filter, visibility: Visibility, *, now: int, at_most: int
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        now: int,
+        at_most: int,
+        address: str | None = None,
     ) -> Sequence[bytes] | None:
         rows = self._result(_all_of(filter_, visibility, self._head, now))
         keys = {bytes.fromhex(row.event.pubkey) for row in rows}
@@ -564,7 +577,14 @@ class ReferenceStore:
         return 0.0
 
     async def search(
-        self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int,
+        upto: int,
+        now: int,
+        address: str | None = None,
     ) -> Sequence[int]:
         search = search_from(filter_.search or "")
         if search is None:
@@ -629,7 +649,13 @@ class ReferenceStore:
         return ()
 
     async def rows(
-        self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
+        self,
+        seqs: Sequence[int],
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        now: int,
+        address: str | None = None,
     ) -> tuple[Sequence[bytes], int]:
         self._must_be_open()
         raws: list[bytes] = []

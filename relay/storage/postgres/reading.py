@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from array import array
-from contextlib import asynccontextmanager, nullcontext, suppress
-from heapq import heappop, heappush
-from itertools import count
-from time import monotonic
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
@@ -26,11 +22,13 @@ from relay.storage.postgres.sql.named import READ_QUERIES as QUERIES
 from relay.storage.postgres.sql.parameters import Query
 from relay.storage.postgres.sql.recall import Asking
 from relay.storage.postgres.sql.words import Words
+from relay.storage.read_turns import ReadTurns
 from relay.storage.recall import best
 from relay.storage.rows import EVERYTHING, event_in, is_full
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from relay.access.visibility import Visibility
     from relay.lifecycle.rows import Slot, Stored
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
 
     Ask = Callable[[Any], Awaitable["T"]]
     """A query on a connection."""
+    Held = AbstractAsyncContextManager[None]
 
 T = TypeVar("T")
 
@@ -56,10 +55,6 @@ wait."""
 _AT_ONCE: Final = 2
 """Reads that run at once, separately for: short pages of unknown keys; counts, and long pages, of
 known keys and of unknown ones. So some connections are left for other reads."""
-_GIVES_WAY: Final = 100
-"""How long an address lets others go first, as a multiple of what its last short pages took: half a
-round of a hundred addresses."""
-_MAX_ADDRESSES: Final = 4096
 _CHUNK_ROWS: Final = 5_000
 _MAX_EXPLAINED: Final = 4
 _MAX_STEPS: Final = 64
@@ -69,64 +64,28 @@ _PLACE_COLUMNS: Final = ("raw", "created_at", "id_key", "seq")
 _STORED_COLUMNS: Final = ("seq", "raw", "grp", "quiet", "slot", "version", "expires_at")
 
 
-class ShortPages:
-    """Turns of short pages of unknown keys. An address whose last ones took long lets later ones of
-    others go first: so many addresses that ask for long pages do not delay short ones."""
-
-    def __init__(self) -> None:
-        self._free = _AT_ONCE
-        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
-        """Heap, by the time from which on each lets no other go first."""
-        self._numbers = count()
-        self._took: dict[str, float] = {}
-        """Seconds, a mean in which the last page of an address counts half. Of the
-        `_MAX_ADDRESSES` that read last."""
-
-    @asynccontextmanager
-    async def of(self, address: str | None) -> AsyncIterator[None]:
-        """None: one that never lets others go first."""
-        took = 0.0 if address is None else self._took.get(address, 0.0)
-        if self._free:
-            self._free -= 1
-        else:
-            turn = asyncio.get_running_loop().create_future()
-            heappush(self._waiting, (monotonic() + _GIVES_WAY * took, next(self._numbers), turn))
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if not turn.cancelled():  # it had just been given
-                    self._give()
-                raise
-        began = monotonic()
-        try:
-            yield
-        finally:
-            if address is not None:
-                self._note(address, (took + monotonic() - began) / 2)
-            self._give()
-
-    def _note(self, address: str, took: float) -> None:
-        self._took.pop(address, None)
-        self._took[address] = took
-        if len(self._took) > _MAX_ADDRESSES:
-            del self._took[next(iter(self._took))]
-
-    def _give(self) -> None:
-        while self._waiting:
-            *_, turn = heappop(self._waiting)
-            if not turn.done():  # else its task was cancelled
-                turn.set_result(None)
-                return
-        self._free += 1
-
-
 class Turns:
-    """Turns of reads that may take long."""
+    """Of reads that may take long. Those of known keys go on in order of arrival."""
 
     def __init__(self) -> None:
-        self.short_pages = ShortPages()
-        self.counts = {known: asyncio.Semaphore(_AT_ONCE) for known in (False, True)}
-        self.long_pages = {known: asyncio.Semaphore(_AT_ONCE) for known in (False, True)}
+        self._short_pages = ReadTurns(_AT_ONCE)
+        self._long_pages = {known: ReadTurns(_AT_ONCE) for known in (False, True)}
+        self._counts = {known: ReadTurns(_AT_ONCE) for known in (False, True)}
+        self._searches = ReadTurns()
+
+    def short_page(self, visibility: Visibility, address: str | None) -> Held:
+        return nullcontext() if visibility.is_known else self._short_pages.of(address)
+
+    def long_page(self, visibility: Visibility, address: str | None) -> Held:
+        known = visibility.is_known
+        return self._long_pages[known].of(None if known else address)
+
+    def count(self, visibility: Visibility, address: str | None) -> Held:
+        known = visibility.is_known
+        return self._counts[known].of(None if known else address)
+
+    def search(self, visibility: Visibility, address: str | None, verb: Verb) -> Held:
+        return nullcontext() if visibility.is_known else self._searches.of(address, verb)
 
 
 class Reader(ABC):
@@ -178,30 +137,46 @@ class Reader(ABC):
         )
         return [(Place(*place), raw) for raw, *place in rows]
 
-    async def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> int:
+    async def count(
+        self,
+        filters: Sequence[Filter],
+        visibility: Visibility,
+        *,
+        now: int,
+        address: str | None = None,
+    ) -> int:
         possible = [filter_ for filter_ in filters if not filter_.impossible]
         if not possible:
             return 0
         query = self._compiler.count(possible, visibility, now=now)
-        rows = await self._counted(possible, query, visibility)
+        rows = await self._counted(possible, query, visibility, address)
         number: int = rows[0][0]
         return number
 
     async def authors(
-        self, filter_: Filter, visibility: Visibility, *, now: int, at_most: int
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        now: int,
+        at_most: int,
+        address: str | None = None,
     ) -> Sequence[bytes] | None:
         if filter_.impossible:
             return []
         query = self._compiler.authors(filter_, visibility, now=now, at_most=at_most + 1)
-        keys = [key for (key,) in await self._counted([filter_], query, visibility)]
+        keys = [key for (key,) in await self._counted([filter_], query, visibility, address)]
         return keys if len(keys) <= at_most else None
 
     async def _counted(
-        self, filters: Sequence[Filter], query: Query, visibility: Visibility
+        self, filters: Sequence[Filter], query: Query, visibility: Visibility, address: str | None
     ) -> Sequence[Any]:
+        """Rows of a query by a client. Raises TooSlow, or TooWide."""
         if any(filter_.search is not None for filter_ in filters):
-            return await self._searched(query)
-        return await self._read(query, visibility)
+            async with self._turns.search(visibility, address, "COUNT"):
+                return await self._searched(query)
+        async with self._turns.count(visibility, address):
+            return await self._rows(query, _COUNT_S[visibility.is_known])
 
     async def items(
         self,
@@ -230,7 +205,14 @@ class Reader(ABC):
         return None if len(found) > at_most else found.items()
 
     async def search(
-        self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int,
+        upto: int,
+        now: int,
+        address: str | None = None,
     ) -> Sequence[int]:
         search = search_from(filter_.search or "")
         if limit <= 0 or filter_.impossible or search is None or not search.required:
@@ -239,7 +221,8 @@ class Reader(ABC):
             query = self._compiler.search(
                 search, filter_, visibility, limit=limit, upto=upto, now=now
             )
-            return [seq for (seq,) in await self._searched(query)]
+            async with self._turns.search(visibility, address, "REQ"):
+                return [seq for (seq,) in await self._searched(query)]
 
         async def ask(db: Any) -> Sequence[int]:
             asking = Asking(
@@ -247,7 +230,8 @@ class Reader(ABC):
             )
             return [seq for seq, _ in await best(asking, search, limit)]
 
-        return await self._within_search(ask)
+        async with self._turns.search(visibility, address, "REQ"):
+            return await self._within_search(ask)
 
     async def _searched(self, query: Query) -> Sequence[Any]:
         return await self._within_search(_rows_of(query))
@@ -259,10 +243,16 @@ class Reader(ABC):
             raise TooWide from None
 
     async def rows(
-        self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
+        self,
+        seqs: Sequence[int],
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        now: int,
+        address: str | None = None,
     ) -> tuple[Sequence[bytes], int]:
         query = self._compiler.rows(seqs, filter_, visibility, now=now)
-        rows = await self._paged(query, visibility)
+        rows = await self._paged(query, visibility, address)
         raws = [raw for raw, _ in rows]
         return raws, rows[-1][1] if is_full(raws) else len(seqs)
 
@@ -345,21 +335,15 @@ class Reader(ABC):
         return found
 
     async def _paged(
-        self, query: Query, visibility: Visibility, address: str | None = None
+        self, query: Query, visibility: Visibility, address: str | None
     ) -> Sequence[Any]:
-        """`_read` for the first rows of a page."""
+        """The first rows of a query by a client. Raises TooSlow."""
         ask = _rows_of(query)
         with suppress(TooSlow):
-            turn = nullcontext() if visibility.is_known else self._turns.short_pages.of(address)
-            async with turn:
+            async with self._turns.short_page(visibility, address):
                 return await self._ask(ask, _SHORT_S, on="paging")
-        async with self._turns.long_pages[visibility.is_known]:
+        async with self._turns.long_page(visibility, address):
             return await self._ask(ask, _READ_S, on="paging")
-
-    async def _read(self, query: Query, visibility: Visibility) -> Sequence[Any]:
-        """Rows of a query by a client. Raises TooSlow."""
-        async with self._turns.counts[visibility.is_known]:
-            return await self._rows(query, _COUNT_S[visibility.is_known])
 
     async def _rows(self, query: Query, within_s: float) -> Sequence[Any]:
         return await self._ask(_rows_of(query), within_s)

@@ -338,6 +338,8 @@ class AsyncReader:
         """Not set: queries wait, because a pause is wanted."""
         self._may_run.set()
         self._pauses = 0
+        self._held_up_s = 0.0
+        """For which queries waited for pauses."""
         self._is_open = True
 
     async def __aenter__(self) -> AsyncReader:
@@ -376,6 +378,10 @@ class AsyncReader:
     def is_busy(self) -> bool:
         """Whether a query runs, or a pause lasts."""
         return self._lock.locked()
+
+    def unpaused_s(self) -> float:
+        """Seconds from any point in time, without those for which queries waited for pauses."""
+        return monotonic() - self._held_up_s
 
     async def rows_within(self, query: Query, seconds: float) -> list[Any]:
         """Raises TooSlow when the query takes longer; so do `work_within` and `page_within`."""
@@ -440,7 +446,9 @@ class AsyncReader:
     async def _turn(self) -> None:
         """Acquire the lock, after all pauses that wait for it."""
         while True:
+            began = monotonic()
             await self._may_run.wait()
+            self._held_up_s += monotonic() - began
             await self._lock.acquire()
             if self._may_run.is_set():
                 return

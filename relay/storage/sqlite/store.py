@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from functools import partial
 from itertools import accumulate
 from time import monotonic, thread_time
@@ -38,6 +38,7 @@ from relay.storage import CLOSED, PAGE_BYTES, PARSED_BYTES, Features, Page, Page
 from relay.storage.checking import faults_of
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.page_cache import PageCache
+from relay.storage.read_turns import ReadTurns
 from relay.storage.rows import (
     EVERYTHING,
     ended_groups,
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
         Sequence,
         Set,
     )
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from relay.access.management import Management
@@ -106,7 +108,7 @@ _READ_S: Final = 10.0
 """How long one page of a query may take on the reader's thread; others wait for it."""
 _COUNT_S: Final = {True: 10.0, False: 3.0}
 """The same of a count, by whether the client has a known key. Unlike a page it looks at all rows of
-all filters, and others without a known key wait for one of each address."""
+all filters, and a page of another without a known key may have to wait for one."""
 _MAX_EXPLAINED: Final = 4
 _MAX_INT: Final = 2**63 - 1
 _MAX_STEPS: Final = 64
@@ -162,6 +164,7 @@ class SqliteStore:
         self._search_conn = AsyncReader(self._factory.search_reader)
         self._unknown_conn = AsyncReader(self._factory.search_reader)
         """For reads and searches by unknown keys, so that known keys do not wait for them."""
+        self._unknown_turns = ReadTurns(clock=self._unknown_conn.unpaused_s)
         self._relay_conn = AsyncReader(self._factory.page_reader)
         """For what the relay reads for itself: writes wait for some of it, so no read of a client
         may hold it."""
@@ -321,7 +324,7 @@ class SqliteStore:
         if page is not None:
             return page
         sql = self._compiler.page(query, "e.raw")
-        rows = await self._reader_for(query.visibility).page_within(sql, _READ_S)
+        rows = await self._page_on_thread(sql, query.visibility, query.address)
         return self._paged(rows, query)
 
     async def page_for_relay(self, query: PageQuery) -> Page:
@@ -400,39 +403,56 @@ class SqliteStore:
         if min(query.size, query.limit) <= 0 or query.filter.impossible:
             return []
         columns = "e.raw, e.created_at, e.id_key, e.seq"
-        rows = await self._page_within(self._compiler.page(query, columns), query.visibility)
+        sql = self._compiler.page(query, columns)
+        rows = await self._page_within(sql, query.visibility, query.address)
         return [(Place(*place), raw) for raw, *place in rows]
 
-    async def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> int:
+    async def count(
+        self,
+        filters: Sequence[Filter],
+        visibility: Visibility,
+        *,
+        now: int,
+        address: str | None = None,
+    ) -> int:
         self._check_open()
         possible = [filter_ for filter_ in filters if not filter_.impossible]
         if not possible:
             return 0
         query = self._compiler.count(possible, visibility, now=now)
-        rows = await self._counted(possible, query, visibility)
+        rows = await self._counted(possible, query, visibility, address)
         number: int = rows[0][0]
         return number
 
     async def authors(
-        self, filter_: Filter, visibility: Visibility, *, now: int, at_most: int
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        now: int,
+        at_most: int,
+        address: str | None = None,
     ) -> Sequence[bytes] | None:
         self._check_open()
         if filter_.impossible:
             return []
         query = self._compiler.authors(filter_, visibility, now=now, at_most=at_most + 1)
-        keys = [key for (key,) in await self._counted([filter_], query, visibility)]
+        keys = [key for (key,) in await self._counted([filter_], query, visibility, address)]
         return keys if len(keys) <= at_most else None
 
     async def _counted(
-        self, filters: Sequence[Filter], query: Query, visibility: Visibility
+        self, filters: Sequence[Filter], query: Query, visibility: Visibility, address: str | None
     ) -> list[Any]:
         if any(filter_.search is not None for filter_ in filters):
-            return await self._searching.found(query, visibility)
+            async with self._turn(visibility, address, "COUNT"):
+                return await self._searching.found(query, visibility)
         if sum([filter_.values for filter_ in filters]) <= _MANY_VALUES:
             rows = self._loop_conn.read(query, _all_of)
             if rows is not None:
                 return rows
-        return await self._reader_for(visibility).rows_within(query, _COUNT_S[visibility.is_known])
+        reader, within_s = self._reader_for(visibility), _COUNT_S[visibility.is_known]
+        async with self._turn(visibility, address, "COUNT"):
+            return await reader.rows_within(query, within_s)
 
     async def items(
         self,
@@ -648,12 +668,26 @@ class SqliteStore:
         rows = self._loop_conn.read(query, page_of)
         return await self._relay_conn.page_within(query, None) if rows is None else rows
 
-    async def _page_within(self, query: Query, visibility: Visibility) -> list[Any]:
+    async def _page_within(
+        self, query: Query, visibility: Visibility, address: str | None
+    ) -> list[Any]:
         """A page for clients. Raises TooSlow."""
         rows = self._loop_conn.read(query, page_of)
         if rows is not None:
             return rows
-        return await self._reader_for(visibility).page_within(query, _READ_S)
+        return await self._page_on_thread(query, visibility, address)
+
+    async def _page_on_thread(
+        self, query: Query, visibility: Visibility, address: str | None
+    ) -> list[Any]:
+        async with self._turn(visibility, address):
+            return await self._reader_for(visibility).page_within(query, _READ_S)
+
+    def _turn(
+        self, visibility: Visibility, address: str | None, verb: Verb = "REQ"
+    ) -> AbstractAsyncContextManager[None]:
+        """Held by a read that may take long."""
+        return nullcontext() if visibility.is_known else self._unknown_turns.of(address, verb)
 
     def _reader_for(self, visibility: Visibility) -> AsyncReader:
         return self._reader_conn if visibility.is_known else self._unknown_conn
@@ -685,18 +719,32 @@ class SqliteStore:
         return await self._searching.tidy_index()
 
     async def search(
-        self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int,
+        upto: int,
+        now: int,
+        address: str | None = None,
     ) -> Sequence[int]:
         self._check_open()
-        return await self._searching.search(filter_, visibility, limit=limit, upto=upto, now=now)
+        searching = self._searching
+        async with self._turn(visibility, address):
+            return await searching.search(filter_, visibility, limit=limit, upto=upto, now=now)
 
     async def rows(
-        self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
+        self,
+        seqs: Sequence[int],
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        now: int,
+        address: str | None = None,
     ) -> tuple[Sequence[bytes], int]:
         self._check_open()
-        rows = await self._page_within(
-            self._compiler.rows(seqs, filter_, visibility, now=now), visibility
-        )
+        query = self._compiler.rows(seqs, filter_, visibility, now=now)
+        rows = await self._page_within(query, visibility, address)
         raws = [raw for raw, _ in rows]
         return raws, rows[-1][1] + 1 if is_full(raws) else len(seqs)
 

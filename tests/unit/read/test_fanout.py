@@ -110,7 +110,13 @@ class Subscribed(ReadSide):
             queries.send_backlog(client, subscription).send(None)
 
     async def rows(
-        self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
+        self,
+        seqs: Sequence[int],
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        now: int,
+        address: str | None = None,
     ) -> tuple[Sequence[bytes], int]:
         """As `ClientReads.rows`."""
         found = [self.written[seq] for seq in seqs if seq in self.written]

@@ -24,6 +24,7 @@ from relay.nostr.nip45 import offset_of, registers
 from relay.observe import Metrics
 from relay.read.query import QueryRunner
 from relay.read.query_queue import QueryQueue
+from relay.storage import PageQuery
 from tests.cast import admin, alice, bob, carol, owner, person, stranger
 from tests.contract.test_store_search import sought
 from tests.contract.writing import asked, change, unsigned
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
-    from relay.storage import Page, PageQuery, Place
+    from relay.storage import Page, Place
 
 PAGE = 3
 
@@ -888,89 +889,36 @@ class UpToDate:
         return True
 
 
-@pytest.mark.parametrize("filters", [1, 2])
-async def test_the_store_knows_the_address_that_a_page_is_for(
-    relay: QuerySide, monkeypatch: pytest.MonkeyPatch, filters: int
+@pytest.mark.parametrize("read", ["page", "places", "search", "rows", "count", "authors"])
+async def test_the_store_knows_the_address_that_a_read_is_for(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch, read: str
 ) -> None:
+    """One read of each address waits there, however many connections it has."""
     addresses: list[str | None] = []
 
-    async def noted(query: PageQuery, **_: object) -> Any:
-        addresses.append(query.address)
-        return [] if filters > 1 else await page(query)
+    async def found(*_: object, **__: object) -> list[int]:
+        return [1]
 
-    page = relay.store.page
+    monkeypatch.setattr(relay.store, "search", found)
+    original = getattr(relay.store, read)
+
+    async def noted(*asked: Any, **more: Any) -> Any:
+        query = asked[0]
+        addresses.append(query.address if isinstance(query, PageQuery) else more["address"])
+        return await original(*asked, **more)
+
     monkeypatch.setattr(relay.store, "page_now", lambda _: None)
-    monkeypatch.setattr(relay.store, "page" if filters == 1 else "places", noted)
-    await relay.answered(Client(counted_as="192.0.2.1"), *[asked()] * filters)
-    assert addresses == ["192.0.2.1"] * filters
-
-
-@pytest.mark.parametrize("verb", ["REQ", "COUNT"])
-async def test_of_strangers_with_one_address_one_has_a_slow_read(
-    relay: QuerySide, monkeypatch: pytest.MonkeyPatch, verb: str
-) -> None:
-    """Four connections of one address made the slow reads of all strangers take 40 s."""
-    began: list[object] = []
-    may_end = asyncio.Event()
-
-    async def waits(*_: object, **__: object) -> Sequence[Any]:
-        began.append(None)
-        await may_end.wait()
-        return ()
-
-    monkeypatch.setattr(relay.store, "places", waits)
-    monkeypatch.setattr(relay.store, "count", waits)
-    those = [Client(counted_as="192.0.2.1") for _ in range(4)]
-    clients = [*those, Client(counted_as="192.0.2.2"), Client(alice, counted_as="192.0.2.1")]
-    for client in clients:
-        queue, filters = QueryQueue(relay.queries, client), (asked(), asked())
-        if verb == "REQ":
-            queue.subscribe("s", filters)
-        else:
-            queue.count("s", filters)
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert len(began) == 3
-    may_end.set()
-    await settled()
-    for client in clients:
-        client.outbox.flush()
-        assert [frame[1] for frame in client.received] == ["s"]
-
-
-async def test_a_known_key_waits_for_at_most_one_search_of_unknown_ones(
-    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queries = QueryRunner(
-        relay.store,
-        relay.state,
-        relay.fanout,
-        relay.limits,
-        clock=lambda: 0,
-        metrics=Metrics(),
-        index=UpToDate(),
-    )
-    began: list[object] = []
-    may_end = asyncio.Event()
-
-    async def waits(filter_: Filter, *_: object, **__: object) -> list[int]:
-        began.append(filter_)
-        await may_end.wait()
-        return []
-
-    monkeypatch.setattr(relay.store, "search", waits)
-    monkeypatch.setattr(relay.store, "count", waits)
-    clients = [Client(), Client(stranger), Client(), Client(stranger), Client(alice)]
-    for client in clients:
-        QueryQueue(queries, client).subscribe("s", (sought("tea"),))
-    counted = Client()
-    QueryQueue(queries, counted).count("c", (sought("tea"),))
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert len(began) == 2
-    may_end.set()
-    await settled()
-    assert all(client.stream() == ["<EOSE>"] for client in clients)
+    monkeypatch.setattr(relay.store, read, noted)
+    monkeypatch.setattr(relay.queries, "_index", UpToDate())
+    await relay.write(note("tea", kind=7, tags=[["t", "tea"]]))
+    client = Client(counted_as="192.0.2.1")
+    if read in ("count", "authors"):
+        await relay.counted(client, asked(kinds=[7], tag_t=["tea"]))
+    elif read in ("search", "rows"):
+        await relay.answered(client, sought("tea"))
+    else:
+        await relay.answered(client, *[asked()] * (1 if read == "page" else 2))
+    assert {*addresses} == {"192.0.2.1"}
 
 
 @pytest.mark.parametrize("is_reading", [True, False])
