@@ -19,8 +19,8 @@ from relay.nostr import messages
 from relay.nostr.messages import NegClose, NegMessage, NegOpen
 from relay.nostr.nip77 import reply_to
 from relay.observe import REQUEST
-from relay.read.address_locks import AddressLocks
 from relay.read.scan import work_of
+from relay.storage.read_turns import ReadTurns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,9 +114,8 @@ class Negentropy:
         self._workers = workers
         self._held = Shares()
         self._queued = Shares()
-        self._one_read = {True: asyncio.Lock(), False: asyncio.Lock()}
+        self._reads = {True: ReadTurns(), False: ReadTurns()}
         """One snapshot at a time is read for known keys (True), and one for others."""
-        self._reads_of = {True: AddressLocks(), False: AddressLocks()}
         self._one_reply = asyncio.Semaphore(1)
         """For unknown keys one message at a time is compared."""
         self.limits = limits
@@ -147,7 +146,7 @@ class Negentropy:
                 raise refusal.refused()
             is_known = visibility.is_known
             # What is reserved for reads would be all that there is if each connection had one.
-            async with self._reads_of[is_known].of(address), self._one_read[is_known]:
+            async with self._reads[is_known].of(address):
                 items = await self._items(filter_, visibility, address)
             try:
                 await self._state.commit_ended()
