@@ -96,8 +96,8 @@ class UnreadRows:
         """Close connections until what all have left unread is within the bounds.
 
         `MAX_UNREAD` is for connections with unread bytes for longer than `_PATIENCE_S`, twice as
-        much for all. Closed first are those without a known key, of the addresses with most unread
-        bytes, the connection with most of them."""
+        much for all. Closed first are those without a known key while they have more than a
+        quarter, of the addresses with most unread bytes, the connection with most of them."""
         self._due = None
         unsent, now = self.unsent, perf_counter()
         fresh, late = list[Connection](), list[Connection]()
@@ -116,7 +116,15 @@ class UnreadRows:
         # not closed for what others have just got.
         for each in fresh:
             unsent.add(each.counted_as, -each.unsent)
-        for each in sorted(late, key=rank, reverse=True):
+        late.sort(key=rank, reverse=True)
+        unknown = [each for each in late if not each.is_known]
+        of_unknown = sum([each.unsent for each in unknown])
+        for each in unknown:
+            if of_unknown <= MAX_UNREAD // 4 or unsent.has_room_for(each, MAX_UNREAD):
+                break
+            of_unknown -= each.unsent
+            each.close_unread()
+        for each in late[len(unknown) :]:
             if unsent.has_room_for(each, MAX_UNREAD):
                 break
             each.close_unread()

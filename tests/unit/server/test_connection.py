@@ -694,6 +694,30 @@ async def test_who_reads_slowly_is_not_closed_for_what_others_have_just_got(
         assert await slow.publishes(note("still open")) == (True, "")
 
 
+async def test_who_reads_slowly_is_not_closed_for_what_known_keys_leave_unread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One known key on a hundred connections, which left 100 MiB unread, had all others closed."""
+    for module in ("eviction", "connection"):
+        monkeypatch.setattr(f"relay.server.{module}.MAX_UNREAD", 1_000_000)
+    monkeypatch.setattr(Connection, "is_known", property(lambda each: each is reads_nothing))
+    async with serving() as relay:
+        slow, deaf = await relay.visit(), await relay.visit()
+        reads_slowly, reads_nothing = relay.server.connections
+        reads_slowly.outbox.hold(200_000)
+        reads_nothing.outbox.hold(790_000)
+        for each in relay.server.connections:
+            each.count_unsent(few=0)
+            each.unsent_since -= 3.0
+        relay.server._unread._make_room()
+        assert await slow.publishes(note("not closed")) == (True, "")
+        assert await deaf.publishes(note("nor is this one, within the bounds")) == (True, "")
+        reads_nothing.outbox.hold(50_000)
+        relay.server._unread._make_room()
+        assert (await deaf.hears_all())[-1][0] == "closed"
+        assert await slow.publishes(note("still open")) == (True, "")
+
+
 async def test_who_has_read_everything_again_and_again_has_left_nothing_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
