@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
+import orjson
 import pytest
 
 from relay.access.quotas import Size, SizedBy
@@ -13,6 +14,7 @@ from relay.lifecycle.rows import Slot
 from relay.lifecycle.versions import History
 from relay.storage.postgres import listening
 from relay.storage.postgres.opening import SCHEMA_VERSION
+from relay.storage.postgres.sql.named import QUERIES
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
 from tests.contract.writing import EVERYTHING, TERMS, asked, read, stored, unsigned, write
@@ -25,8 +27,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
-_TO_VERSION_3 = "UPDATE meta SET value = '3' WHERE name = 'schema';"
-_TO_VERSION_2 = """
+_TO_VERSION_3 = """
+DROP INDEX tags_kind, events_d;
+CREATE INDEX events_d ON events (substring(d, 1, 200)) WHERE d <> '';
+UPDATE meta SET value = '3' WHERE name = 'schema';
+"""
+_TO_VERSION_2 = f"""
+{_TO_VERSION_3}
 DROP TABLE policy_versions;
 UPDATE meta SET value = '2' WHERE name = 'schema';
 """
@@ -205,4 +212,36 @@ async def test_a_page_by_tags_begins_with_its_tags(postgres: PostgresServer) -> 
     scans = [step for step in steps if " on " in step]
     assert scans[0] == "Index Only Scan on tags using tags_hash"
     await store.close()
+    await postgres.empty(url)
+
+
+async def test_what_mentions_a_key_or_name_is_not_read_for_its_kind(
+    postgres: PostgresServer,
+) -> None:
+    """A note may have any `p` and `d`."""
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    key, d = cast.alice.pubkey, "anamnesis:memory:a"
+    tags = [["p", key], ["d", d]]
+    await write(store, *[unsigned(cast.bob, 1, tags, str(number)) for number in range(2000)])
+    await store.close()
+    await executed(url, "VACUUM ANALYZE")
+    p, pubkey = store._hashes.tag("p", key), bytes.fromhex(key)
+    asked_of: dict[str, tuple[object, ...]] = {
+        "keys_stored": ([pubkey], [p]),
+        "size_of_keys": ([pubkey], [key.encode()], [p], 100),
+        "groups_with_keys": ([pubkey], [p]),
+        "groups_put_into": (p, 0),
+        "leaving_of_key": (pubkey, p, 5000, 100),
+        "rows_of_key": (pubkey, p, 5000, 10_000),
+        "rows_by_name": ([78], [d.encode()]),
+    }
+    db = await asyncpg.connect(url)
+    read = {}
+    for name, values in asked_of.items():
+        plan = await db.fetch(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {QUERIES[name]}", *values)
+        top = orjson.loads(plan[0][0])[0]["Plan"]
+        read[name] = top["Shared Hit Blocks"] + top["Shared Read Blocks"]
+    await db.close()
+    assert max(read.values()) < 20, read
     await postgres.empty(url)

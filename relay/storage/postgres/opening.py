@@ -17,7 +17,7 @@ from relay.storage.rows import event_in
 if TYPE_CHECKING:
     from relay.nostr.filters import FilterTerms
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 OLDEST_SERVER: Final = 14
 _RELAY: Final = "relay"
 """Public key of the relays that use the database."""

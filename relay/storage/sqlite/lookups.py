@@ -20,9 +20,11 @@ from relay.lifecycle.rows import (
     with_slots_of,
 )
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
+from relay.nostr import kinds
 from relay.nostr.event import MAX_CREATED_AT
 from relay.storage.hashes import id_key
 from relay.storage.rows import (
+    FOUND_BY_KEY,
     MAX_REFERRERS,
     MAX_REFERRING_STEPS,
     check_sizes,
@@ -202,15 +204,16 @@ class Finder:
         return self._db.execute(QUERIES["key_is_stored"], asked).fetchone() is not None
 
     def _named_by_p(self, pubkey: str) -> dict[str, Value]:
-        """For queries about rows with this tag: its hash, and the rows in the tag buffer."""
+        """For queries about FOUND_BY_KEY: the hash of the tag, and such rows in the tag buffer."""
         p = self._hashes.tag("p", pubkey)
-        return {"p": p, "newest": orjson.dumps(self._tag_buffer.seqs_of([p])).decode()}
+        newest = self._tag_buffer.seqs_of([p], FOUND_BY_KEY)
+        return {"p": p, "newest": orjson.dumps(newest).decode()}
 
     def _groups_with(self, pubkeys: frozenset[str]) -> set[str]:
         """Groups with rows by one of these keys, or with gift wraps to it."""
         found: set[str] = set()
         for pubkey in pubkeys:
-            asked = {"key": key_of(pubkey)["key"], **self._named_by_p(pubkey)}
+            asked = {"pubkey": bytes.fromhex(pubkey), **self._named_by_p(pubkey)}
             found.update(group for (group,) in self._db.execute(QUERIES["groups_with_key"], asked))
         return found
 
@@ -240,9 +243,10 @@ class Finder:
                 if p is None:
                     p = recipients[own.pubkey] = self._hashes.tag("p", own.pubkey)
             keys.append([id_key(own.id), author, own.group, p])
+        wraps = self._tag_buffer.seqs_of(list(recipients.values()), {kinds.GIFT_WRAP})
         asked: dict[str, Value] = {
             "wanted": orjson.dumps(keys).decode(),
-            "newest": orjson.dumps(self._tag_buffer.seqs_of(list(recipients.values()))).decode(),
+            "newest": orjson.dumps(wraps).decode(),
         }
         for row in self._rows("own_rows", asked, left):
             if any(own.is_it(row) for own in wanted.get(row.event.id, ())):
@@ -319,28 +323,24 @@ class Finder:
         for _ in range(steps):
             if not step:
                 return
-            names = [(kind, self._hashes.tag("d", d)) for kind, d in step]
-            newest = self._tag_buffer.seqs_of(
-                [hash_ for _, hash_ in names], {kind for kind, _ in names}
-            )
-            asked: dict[str, Value] = {
-                "names": orjson.dumps(names).decode(),
-                "newest": orjson.dumps(newest).decode(),
-            }
-            rows = self._rows("rows_by_name", asked)
+            # In hex: SQLite cuts texts from JSON at a NUL.
+            names = orjson.dumps([(kind, d.encode().hex()) for kind, d in step]).decode()
+            rows = self._rows("rows_by_name", {"names": names})
             named = [row for row in rows if (row.event.kind, row.event.d) in step]
             step = found.add_named(step, named, lookups)
 
     def _find_referrers(self, lookups: Lookups, found: Found) -> None:
-        listed = orjson.dumps(list(lookups.referring_kinds)).decode()
+        of_kinds = lookups.referring_kinds
+        listed = orjson.dumps(list(of_kinds)).decode()
         step = lookups.referrers
         for _ in range(MAX_REFERRING_STEPS):
             if not step:
                 return
             hashes = self._hashes.references(step)
+            newest = self._tag_buffer.seqs_of(hashes, of_kinds)
             asked: dict[str, Value] = {
                 "hashes": orjson.dumps(hashes).decode(),
-                "newest": orjson.dumps(self._tag_buffer.seqs_of(hashes)).decode(),
+                "newest": orjson.dumps(newest).decode(),
                 "kinds": listed,
                 "limit": MAX_REFERRERS,
             }

@@ -43,6 +43,7 @@ from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.rows import (
+    FOUND_BY_KEY,
     Growth,
     PreparedColumns,
     erasure_of,
@@ -238,10 +239,10 @@ class Writer:
                 self._members[group_id] = group.members
         self.head = change.head
 
-    def _newest(self, hashes: Sequence[int], change: _Change) -> str:
-        """Rows with one of these tags that the table may lack, as JSON."""
-        seqs = self._tag_buffer.seqs_of(hashes)
-        return orjson.dumps([*seqs, *(row[3] for row in change.tags if row[0] in hashes)]).decode()
+    def _newest(self, p: int, change: _Change) -> str:
+        """FOUND_BY_KEY rows with this tag that the table may lack, as JSON."""
+        seqs = self._tag_buffer.seqs_of([p], FOUND_BY_KEY)
+        return orjson.dumps([*seqs, *(row[3] for row in change.tags if row[0] == p)]).decode()
 
     def flush_some(self) -> bool:
         """Flush a slice of the tag buffer, in a transaction of its own. False: it is empty.
@@ -566,7 +567,7 @@ class Writer:
                 "p": p,
                 "until": gone.until,
                 "upto": gone.upto,
-                "newest": self._newest([p], change),
+                "newest": self._newest(p, change),
             },
         )
         self._delete_many([seq for (seq,) in found.fetchall()], change, erasure)

@@ -262,7 +262,7 @@ WHERE EXISTS (SELECT FROM events AS e WHERE e.pubkey = w.pubkey) OR EXISTS (
     SELECT FROM tags AS t WHERE t.hash = w.p AND t.kind IN (1059, 9000, 44100, 44101));
 
 -- :groups_with_keys  [pubkey], [hash of p] -> groups in which something would go with one of the keys
-SELECT grp FROM events WHERE pubkey = ANY($1::bytea[]) AND grp IS NOT NULL
+SELECT grp FROM sizes WHERE pubkey = ANY($1::bytea[]) AND grp <> ''
 UNION
 SELECT e.grp FROM tags AS t JOIN events AS e ON e.seq = t.seq
 WHERE t.hash = ANY($2::bigint[]) AND t.kind = 1059 AND e.grp IS NOT NULL;

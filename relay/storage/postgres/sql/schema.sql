@@ -49,7 +49,7 @@ CREATE INDEX events_time   ON events (created_at DESC, id_key, seq);
 CREATE INDEX events_kind   ON events (kind, created_at DESC, id_key, seq);
 CREATE INDEX events_author ON events (pubkey, created_at DESC, id_key, seq, kind);
 CREATE INDEX events_slot   ON events (slot) WHERE slot IS NOT NULL;
-CREATE INDEX events_d      ON events (substring(d, 1, 200)) WHERE d <> '';
+CREATE INDEX events_d      ON events (substring(d, 1, 200), kind) WHERE d <> '';
 CREATE INDEX events_group  ON events (substring(grp, 1, 64), kind) WHERE grp IS NOT NULL;
 CREATE INDEX events_expiry ON events (expires_at) WHERE expires_at IS NOT NULL;
 -- One plan of a page is made for all values. Of a store that is nearly all of one kind the planner
@@ -89,6 +89,9 @@ CREATE TABLE tags (
     kind       integer NOT NULL
 );
 CREATE UNIQUE INDEX tags_hash ON tags (hash, created_at DESC, id_key, seq, kind);
+-- What a request to vanish looks up by its key, which any number of other events may mention.
+CREATE INDEX tags_kind ON tags (hash, kind, created_at) INCLUDE (seq)
+    WHERE kind IN (1059, 9000, 44100, 44101);
 
 -- NIP-98 events that were used with one of the relays that share the database, until they expire.
 CREATE TABLE used_calls (

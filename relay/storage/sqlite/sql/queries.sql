@@ -59,24 +59,17 @@ WHERE e.kind IN (1059, 44100, 44101) AND (
     )
 );
 
--- :rows_by_name  [[kind, hash of d]], [newest seq] -> columns of a row, at least those with one of these
--- `events_d` has no kind: each row that names the same `d` would be read for its kind. The names are
--- a table of their own because the JSON would be parsed again for each tag.
-WITH wanted AS MATERIALIZED (
-    SELECT json_extract(value, '$[0]') AS kind, json_extract(value, '$[1]') AS hash
-    FROM json_each(:names)
-)
+-- :rows_by_name  [[kind, d in hex]] -> columns of a row; index events_d
 SELECT {row}
-FROM (
-    SELECT t.seq FROM wanted AS w CROSS JOIN tags AS t ON t.hash = w.hash AND t.kind = w.kind
-    UNION
-    SELECT value FROM json_each(:newest)
-) AS k CROSS JOIN events AS e ON e.seq = k.seq;
+FROM json_each(:names) AS j CROSS JOIN events AS e INDEXED BY events_d
+ON e.d = text_of(json_extract(j.value, '$[1]')) AND e.kind = json_extract(j.value, '$[0]')
+WHERE e.d > '';
 
 -- :rows_referring  [hash of e, E, a or A], [newest seq], [kind], limit -> columns of a row of no group
 SELECT {row}
 FROM (
     SELECT seq FROM tags WHERE hash IN (SELECT value FROM json_each(:hashes))
+    AND kind IN (SELECT value FROM json_each(:kinds))
     UNION
     SELECT value FROM json_each(:newest)
 ) AS k CROSS JOIN events AS e ON e.seq = k.seq
@@ -117,12 +110,15 @@ UPDATE events SET expires_at = :at WHERE seq IN (SELECT value FROM json_each(:se
 SELECT s.events, s.bytes FROM {content_kinds} CROSS JOIN sizes AS s INDEXED BY sizes_group
 ON s.grp = :grp AND s.grp > '' AND s.kind BETWEEN k.low AND k.high;
 
+-- :tags_by_kind  -> the tags in the index `tags_kind`, by its own condition. After it: which of these kinds
+tags INDEXED BY tags_kind WHERE (kind = 1059 OR kind = 9000 OR kind = 44100 OR kind = 44101);
+
 -- :rows_of_key  id_key and pubkey, hash of p, until, last seq, [newest seq] -> seq of rows to delete when a key vanishes (N62-01)
 SELECT seq FROM events INDEXED BY events_author
 WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey AND seq <= :upto
 UNION  -- wraps and notices that were sent to it (N62-05)
-SELECT seq FROM tags WHERE hash = :p AND created_at <= :until AND kind IN (1059, 44100, 44101)
-AND seq <= :upto
+SELECT seq FROM {tags_by_kind} AND hash = :p AND kind IN (1059, 44100, 44101)
+AND created_at <= :until AND seq <= :upto
 UNION
 SELECT e.seq FROM json_each(:newest) AS j CROSS JOIN events AS e ON e.seq = j.value
 WHERE e.created_at <= :until AND e.kind IN (1059, 44100, 44101) AND e.seq <= :upto;
@@ -134,7 +130,9 @@ SELECT ifnull(sum(bytes), 0) FROM (
     SELECT bytes FROM received WHERE recipient = :recipient
     UNION ALL
     SELECT length(e.raw) FROM (
-        SELECT * FROM (SELECT seq FROM tags WHERE hash = :p AND kind IN (44100, 44101) LIMIT 500)
+        SELECT * FROM (
+            SELECT seq FROM {tags_by_kind} AND hash = :p AND kind IN (44100, 44101) LIMIT 500
+        )
         UNION  -- a slice of the newest may be in the table already
         SELECT value FROM json_each(:newest)
     ) AS t CROSS JOIN events AS e ON e.seq = t.seq WHERE e.kind IN (44100, 44101)
@@ -151,7 +149,8 @@ AND (kind NOT BETWEEN 9000 AND 9020 OR expires_at IS 1) AND kind NOT BETWEEN 390
 UNION ALL
 SELECT e.seq, {size}, {about}
 FROM (
-    SELECT seq FROM tags WHERE hash = :p AND created_at <= :until AND kind IN (1059, 44100, 44101)
+    SELECT seq FROM {tags_by_kind} AND hash = :p AND kind IN (1059, 44100, 44101)
+    AND created_at <= :until
     UNION ALL
     SELECT value FROM json_each(:newest)
 ) AS t CROSS JOIN events AS e ON e.seq = t.seq
@@ -165,17 +164,17 @@ ON e.grp = :grp AND e.kind BETWEEN k.low AND k.high;
 -- :key_is_stored  id_key and pubkey, hash of p, [newest seq] -> 1 when something would go with the key
 SELECT 1 FROM events INDEXED BY events_author WHERE author_key = :key AND pubkey = :pubkey
 UNION ALL
-SELECT 1 FROM tags WHERE hash = :p AND kind IN (1059, 9000, 44100, 44101)
+SELECT 1 FROM {tags_by_kind} AND hash = :p
 UNION ALL
 SELECT 1 FROM json_each(:newest) AS j CROSS JOIN events AS e ON e.seq = j.value
 WHERE e.kind IN (1059, 9000, 44100, 44101)
 LIMIT 1;
 
--- :groups_with_key  id_key, hash of p, [newest seq] -> groups in which something would go with the key, at least
-SELECT grp FROM events INDEXED BY events_author WHERE author_key = :key AND grp IS NOT NULL
+-- :groups_with_key  pubkey, hash of p, [newest seq] -> groups in which something would go with the key, at least
+SELECT grp FROM sizes WHERE pubkey = :pubkey AND grp > ''
 UNION
 SELECT e.grp FROM (
-    SELECT seq FROM tags WHERE hash = :p AND kind = 1059
+    SELECT seq FROM {tags_by_kind} AND hash = :p AND kind = 1059
     UNION
     SELECT value FROM json_each(:newest)
 ) AS t CROSS JOIN events AS e ON e.seq = t.seq
@@ -194,7 +193,7 @@ AND kind BETWEEN 9000 AND 9020 AND grp IS NOT NULL AND expires_at IS NOT 1 LIMIT
 -- :groups_put_into  hash of p, after, [newest seq] -> groups into which a later 9000 puts the key
 SELECT DISTINCT e.grp
 FROM (
-    SELECT seq FROM tags WHERE hash = :p AND created_at > :after AND kind = 9000
+    SELECT seq FROM {tags_by_kind} AND hash = :p AND kind = 9000 AND created_at > :after
     UNION ALL
     SELECT value FROM json_each(:newest)
 ) AS t CROSS JOIN events AS e ON e.seq = t.seq
