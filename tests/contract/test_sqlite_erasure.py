@@ -192,6 +192,8 @@ class OneSearchAfterAnother:
         self._db.execute("BEGIN")
         self._db.execute("SELECT count(*) FROM meta").fetchall()
 
+    is_busy = True
+
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
         self._db.execute("COMMIT")
