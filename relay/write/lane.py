@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
 T = TypeVar("T")
 
@@ -64,6 +64,10 @@ class _Queue(Generic[T]):
         self._lines.setdefault(line, deque()).extendleft(reversed(items))
         self._lines.move_to_end(line, last=False)
 
+    def take_line(self) -> tuple[object, deque[T]]:
+        """The line that is next, with its items."""
+        return self._lines.popitem(last=False)
+
     def take(self) -> T:
         line, items = next(iter(self._lines.items()))
         item = items.popleft()
@@ -80,14 +84,15 @@ class Lane(Generic[T]):
     Invariants: items of one line are committed in the order in which they were put; one commit runs
     at a time; a batch waits for no timer: it is what was queued while the previous one ran, until
     its cost reaches `max_batch`. An item that costs more than half of that is alone in its batch:
-    others do not wait for its commit. A queue can be made to `rest`. The next item comes from the
-    queue that will have cost least with it; a queue that was empty begins with the cost of the one
-    served then, or with an even share of what the batch cost if that is more (fair queuing by
-    finish times). So a cheap item at the head of its queue waits for no costly one that has not
-    begun, and a costly one not for ever for others whose queues are empty between two items. Where
-    some queues have few items and come before one that has many, every second batch ends there: who
-    sends little waits for less than all that a flood could fill a batch with. At most `max_waiting`
-    items are queued; `put` refuses more. `commit` reports results itself and does not raise.
+    others do not wait for its commit. A queue can be made to `rest`, and a line be held: the others
+    of its queue go on. The next item comes from the queue that will have cost least with it; a
+    queue that was empty begins with the cost of the one served then, or with an even share of what
+    the batch cost if that is more (fair queuing by finish times). So a cheap item at the head of
+    its queue waits for no costly one that has not begun, and a costly one not for ever for others
+    whose queues are empty between two items. Where some queues have few items and come before one
+    that has many, every second batch ends there: who sends little waits for less than all that a
+    flood could fill a batch with. At most `max_waiting` items are queued; `put` refuses more.
+    `commit` reports results itself and does not raise.
     """
 
     def __init__(
@@ -99,15 +104,18 @@ class Lane(Generic[T]):
         turn_of: Callable[[T], object] = lambda _: None,
         line_of: Callable[[T], object] = lambda _: None,
         cost_of: Callable[[T], int] = lambda _: 1,
+        is_held: Callable[[T], bool] = lambda _: False,
         waited: Callable[[float], None] = lambda _: None,
     ) -> None:
         """`turn_of`: the key of the item's queue; `line_of`: of its line there. `cost_of`: at least
-        1, called when the item is next in its queue. `waited` gets the seconds that one item of a
+        1, called when the item is next in its queue. `is_held`: whether such an item, and what is
+        behind it in its line, waits until `release`. `waited` gets the seconds that one item of a
         batch was queued."""
         self._commit = commit
         self._turn_of = turn_of
         self._line_of = line_of
         self._cost_of = cost_of
+        self._is_held = is_held
         self._waited = waited
         self._timed: T | None = None
         """The item whose wait is measured, and since when."""
@@ -124,6 +132,8 @@ class Lane(Generic[T]):
         self._resting: dict[object, tuple[asyncio.TimerHandle, float | None]] = {}
         """Turn → the end of its rest, and what its queue has cost so far; None: it is in `_turns`,
         or empty."""
+        self._held: dict[tuple[object, object], deque[T]] = {}
+        """(turn, line) → its items, which are in no queue."""
         self._numbers = count()
         self._ended_early = False
         """Whether the last batch ended before a queue that has many."""
@@ -138,7 +148,7 @@ class Lane(Generic[T]):
         self._idle.set()
         self._closing = False
         self.is_ending = False
-        """Nothing rests any more."""
+        """Nothing rests or is held any more."""
 
     def put(self, item: T) -> bool:
         """False when the lane is full or closing: the item is not queued."""
@@ -147,13 +157,17 @@ class Lane(Generic[T]):
         if self._timed is None:
             self._timed, self._timed_at = item, perf_counter()
         self._size += 1
-        turn = self._turn_of(item)
+        turn, line = self._turn_of(item), self._line_of(item)
+        held = self._held.get((turn, line)) if self._held else None
+        if held is not None:
+            held.append(item)
+            return True
         queue = self._queues.get(turn)
         if queue is not None:
-            queue.put(self._line_of(item), item)
+            queue.put(line, item)
             return True
         queue = self._queues[turn] = _Queue()
-        queue.put(self._line_of(item), item)
+        queue.put(line, item)
         self._push(turn, self._reached)
         if not self._wake.is_set():
             self._wake.set()
@@ -173,18 +187,31 @@ class Lane(Generic[T]):
             lines = turns.setdefault(self._turn_of(item), {})
             lines.setdefault(self._line_of(item), []).append(item)
         for turn, lines in turns.items():
-            queue = self._queues.get(turn)
-            is_new = queue is None
-            if queue is None:
-                queue = self._queues[turn] = _Queue()
-            for line, own in reversed(lines.items()):
-                queue.put_back(line, own)
-            if is_new:
-                self._push(turn, self._reached + cost)
-            else:
-                self._costs[turn] = self._cost_of(queue.first)
+            for line, own in lines.items():
+                own += self._held.pop((turn, line), ())
+            self._put_first(turn, lines, cost)
             cost = 0
         self._size += len(items)
+
+    def _put_first(self, turn: object, lines: dict[object, list[T]], cost: int = 0) -> None:
+        queue = self._queues.get(turn)
+        is_new = queue is None
+        if queue is None:
+            queue = self._queues[turn] = _Queue()
+        for line, own in reversed(lines.items()):
+            queue.put_back(line, own)
+        if is_new:
+            self._push(turn, self._reached + cost)
+        else:
+            self._costs[turn] = self._cost_of(queue.first)
+
+    def release(self, item: T) -> None:
+        """Its line is held no longer, and next in its queue."""
+        turn, line = self._turn_of(item), self._line_of(item)
+        items = self._held.pop((turn, line), None)
+        if items is not None:
+            self._put_first(turn, {line: [*items]})
+            self._wake.set()
 
     def _push(self, turn: object, used: float) -> None:
         cost = self._costs[turn] = self._cost_of(self._queues[turn].first)
@@ -205,10 +232,12 @@ class Lane(Generic[T]):
         self._wake.set()
 
     def hurry(self) -> None:
-        """Nothing rests from now on."""
+        """Nothing rests or is held from now on."""
         self.is_ending = True
         for turn in [*self._resting]:
             self._end_rest(turn)
+        for items in [*self._held.values()]:
+            self.release(items[0])
 
     def __len__(self) -> int:
         return self._size
@@ -227,7 +256,7 @@ class Lane(Generic[T]):
                 await self._commit(batch)
 
     def _batch(self) -> list[T]:
-        """Empty if all that is next rests."""
+        """Empty if all that is next rests or is held."""
         turns, queues, costs, timed = self._turns, self._queues, self._costs, self._timed
         resting = self._resting
         batch: list[T] = []
@@ -244,6 +273,19 @@ class Lane(Generic[T]):
                     resting[turn] = rest[0], self._reached if used < 0 else used - cost
                     heappop(turns)
                     continue
+            if not self.is_ending and self._is_held(queue.first):
+                line, items = queue.take_line()
+                self._held[turn, line] = items
+                if any(item is self._timed for item in items):
+                    self._timed = None
+                if queue:
+                    next_cost = costs[turn] = self._cost_of(queue.first)
+                    used = self._reached if used < 0 else used - cost
+                    heapreplace(turns, (used + next_cost, next(self._numbers), turn))
+                else:
+                    heappop(turns)
+                    del queues[turn], costs[turn]
+                continue
             if batch and cost > half:  # or cheap items that are queued meanwhile would come before
                 heapreplace(turns, (-1, next(self._numbers), turn))
                 break
@@ -267,7 +309,8 @@ class Lane(Generic[T]):
                 if not queue:
                     break
                 cost = self._cost_of(queue.first)
-                if len(turns) > 1 or left <= 0 or cost > half:  # a single queue needs no heap
+                # A single queue needs no heap.
+                if len(turns) > 1 or left <= 0 or cost > half or self._is_held(queue.first):
                     break
             if queue:
                 costs[turn] = cost
@@ -281,9 +324,11 @@ class Lane(Generic[T]):
     def drop(self) -> list[T]:
         """Take out all that is queued: it is not committed. What is put back later is not queued,
         but taken out by the next call."""
-        items = [item for queue in self._queues.values() for item in queue] + (self._left or [])
+        waiting: list[Iterable[T]] = [*self._queues.values(), *self._held.values()]
+        items = [*chain.from_iterable(waiting), *(self._left or ())]
         self._left = []
         self._queues.clear()
+        self._held.clear()
         self._costs.clear()
         self._turns.clear()
         self._resting = {turn: (end, None) for turn, (end, _) in self._resting.items()}
@@ -291,13 +336,13 @@ class Lane(Generic[T]):
         return items
 
     async def drained(self) -> None:
-        """Wait until the queue is empty. Nothing rests from now on."""
+        """Wait until the queue is empty. Nothing rests or is held from now on."""
         self.hurry()
         await self._idle.wait()
 
     def close(self) -> None:
-        """Refuse further items; nothing rests from now on. `run` returns when the queue is
-        empty."""
+        """Refuse further items; nothing rests or is held from now on. `run` returns when the queue
+        is empty."""
         self._closing = True
         self.hurry()
         self._idle.clear()

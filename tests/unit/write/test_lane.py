@@ -308,6 +308,134 @@ async def test_what_rests_can_be_put_back_and_dropped(clerk: Clerk, resting: Lan
     assert clerk.committed == ["bb"]
 
 
+class Doors:
+    """Items that are held until they are let through."""
+
+    def __init__(self, *held: str) -> None:
+        self.held = {*held}
+
+    def __call__(self, item: str) -> bool:
+        return item in self.held
+
+    def open(self, lane: Lane[str], item: str) -> None:
+        self.held.remove(item)
+        lane.release(item)
+
+
+@pytest.fixture
+def doors() -> Doors:
+    return Doors("a1", "a2", "b1")
+
+
+@pytest.fixture
+def holding(clerk: Clerk, doors: Doors) -> Lane[str]:
+    """The first of two characters is the client and its connection: in capitals another one."""
+    return Lane(
+        clerk.commit,
+        max_batch=12,
+        max_waiting=PLENTY,
+        turn_of=lambda item: item[0].lower(),
+        line_of=lambda item: item[0],
+        is_held=doors,
+    )
+
+
+async def test_what_follows_a_held_item_on_its_connection_waits_with_it(
+    clerk: Clerk, doors: Doors, holding: Lane[str]
+) -> None:
+    async with running(holding):
+        await put_in_time(holding, "a0", "a1", "a2", "a3", "A0", "A1", "b1", "c1")
+        await put_in_time(holding, "a4", "A2")
+        assert sorted(clerk.committed) == ["A0", "A1", "A2", "a0", "c1"]
+        assert len(holding) == 5
+        doors.open(holding, "a1")
+        await put_in_time(holding)
+        assert clerk.committed[5:] == ["a1"]
+        doors.open(holding, "a2")
+        await put_in_time(holding)
+        assert clerk.committed[6:] == ["a2", "a3", "a4"]
+        await holding.drained()
+    assert clerk.committed[9:] == ["b1"]
+
+
+async def test_what_is_put_back_before_a_held_item_waits_no_longer_than_before(
+    doors: Doors,
+) -> None:
+    committed = list[str]()
+
+    async def commit(batch: Sequence[str]) -> None:
+        if not committed:
+            lane.put_back(batch[1:])
+        committed.extend(batch[:1] if not committed else batch)
+
+    lane = Lane(
+        commit, max_batch=12, max_waiting=PLENTY, line_of=lambda item: item[0], is_held=doors
+    )
+    async with running(lane):
+        await put_in_time(lane, "c0", "a0", "a1", "a3")
+        assert committed == ["c0", "a0"]
+        doors.open(lane, "a1")
+        await put_in_time(lane)
+    assert committed == ["c0", "a0", "a1", "a3"]
+
+
+async def test_what_is_held_is_dropped_with_the_others(clerk: Clerk, holding: Lane[str]) -> None:
+    async with running(holding):
+        await put_in_time(holding, "a1", "a3", "c1")
+        assert holding.drop() == ["a1", "a3"]
+        assert not len(holding)
+    assert clerk.committed == ["c1"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcABC"), st.booleans()), max_size=40),
+    st.integers(1, 12),
+)
+def test_held_or_not_all_of_a_connection_is_committed_in_order(
+    sent: list[tuple[str, bool]], max_batch: int
+) -> None:
+    items = [f"{line}{number}" for number, (line, _) in enumerate(sent)]
+    doors = Doors(*(item for item, (_, held) in zip(items, sent, strict=True) if held))
+    asked = list[str]()
+    committed = list[str]()
+
+    def is_held(item: str) -> bool:
+        if doors(item) and item not in asked:
+            asked.append(item)
+        return doors(item)
+
+    async def commit(batch: Sequence[str]) -> None:
+        keep = len(batch) // 2 + 1
+        lane.put_back(batch[keep:])
+        committed.extend(batch[:keep])
+        if asked:
+            doors.open(lane, asked.pop(0))
+
+    lane: Lane[str]
+
+    async def all_is_committed() -> None:
+        nonlocal lane
+        lane = Lane(
+            commit,
+            max_batch=max_batch,
+            max_waiting=PLENTY,
+            turn_of=lambda item: item[0].lower(),
+            line_of=lambda item: item[0],
+            is_held=is_held,
+        )
+        async with running(lane):
+            await put_in_time(lane, *items)
+            while doors.held:
+                doors.open(lane, asked.pop(0))
+                await put_in_time(lane)
+
+    asyncio.run(all_is_committed())
+    assert sorted(committed) == sorted(items)
+    for line in "abcABC":
+        of_line = [item for item in committed if item[0] == line]
+        assert of_line == [item for item in items if item[0] == line]
+
+
 async def test_what_is_put_back_after_all_was_dropped_is_dropped_too(clerk: Clerk) -> None:
     """What reads much is committed a few at a time: a stop took 25 seconds."""
 
