@@ -254,6 +254,10 @@ class Connection:
         return self._services.state.visibility(self._session.viewer).is_owner
 
     @property
+    def is_over(self) -> bool:
+        return self._is_over
+
+    @property
     def address(self) -> IPv4Address | IPv6Address | None:
         return self._address
 

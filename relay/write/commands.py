@@ -59,6 +59,10 @@ class Author(Protocol):
         """Unique number of the connection; None: not from a WebSocket."""
 
     @property
+    def is_over(self) -> bool:
+        """Whether nobody gets the answer: the connection is closed."""
+
+    @property
     def message(self) -> int | None:
         """Number of the message that is being handled, counted per connection."""
 
@@ -82,6 +86,7 @@ class Unconnected:
     counted_as: str | None = None
     is_known: bool = False
     is_owner: bool = False
+    is_over: bool = False
 
     def answered(self, event: Event, weight: int, result: Result) -> None:
         if self.told is not None:
@@ -135,6 +140,8 @@ class WriteEvent(msgspec.Struct):
     """Tags for which the store made room while it waited for that."""
     times_left: int = 0
     """How often it was put back because the batch read too much."""
+    is_held: bool = False
+    """Whether it waits in `SlowClients`."""
     cost: int = 1
     """As `cost_of` has it, when it was next in its queue."""
     took_s: float = 0.0

@@ -1,9 +1,10 @@
 """How many changes are committed together: fewer of a client whose changes read much in one
-transaction, or took longer than they cost; a deletion that reads too much alone goes in pieces."""
+transaction, or took longer than they cost; those whose transactions are long one at a time; a
+deletion that reads too much alone goes in pieces."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -39,15 +40,19 @@ _SLOW_S: Final = 0.02
 _LEAST_BATCH: Final = 16
 
 _LONG_S: Final = 0.25
-"""A transaction that takes longer makes the batches smaller, or the client rest."""
-_REST_RATIO: Final = 4.0
-"""Length of that rest, as a multiple of the transaction."""
-_MAX_REST_S: Final = 10.0
-"""For one transaction."""
-_SOON_S: Final = 60.0
-"""Who shares two long transactions within that time may send quick events between slow ones."""
-_MAX_QUEUE_S: Final = 120.0
-"""For those of several clients together, of which each rests until those before have rested."""
+"""A transaction that takes longer makes the batches smaller, or its client slow."""
+_PAUSE: Final = 4.0
+"""How long no slow client is served after a transaction, as a multiple of it."""
+_MAX_PAUSE_S: Final = 600.0
+"""For transactions of several clients that nobody knew to be slow."""
+_QUICK: Final = 3
+"""After so many quick transactions of its own a client is no longer slow."""
+_MAX_SLOW: Final = 16_384
+"""Clients that are known to be slow or quick."""
+_WITH_EFFECTS: Final = CHANGES_GROUP | {kinds.DELETION, kinds.VANISH, *kinds.MEMBERSHIP_REQUESTS}
+"""Kinds that may wait because those of others took long: not what people and agents say."""
+_SLOW_KIND_S: Final = 60.0
+"""So long after the last pause."""
 
 
 class Limit:
@@ -77,8 +82,8 @@ class ClientLimits:
     def __init__(self) -> None:
         self._limits: dict[object, Limit] = {}
         """The one that was served last is the last."""
-        self._timed_at: dict[object, float] = {}
-        """Client → when it was last in `time_apart`. At most `_MAX_LIMITS`."""
+        self._timed_until: dict[object, float] = {}
+        """Client → `until` of its last `time_apart`. At most `_MAX_LIMITS`."""
 
     def apart(
         self, batch: Sequence[LaneItem]
@@ -138,16 +143,16 @@ class ClientLimits:
         for client, number in Counter(map(client_or_type, large_readers)).items():
             self.set(client, Limit(number))
 
-    def time_apart(self, clients: Iterable[object], now: float, seconds: float) -> None:
-        """The next commit of each is apart; all for so many `seconds`, if the client was here
-        soon before."""
+    def time_apart(self, clients: Iterable[object], now: float, until: float) -> None:
+        """The next commit of each is apart; all until then, if the client was here before its last
+        `until`: or it could send quick events between slow ones that it commits with others."""
         for client in clients:
-            was_here = now - self._timed_at.pop(client, -inf) < _SOON_S
-            self._timed_at[client] = now
+            was_here = now < self._timed_until.pop(client, -inf)
+            self._timed_until[client] = until
             if client not in self._limits:
-                self.set(client, Limit(MAX_BATCH - 1, now + seconds if was_here else now))
-        while len(self._timed_at) > _MAX_LIMITS:
-            del self._timed_at[next(iter(self._timed_at))]
+                self.set(client, Limit(MAX_BATCH - 1, until if was_here else now))
+        while len(self._timed_until) > _MAX_LIMITS:
+            del self._timed_until[next(iter(self._timed_until))]
 
     def set(self, client: object, limit: Limit) -> None:
         """It was served."""
@@ -156,6 +161,137 @@ class ClientLimits:
         self._limits[client] = limit
         if len(self._limits) > _MAX_LIMITS:  # most are of clients that are gone
             del self._limits[next(iter(self._limits))]
+
+
+class SlowClients:
+    """Clients whose transactions are long, and what is like that by others: served one event at a
+    time, each in a transaction of its own, and then none for four times as long as that took. So
+    they have at most a quarter of the writer's time together, however many they are.
+
+    Known keys come first, then who waits longest. A client whose transaction was long is slow until
+    some of its own were quick. One that comes for the first time is not known to be: after a long
+    transaction, events of its kinds by all clients wait here for a while, if the kinds have
+    effects, except those of known keys whose last transaction was quick. Owners who are logged in
+    wait for nobody; anybody may send what an owner signed. `now`: of a clock that never goes back.
+    """
+
+    def __init__(self) -> None:
+        self._quick_left: dict[object, int] = {}
+        """Client → how many quick transactions are left until it is not slow. The one that was slow
+        last is the last. At most `_MAX_SLOW`."""
+        self._slow_kinds: dict[int, float] = {}
+        """Kind → until when its events wait."""
+        self._waiting: tuple[dict[object, deque[WriteEvent]], ...] = {}, {}
+        """Of known keys and of others: client → what is next on each of its connections; the client
+        that waits longest first."""
+        self._freed: list[WriteEvent] = []
+        """What has waited, of clients that are not slow any more."""
+        self.served: WriteEvent | None = None
+        """The event whose turn it is."""
+        self.pause_ends = 0.0
+        """When the next one may be served."""
+
+    @property
+    def due_at(self) -> float | None:
+        """When `next` will give something; None: not before something else happens."""
+        if self._freed:
+            return 0.0
+        return self.pause_ends if self.served is None and any(self._waiting) else None
+
+    def holds(self, item: LaneItem, now: float) -> bool:
+        """Whether the item, which is next on its connection, waits until `next` gives it."""
+        if not (self._quick_left or self._slow_kinds) or item is self.served:
+            return False
+        if not isinstance(item, WriteEvent) or item.origin is not Origin.WIRE:
+            return False
+        if item.is_held:
+            return True
+        client = client_or_type(item)
+        left = self._quick_left.get(client)
+        if not left:
+            if now >= self._slow_kinds.get(item.event.kind, -inf):
+                return False
+            if left == 0 and item.author.is_known:
+                return False
+        if item.author.is_owner:
+            return False
+        clients = self._waiting[0 if item.author.is_known else 1]
+        clients.setdefault(client, deque()).append(item)
+        item.is_held = True
+        return True
+
+    def next(self, now: float) -> Sequence[WriteEvent]:
+        """What waits no longer."""
+        given, self._freed = self._freed, []
+        clients = next(filter(None, self._waiting), None)
+        if clients and self.served is None and now >= self.pause_ends:
+            client = next(iter(clients))
+            items = clients.pop(client)
+            self.served = items.popleft()
+            if items:
+                clients[client] = items
+            given.append(self.served)
+        for item in given:
+            item.is_held = False
+        return given
+
+    def ended(self, batch: Sequence[LaneItem]) -> None:
+        """A batch was committed, or put back."""
+        if any(item is self.served for item in batch):
+            self.served = None
+
+    def note(
+        self, batch: Sequence[LaneItem], took_s: float, held_s: float, now: float
+    ) -> Sequence[object]:
+        """After each transaction: clients of several that may have made it long, as it is not known
+        whose it was.
+
+        `took_s`: with look-ups and what is stored and deleted, which no limit of a batch may know.
+        `held_s`: the time for which others waited.
+        """
+        served = self.served
+        if took_s <= _LONG_S:
+            if served is not None and any(item is served for item in batch):
+                self.pause_ends = max(self.pause_ends, now + _PAUSE * held_s)
+                self._note_quick(served)
+            return ()
+        events = [item for item in batch if isinstance(item, WriteEvent)]
+        if len(events) < len(batch):
+            return ()  # a change by owners or by the relay itself
+        clients = {client_or_type(item) for item in events}
+        slow = clients - {
+            client_or_type(item)
+            for item in events
+            if item.origin is not Origin.WIRE or item.author.is_owner
+        }
+        if not slow:
+            return ()
+        pause = _PAUSE * held_s
+        self.pause_ends = max(now + pause, min(self.pause_ends + pause, now + _MAX_PAUSE_S))
+        for item in events:
+            if item.event.kind in _WITH_EFFECTS and client_or_type(item) in slow:
+                self._slow_kinds[item.event.kind] = self.pause_ends + _SLOW_KIND_S
+        if len(clients) > 1:
+            return [client for client in slow if not isinstance(client, type)]
+        self._set(slow.pop(), _QUICK)
+        return ()
+
+    def _note_quick(self, item: WriteEvent) -> None:
+        client = client_or_type(item)
+        left = self._quick_left.get(client)
+        if left:
+            self._quick_left[client] = left - 1
+        elif item.author.is_known:
+            self._set(client, 0)
+        if self._quick_left.get(client) == 0:
+            for clients in self._waiting:
+                self._freed += clients.pop(client, ())
+
+    def _set(self, client: object, left: int) -> None:
+        self._quick_left.pop(client, None)
+        self._quick_left[client] = left
+        if len(self._quick_left) > _MAX_SLOW:
+            del self._quick_left[next(iter(self._quick_left))]
 
 
 class Overruns:
@@ -171,8 +307,6 @@ class Overruns:
         """The largest ratio of time to cost, a little less after each batch."""
         self._ratios: dict[object, float] = {}
         """Client → that of its last events, if they were slow. At most `_MAX_LIMITS`."""
-        self._rested_at = 0.0
-        """When the last rest ends."""
 
     @property
     def is_measuring(self) -> bool:
@@ -188,39 +322,14 @@ class Overruns:
         ratios = self._ratios
         return item.cost if not ratios else int(item.cost * ratios.get(client_or_type(item), 1.0))
 
-    def long_transaction(
-        self, batch: Sequence[LaneItem], took_s: float, now: float
-    ) -> Mapping[object, float]:
-        """Client → seconds for which it should rest, since a transaction of its events alone took
-        so long; of several clients 0 for each, as it is not known whose. After those the next batch
-        is as small as would be fast. Owners who are logged in are not named: anybody may send
-        what an owner signed.
+    def shared(self, batch: Sequence[LaneItem], took_s: float) -> None:
+        """A transaction of several clients was long: the next batch is as small as would be fast.
 
-        `took_s`: with look-ups and what is stored and deleted, which no limit of a batch may know.
-        `now`: of a clock that never goes back.
+        `took_s`: as in `SlowClients.note`.
         """
-        if took_s <= _LONG_S:
-            return {}
-        events = [item for item in batch if isinstance(item, WriteEvent)]
-        if len(events) < len(batch):
-            return {}  # a change by owners or by the relay itself
-        clients = {client_or_type(item) for item in events}
-        limited = clients - {
-            client_or_type(item)
-            for item in events
-            if item.origin is not Origin.WIRE or item.author.is_owner
-        }
-        if len(clients) > 1:
-            cost = sum([item.cost for item in events])
-            fits = MAX_BATCH * took_s / (_LONG_S * max(cost, 1))
-            self._worst = max(self._worst, min(fits, MAX_BATCH / _LEAST_BATCH))
-            return {client: 0.0 for client in limited if not isinstance(client, type)}
-        if not limited:
-            return {}
-        # Rests that ran at the same time would leave no room for others between enough clients.
-        ends = max(self._rested_at, now) + rest_after(took_s)
-        self._rested_at = min(ends, now + _MAX_QUEUE_S)
-        return dict.fromkeys(limited, self._rested_at - now)
+        cost = sum([item.cost for item in batch if isinstance(item, WriteEvent)])
+        fits = MAX_BATCH * took_s / (_LONG_S * max(cost, 1))
+        self._worst = max(self._worst, min(fits, MAX_BATCH / _LEAST_BATCH))
 
     def note(self, batch: Sequence[LaneItem], took_s: float) -> bool:
         """Whether `max_batch` may be another. `took_s`: processor time of the judgement."""
@@ -245,11 +354,6 @@ class Overruns:
         while self._ratios and (len(self._ratios) > _MAX_LIMITS or not self.is_measuring):
             del self._ratios[next(iter(self._ratios))]
         return True
-
-
-def rest_after(took_s: float) -> float:
-    """Seconds of rest for a transaction."""
-    return min(_REST_RATIO * took_s, _MAX_REST_S)
 
 
 def _seconds(events: Iterable[WriteEvent]) -> float:

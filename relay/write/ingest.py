@@ -52,8 +52,8 @@ from relay.write.commit_limits import (
     ClientLimits,
     Limit,
     Overruns,
+    SlowClients,
     number_together,
-    rest_after,
     rights_first,
     shrink,
 )
@@ -121,6 +121,7 @@ _FULL_FOR_SERIES: Final = Reject(Prefix.ERROR, "too many events are waiting", "q
 _TOO_MANY_END: Final = Reject(
     Prefix.RATE_LIMITED, "too many large groups end, wait a minute", "ends of groups"
 )
+_IS_GONE: Final = Reject(Prefix.ERROR, "the connection was closed", "queue")
 STOPPING: Final = Reject(Prefix.ERROR, "the relay is stopping, try again later", "stop")
 STORE_FAILED: Final = Reject(
     Prefix.ERROR, "the event could not be stored, try again later", "store"
@@ -171,6 +172,9 @@ class Ingest:
         """Of the events that wait."""
         self._limits = ClientLimits()
         self._overruns = Overruns()
+        self._slow = SlowClients()
+        self._pause: asyncio.TimerHandle | None = None
+        """Until the next of them is served."""
         self._changing = asyncio.Lock()
         """Held from the look-ups of a batch until its state is in force."""
         self._batch: Batch | None = None
@@ -182,12 +186,13 @@ class Ingest:
             plugins, self._queue, max_waiting=_MAX_WAITING, clock=clock, metrics=metrics
         )
         self._lane: Lane[LaneItem] = Lane(
-            self._commit,
+            self._taken,
             max_batch=MAX_BATCH,
             max_waiting=_MAX_WAITING,
             turn_of=client_or_type,
             line_of=connection_or_type,
             cost_of=self._cost_of,
+            is_held=self._is_held,
             waited=metrics.write.commit_queue.add,
         )
         self._lists = ListSigning(self._lane.put)
@@ -426,7 +431,25 @@ class Ingest:
         if not isinstance(item, WriteEvent):
             return cost
         item.cost = cost
-        return self._overruns.cost_of(item)
+        return MAX_BATCH if item is self._slow.served else self._overruns.cost_of(item)
+
+    def _is_held(self, item: LaneItem) -> bool:
+        is_held = self._slow.holds(item, asyncio.get_running_loop().time())
+        if is_held:
+            self._pause_slow()
+        return is_held
+
+    def _pause_slow(self) -> None:
+        """Serve the next slow client when that may be."""
+        due_at = self._slow.due_at
+        if self._pause is None and due_at is not None:
+            self._pause = asyncio.get_running_loop().call_at(due_at, self._serve_slow)
+
+    def _serve_slow(self) -> None:
+        self._pause = None
+        for item in self._slow.next(asyncio.get_running_loop().time()):
+            self._lane.release(item)
+        self._pause_slow()
 
     def _members(self) -> int:
         return len(self._state.management.of(ListName.ALLOWED_KEYS))
@@ -452,6 +475,20 @@ class Ingest:
         self._state.begin_commit(seqs.stop - 1)
         self._batch.begin(self._state)
         return self._batch.lookups
+
+    async def _taken(self, batch: Sequence[LaneItem]) -> None:
+        """Commit what the lane gives. What has waited for its turn as a slow client's is not begun
+        if nobody is there any more: others wait for those who are."""
+        served = self._slow.served
+        if served is not None and served.author.is_over and served.pieces is None:
+            gone = [item for item in batch if item is served]
+            self._answer(gone, _IS_GONE)
+            self._slow.ended(gone)
+            batch = [item for item in batch if item is not served]
+        if batch:
+            await self._commit(batch)
+        self._slow.ended(batch)
+        self._pause_slow()
 
     async def _commit(self, batch: Sequence[LaneItem]) -> None:
         """First all clients that can be committed together, or as many as do not read too much;
@@ -671,11 +708,10 @@ class Ingest:
             done = items[: batch.number]
             now = asyncio.get_running_loop().time()
             took_s = self._store.append_s
-            rests = self._overruns.long_transaction(done, took_s, now)
-            self._limits.time_apart(rests, now, rest_after(took_s))
-            for client, seconds in rests.items():
-                if seconds:
-                    self._lane.rest(client, seconds)
+            suspects = self._slow.note(done, took_s, max(took, took_s), now)
+            if suspects:
+                self._overruns.shared(done, took_s)
+                self._limits.time_apart(suspects, now, self._slow.pause_ends)
             if self._overruns.note(done, batch.took_s):
                 self._lane.max_batch = self._overruns.max_batch
         except TooMuchToRead as fault:

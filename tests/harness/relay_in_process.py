@@ -89,6 +89,7 @@ class Letter:
     counted_as: str | None = None
     is_owner = False
     is_known = False
+    is_over = False
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[tuple[bool, str]] = asyncio.get_running_loop().create_future()

@@ -295,6 +295,7 @@ class Postbox:
     counted_as = None
     is_known = False
     is_owner = False
+    is_over = False
 
     def __init__(self) -> None:
         self.answers: asyncio.Queue[Result] = asyncio.Queue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
@@ -10,8 +11,9 @@ import pytest
 
 from relay.facts import Origin
 from relay.write import batch as batches
+from relay.write import commit_limits
 from relay.write.commands import Unconnected, WriteEvent
-from relay.write.commit_limits import ClientLimits, Overruns
+from relay.write.commit_limits import ClientLimits, SlowClients
 from relay.write.judge import judge
 from tests.cast import alice, bob, carol, owner
 from tests.harness.reference_store import ReferenceStore
@@ -20,7 +22,7 @@ from tests.harness.relay_in_process import NOON, STORED, Batches, Home, Letter, 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from relay.nostr.keys import SecretKey
+    from relay.nostr.event import Event
     from relay.write.batch import Batch
     from relay.write.candidate import Candidate
     from relay.write.commands import LaneItem
@@ -214,27 +216,214 @@ async def test_after_a_long_transaction_of_several_clients_the_slow_one_alone_re
     assert await later.answer == STORED
 
 
-async def test_who_rested_is_apart_until_it_is_quick(home: Home, processor: Processor) -> None:
+async def test_a_slow_client_is_served_alone_until_some_of_its_events_were_quick(
+    home: Home, processor: Processor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_limits, "_PAUSE", 0.0)
     processor.slow = set()
-    alice_takes_long(home)
-    home.ingest.hurry()  # no rest: what comes after it
-    watched = Batches(home.ingest)
+    assert isinstance(home.store, ReferenceStore)
+    home.store.append_s = 1.0
     assert await home.post(home.made(alice, 1), connection=1).answer == STORED
-    for content in "ab":
+    home.store.append_s = 0.0
+    watched = Batches(home.ingest)
+    for content in "abcd":
         both = [
             home.post(home.made(who, 1, content=content), connection=n)
             for who, n in ((bob, 2), (alice, 1))
         ]
         assert [await letter.answer for letter in both] == [STORED] * 2
-    assert all(len(authors) == 1 for authors in authors_of(watched.committed))
+    *apart, together = authors_of(watched.committed)
+    assert all(len(authors) == 1 for authors in apart)
+    assert together == {alice.pubkey, bob.pubkey}
 
 
-def sent_by(client: int, who: SecretKey = alice, *, is_owner: bool = False) -> WriteEvent:
-    author = Unconnected(connection=client, is_owner=is_owner)
-    return WriteEvent(who.sign(1, [], "", NOON), 1, 1, author, Origin.WIRE)
+async def test_what_others_sent_of_a_kind_that_took_long_waits_unless_it_is_what_people_say(
+    home: Home,
+) -> None:
+    """Who comes from another address each time has no past."""
+    assert isinstance(home.store, ReferenceStore)
+    home.store.append_s = 1.0
+    deletions = [home.made(bob, 5, ["e", f"{n:064x}"]) for n in range(4)]
+    assert await home.post(deletions[0], connection=1).answer == STORED
+    assert await home.post(home.made(bob, 7, ["e", f"{1:064x}"]), connection=2).answer == STORED
+    home.store.append_s = 0.0
+    held = home.post(deletions[1], connection=3)
+    behind = home.post(home.made(bob, 1, content="then"), connection=3)
+    others = [home.post(home.made(carol, kind), connection=4) for kind in (0, 1, 7, 9)]
+    by_owner = home.letter_from("192.0.2.1")
+    by_owner.is_owner = True
+    home.ingest.submit(deletions[2], by_owner, Origin.WIRE)
+    imported = home.post(deletions[3], Origin.IMPORT)
+    answers = [await letter.answer for letter in (*others, by_owner, imported)]
+    assert [accepted for accepted, _ in answers] == [True] * 6
+    assert not held.answer.done()
+    assert not behind.answer.done()
+    assert home.ingest.waiting["commit"] == 2
+    home.ingest.hurry()
+    assert [await letter.answer for letter in (held, behind)] == [STORED] * 2
+    assert [row.event.content for row in await home.store.since(0, 99)][-1] == "then"
 
 
-def test_who_shares_a_second_long_transaction_soon_stays_apart_as_long_as_a_rest() -> None:
+async def test_what_waits_for_its_turn_is_not_carried_out_for_who_has_gone(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(home.store, ReferenceStore)
+    home.store.append_s = 1.0
+    assert await home.post(home.made(bob, 1), connection=1).answer == STORED
+    home.store.append_s = 0.0
+    gone = [home.post(home.made(bob, 1, content="gone"), connection=1) for _ in range(2)]
+    for letter in gone:
+        letter.is_over = True
+    assert await home.post(home.made(carol, 1), connection=2).answer == STORED
+    assert not any(letter.answer.done() for letter in gone)
+    home.ingest._slow.pause_ends = 0.0
+    home.ingest._serve_slow()
+    assert [await letter.answer for letter in gone] == [
+        (False, "error: the connection was closed")
+    ] * 2
+    assert "gone" not in [row.event.content for row in await home.store.since(0, 99)]
+
+
+NOTE = alice.sign(1, [], "", NOON)
+VANISH = alice.sign(62, [["relay", "ALL_RELAYS"]], "", NOON)
+CHAT = alice.sign(9, [["h", "tea"]], "", NOON)
+
+
+def sent_by(
+    client: int,
+    event: Event = NOTE,
+    *,
+    is_owner: bool = False,
+    is_known: bool = False,
+    origin: Origin = Origin.WIRE,
+) -> WriteEvent:
+    author = Unconnected(connection=client, is_owner=is_owner, is_known=is_known)
+    return WriteEvent(event, 1, 1, author, origin)
+
+
+def took(slow: SlowClients, now: float, seconds: float, *items: WriteEvent) -> Sequence[object]:
+    """Commit these; the result is whose it may have been."""
+    suspects = slow.note(items, seconds, seconds, now)
+    slow.ended(items)
+    return suspects
+
+
+class Writer:
+    """Commits one transaction after the other in time of its own: of chat messages that known and
+    unknown people send, one a second, and of events that take two seconds."""
+
+    chat_s = 0.003
+    slow_s = 2.0
+
+    def __init__(self) -> None:
+        self.slow = SlowClients()
+        self.now = 0.0
+        self.slow_time = 0.0
+        self.waits = list[float]()
+        self._chats = 0
+
+    def run(self, events: deque[WriteEvent], until: float, *, again: bool = False) -> None:
+        """`again`: who was served sends the same again."""
+        while self.now < until:
+            if not self._chat():
+                self._serve(events, again=again)
+
+    def _chat(self) -> bool:
+        """What was sent before, as one batch."""
+        sent = range(self._chats, int(self.now) + 1)
+        batch = [sent_by(-1 - number % 40, CHAT, is_known=bool(number % 2)) for number in sent]
+        assert not any(self.slow.holds(item, self.now) for item in batch)
+        if batch:
+            self.now += self.chat_s
+            assert took(self.slow, self.now, self.chat_s, *batch) == ()
+            self.waits += [self.now - number for number in sent]
+            self._chats += len(batch)
+        return bool(batch)
+
+    def _serve(self, events: deque[WriteEvent], *, again: bool) -> None:
+        given = self.slow.next(self.now)
+        while events and not given:
+            item = events.popleft()
+            given = [] if self.slow.holds(item, self.now) else [item]
+        if not given:
+            self.now = float(self._chats)
+            if self.slow.due_at is not None:
+                self.now = min(self.now, max(self.slow.pause_ends, self.now - 1))
+            return
+        (item,) = given
+        self.now += self.slow_s
+        self.slow_time += self.slow_s
+        assert took(self.slow, self.now, self.slow_s, item) == ()
+        if again:
+            events.append(item)
+
+
+def test_slow_clients_have_a_quarter_of_the_time_however_many_they_are() -> None:
+    writer = Writer()
+    writer.run(deque(sent_by(client) for client in range(1, 61)), 3600.0, again=True)
+    assert writer.slow_time / writer.now <= 0.25
+    assert max(writer.waits) <= writer.slow_s + 2 * writer.chat_s
+
+
+def test_so_have_clients_that_come_for_the_first_time() -> None:
+    writer = Writer()
+    writer.run(deque(sent_by(client, VANISH) for client in range(1, 2001)), 3600.0)
+    assert 0.15 < writer.slow_time / writer.now <= 0.25
+    assert max(writer.waits) <= writer.slow_s + 2 * writer.chat_s
+
+
+def test_a_client_that_becomes_quick_is_free_again() -> None:
+    slow = SlowClients()
+    took(slow, 1.0, 1.0, sent_by(1))
+    waiting = [sent_by(1) for _ in range(5)]
+    assert all(slow.holds(item, 1.0) for item in waiting)
+    for now in (5.0, 6.0, 7.0):
+        (item,) = slow.next(now)
+        took(slow, now, 0.01, item)
+    assert len(slow.next(7.0)) == 2, "what waits of it waits no longer"
+    assert slow.due_at is None
+    assert not slow.holds(sent_by(1), 7.0)
+
+
+def test_nobody_waits_for_what_another_client_took() -> None:
+    slow = SlowClients()
+    assert took(slow, 1.0, 1.5, sent_by(1), sent_by(2)) != ()
+    took(slow, 3.0, 1.5, sent_by(3))
+    assert slow.holds(sent_by(3), 3.0)
+    assert not any(slow.holds(sent_by(client), 3.0) for client in (1, 2, 4))
+    assert not any(slow.holds(sent_by(client, VANISH), 3.0) for client in (1, 2, 4))
+
+
+def test_known_keys_come_first_and_who_waits_longest() -> None:
+    slow = SlowClients()
+    took(slow, 1.0, 1.0, sent_by(9, VANISH))
+    one, another = sent_by(1, VANISH), sent_by(2, VANISH)
+    same, known = sent_by(1, VANISH), sent_by(3, VANISH, is_known=True)
+    assert all(slow.holds(item, 1.0) for item in (one, same, another, known))
+    served = list[WriteEvent]()
+    for _ in range(4):
+        assert slow.next(slow.pause_ends - 0.1) == []
+        served += slow.next(slow.pause_ends)
+        assert slow.next(slow.pause_ends) == [], "one at a time"
+        took(slow, slow.pause_ends + 1.0, 1.0, served[-1])
+    assert [id(item) for item in served] == [id(item) for item in (known, one, another, same)]
+
+
+def test_a_known_key_that_was_quick_waits_for_nobody_of_a_kind_that_takes_long() -> None:
+    slow = SlowClients()
+    took(slow, 1.0, 1.0, sent_by(9, VANISH))
+    for client, is_known in ((1, True), (2, False)):
+        first = sent_by(client, VANISH, is_known=is_known)
+        assert slow.holds(first, 5.0)
+        assert slow.next(slow.pause_ends) == [first]
+        took(slow, slow.pause_ends, 0.01, first)
+    assert not slow.holds(sent_by(1, VANISH, is_known=True), 6.0)
+    assert slow.holds(sent_by(1, VANISH), 6.0)
+    assert slow.holds(sent_by(2, VANISH), 6.0)
+    assert not slow.holds(sent_by(3, VANISH), 66.0), "a minute after the last long one"
+
+
+def test_who_shares_a_second_long_transaction_soon_stays_apart_as_long_as_a_pause() -> None:
     """Two addresses that sent one quick event after each slow one together would never rest."""
     limits, sent = ClientLimits(), [sent_by(1)]
 
@@ -246,35 +435,29 @@ def test_who_shares_a_second_long_transaction_soon_stays_apart_as_long_as_a_rest
 
     limits.time_apart([1], 0.0, 6.0)
     assert not is_apart_after_a_quick_commit(0.1)
-    limits.time_apart([1], 2.0, 6.0)
+    limits.time_apart([1], 2.0, 8.0)
     assert all(is_apart_after_a_quick_commit(7.9) for _ in range(20))
     assert not is_apart_after_a_quick_commit(8.1)
-    limits.time_apart([1], 100.0, 6.0)
+    limits.time_apart([1], 100.0, 106.0)
     assert not is_apart_after_a_quick_commit(100.1)
 
 
-def test_several_slow_clients_hold_the_lane_for_a_quarter_of_the_time() -> None:
-    overruns, now, held = Overruns(), 0.0, 0.0
-    rested_at = dict.fromkeys(range(12), 0.0)
-    while now < 1000:
-        client = min(rested_at, key=rested_at.__getitem__)
-        now = max(now, rested_at[client]) + 1.5
-        held += 1.5
-        rests = overruns.long_transaction([sent_by(client)], 1.5, now)
-        rested_at[client] = now + rests[client]
-    assert held / now < 0.27
+def test_owners_are_not_slow_and_wait_for_nobody() -> None:
+    slow = SlowClients()
+    alone, other = sent_by(1, is_owner=True), sent_by(2)
+    assert took(slow, 1.0, 1.5, alone) == ()
+    assert not slow.holds(sent_by(1), 1.0)
+    assert took(slow, 3.0, 1.5, alone, other) == [2]
+    took(slow, 5.0, 1.5, other)
+    assert not slow.holds(sent_by(2, is_owner=True), 5.0)
+    assert not slow.holds(sent_by(2, origin=Origin.IMPORT), 5.0)
+    assert slow.holds(sent_by(2), 5.0)
 
 
-def test_owners_neither_rest_nor_wait_for_one_client_after_the_other() -> None:
-    overruns = Overruns()
-    alone, other = sent_by(1, owner, is_owner=True), sent_by(2)
-    assert overruns.long_transaction([alone], 1.5, 0.0) == {}
-    assert overruns.long_transaction([alone, other], 1.5, 0.0) == {2: 0.0}
-
-
-def test_who_sends_what_an_owner_signed_rests() -> None:
-    """With a copy of an owner's event in each batch a client would never have rested."""
-    overruns = Overruns()
-    copy, slow = sent_by(1, owner), sent_by(1)
-    assert overruns.long_transaction([copy, slow], 1.5, 0.0) == {1: 6.0}
-    assert overruns.long_transaction([copy, slow, sent_by(2)], 1.5, 10.0) == {1: 0.0, 2: 0.0}
+def test_who_sends_what_an_owner_signed_is_slow() -> None:
+    """With a copy of an owner's event in each batch a client would never have been."""
+    slow = SlowClients()
+    copy = sent_by(1, owner.sign(1, [], "", NOON))
+    assert took(slow, 1.0, 1.5, copy, sent_by(1)) == ()
+    assert slow.holds(sent_by(1), 1.0)
+    assert took(slow, 9.0, 1.5, copy, sent_by(2)) == [1, 2]
