@@ -397,7 +397,7 @@ class CountedEvent(msgspec.Struct, frozen=True, gc=False):
     event: Event
     group: str | None
     connection: int | None
-    """None: rates per connection do not apply."""
+    """None: it came over none, and counts for its address instead."""
     is_rated: bool
     """False: rates do not apply (imports)."""
     is_stored: bool
@@ -409,6 +409,8 @@ class CountedEvent(msgspec.Struct, frozen=True, gc=False):
     anybody could use that up by sending what the author signed for other relays."""
     is_told: bool = True
     """False: its buckets are not those on which other answers depend."""
+    is_sent: bool = True
+    """By a client. False: rates and quotas per connection or address do not apply (imports)."""
 
     def bucket(self, per: Per) -> str | None:
         """The name of the event's bucket; None: it has none."""
@@ -419,14 +421,16 @@ class CountedEvent(msgspec.Struct, frozen=True, gc=False):
         match per:
             case Per.AUTHOR:
                 pubkey = self.event.pubkey
-                if self.is_own or self.connection is None:
+                if self.is_own or not self.is_sent:
                     return pubkey
                 return f"{pubkey} from {subnet_of(self.address)}"
-            case Per.CONNECTION:
-                return None if self.connection is None else str(self.connection)
-            case Per.ADDRESS:
+            case Per.CONNECTION | Per.ADDRESS if not self.is_sent:
+                return None
+            case Per.CONNECTION if self.connection is not None:
+                return str(self.connection)
+            case Per.CONNECTION | Per.ADDRESS:
                 # All clients without a known address share a bucket.
-                return None if self.connection is None else subnet_of(self.address)
+                return subnet_of(self.address)
             case Per.GROUP:
                 return self.group
             case Per.KIND:

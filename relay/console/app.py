@@ -562,7 +562,10 @@ class Console:
         except ValueError:
             raise Invalid("event: is not JSON") from None
         accepted, text = await self._services.ingest.published(
-            event, frozenset({session.pubkey}), self._site.address_of(request)
+            event,
+            frozenset({session.pubkey}),
+            self._site.address_of(request),
+            self._site.counted_as(request) or session.pubkey,
         )
         if not accepted and text in _CHANGED:
             text += ", look at it again"

@@ -45,9 +45,16 @@ class StoredRows(Protocol):
 
 class Publisher(Protocol):
     async def published(
-        self, event: Event, keys: frozenset[str], address: IPv4Address | IPv6Address | None
+        self,
+        event: Event,
+        keys: frozenset[str],
+        address: IPv4Address | IPv6Address | None,
+        counted_as: str,
     ) -> tuple[bool, str]:
-        """Third and fourth element of the OK, as to a connection on which these keys logged in."""
+        """Third and fourth element of the OK, as to a connection on which these keys logged in.
+
+        `counted_as`: the address or key with which it shares turns and memory.
+        """
 
 
 class ConsoleServices(Protocol):

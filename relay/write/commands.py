@@ -227,11 +227,13 @@ LaneItem = WriteEvent | ManagementChange | ExpireRows | SweepRows | SweepVersion
 
 def client_or_type(item: LaneItem) -> int | str | type[LaneItem]:
     """The address of the client, or its connection; items of no client count together by type."""
-    if not isinstance(item, WriteEvent) or item.author.connection is None:
+    if not isinstance(item, WriteEvent):
         return type(item)
-    return item.author.counted_as or item.author.connection
+    return item.author.counted_as or item.author.connection or type(item)
 
 
-def connection_or_type(item: LaneItem) -> int | type[LaneItem]:
-    """The connection; items of none count together by type."""
-    return (item.author.connection if isinstance(item, WriteEvent) else None) or type(item)
+def connection_or_type(item: LaneItem) -> int | frozenset[str] | type[LaneItem]:
+    """The connection, or the key of a page's session; items of neither count together by type."""
+    if not isinstance(item, WriteEvent):
+        return type(item)
+    return item.author.connection or item.author.authenticated or type(item)

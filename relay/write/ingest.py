@@ -23,6 +23,7 @@ from relay.access.management import ListName
 from relay.access.membership import JOINED_PER_MINUTE
 from relay.access.quotas import VANISHED_PER_ADDRESS, Guesses, MinuteCounter, TokenBuckets
 from relay.access.shares import Shares
+from relay.access.visibility import Viewer
 from relay.errors import Prefix, Reject, StoreFault, TooMuchToRead, ok_reply
 from relay.facts import Origin
 from relay.lifecycle.deletion import tombstone_while_vanishing
@@ -286,11 +287,27 @@ class Ingest:
         )
 
     async def published(
-        self, event: Event, keys: frozenset[str], address: IPv4Address | IPv6Address | None
+        self,
+        event: Event,
+        keys: frozenset[str],
+        address: IPv4Address | IPv6Address | None,
+        counted_as: str,
     ) -> tuple[bool, str]:
-        """Third and fourth element of the OK, as to a connection on which these keys logged in."""
+        """Third and fourth element of the OK, as to a connection on which these keys logged in.
+
+        `counted_as`: the address or key with which it shares turns and memory.
+        """
         results: asyncio.Queue[Result] = asyncio.Queue()
-        self.submit(event, Unconnected(keys, address, results.put_nowait), Origin.WIRE)
+        rights = self._state.visibility(Viewer(keys))
+        author = Unconnected(
+            keys,
+            address,
+            results.put_nowait,
+            counted_as=counted_as,
+            is_known=rights.is_known,
+            is_owner=rights.is_owner,
+        )
+        self.submit(event, author, Origin.WIRE)
         return ok_reply(await results.get())
 
     @property

@@ -425,6 +425,7 @@ def _tokens(
         address=candidate.sender.address,
         is_own=candidate.event.pubkey in candidate.sender.authenticated,
         is_told=told is None,
+        is_sent=facts.origin is Origin.WIRE,
     )
     return check_usage_limits(limits, counted, world.found.usage, world.buckets, world.now)
 

@@ -128,6 +128,7 @@ def _count_rates(candidate: Candidate, world: World) -> None:
             replaces=None,
             address=sender.address,
             is_own=event.pubkey in sender.authenticated,
+            is_sent=sender.origin is Origin.WIRE,
         )
         # Each limit by itself: one that is exceeded does not keep the others from counting.
         tokens = check_usage_limits([limit], counted, world.found.usage, world.buckets, world.now)

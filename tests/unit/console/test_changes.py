@@ -6,6 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
+import pytest
+
 from tests.cast import alice, bob, carol, owner, robot
 from tests.harness.folders import loaded
 from tests.unit.console.browsing import PUBLIC, site
@@ -196,6 +198,27 @@ async def test_owners_are_offered_only_bans_that_they_may_set_and_lift(tmp_path:
             owner.pubkey: (False, False),
         }
         assert "Banned by a policy file" in await browser.text(f"/console/person?key={bob.pubkey}")
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        'rate = { per = "address", burst = 2, per_minute = 1 }',
+        'rate = { per = "connection", burst = 2, per_minute = 1 }',
+        'quota = { per = "address", events = 2 }',
+    ],
+)
+async def test_what_a_page_posts_counts_for_the_address_of_its_browser(limit: str) -> None:
+    """Sessions stored events without any pace that counts who sends them."""
+    rule = f'[[rule]]\nname = "paced"\nmatch = {{ kinds = [1] }}\n{limit}\n'
+    async with site(policy=PUBLIC + rule) as here:
+        answers = list[bool]()
+        for who in (alice, bob, alice):
+            browser = await here.browser_of(who)
+            event = who.sign(1, [], f"note {len(answers)}", NOW + 5).raw.decode()
+            posted = {"csrf": await browser.csrf(), "event": event}
+            answers.append((await (await browser.post("/console/publish", posted)).json())["ok"])
+        assert answers == [True, True, False]
 
 
 async def test_a_form_that_was_made_before_another_change_does_not_undo_that() -> None:

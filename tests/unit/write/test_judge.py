@@ -79,7 +79,7 @@ def refused_by(result: object) -> str:
 
 
 def test_judging_twice_says_the_same_and_counts_nothing(policy: PolicySet) -> None:
-    note = candidate(alice.sign(1, [], "x", NOON), policy)
+    note = candidate(alice.sign(1, [], "x", NOON), policy, logins=frozenset({alice.pubkey}))
     here = world(policy)
     for account in accounts_of(note, policy):
         here.found.usage.open(account, Size())

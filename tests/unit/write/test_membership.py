@@ -143,7 +143,8 @@ async def test_one_client_does_not_fill_the_register(store: Store) -> None:
     """300 a minute from one address, as of invite codes."""
     async with Home(store, policy_of("group", '[members]\njoin = "anyone"')) as home:
         people = [person(f"neighbour {number}") for number in range(301)]
-        answers = await home.take(*[join(home, who) for who in people])
+        logins = [owner.pubkey]  # others have a slower pace by a rule
+        answers = await home.take(*[join(home, who) for who in people], logins=logins)
         assert answers == [WELCOME] * 300 + [TOO_MANY]
         home.now += 60
         assert await joined(home, people[-1]) == WELCOME

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.facts import Origin
 from tests.cast import admin, alice, bob, carol, owner, robot, stranger
 from tests.harness.reference_store import ReferenceStore
 from tests.harness.relay_in_process import (
@@ -274,7 +275,7 @@ async def test_a_limit_of_what_is_stored_tells_others_nothing_of_a_hidden_group(
             public = [await home.do(alice, 30023, article), await home.do(alice, 1)]
             hidden = [home.made(alice, 30023, ["d", name], h="den") for name in "abc"]
             if state != "never":
-                assert await home.take(*hidden, logins=[alice.pubkey]) == [STORED] * 3
+                assert await home.take(*hidden, origin=Origin.IMPORT) == [STORED] * 3
             for event in hidden if state == "deleted" else ():
                 home.now += 3600
                 await home.take(home.made(owner, 9005, ["e", event.id], h="den"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from functools import partial
+from ipaddress import ip_address
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
     from relay.write.batch import Batch
     from relay.write.candidate import Candidate
     from relay.write.commands import LaneItem
@@ -262,6 +265,26 @@ async def test_what_others_sent_of_a_kind_that_took_long_waits_unless_it_is_what
     home.ingest.hurry()
     assert [await letter.answer for letter in (held, behind)] == [STORED] * 2
     assert [row.event.content for row in await home.store.since(0, 99)][-1] == "then"
+
+
+async def test_what_a_page_posts_waits_with_its_address(home: Home) -> None:
+    assert isinstance(home.store, ReferenceStore)
+    home.store.append_s = 1.0
+
+    def posted(who: SecretKey, address: str) -> asyncio.Task[tuple[bool, str]]:
+        event, keys = home.made(who, 1), frozenset({who.pubkey})
+        return asyncio.create_task(
+            home.ingest.published(event, keys, ip_address(address), counted_as=address)
+        )
+
+    assert await posted(bob, "192.0.2.1") == STORED
+    home.store.append_s = 0.0
+    later = posted(carol, "192.0.2.1")
+    assert await posted(carol, "192.0.2.2") == STORED
+    assert await posted(owner, "192.0.2.1") == STORED, "of an owner"
+    assert not later.done()
+    home.ingest.hurry()
+    assert await later == STORED
 
 
 async def test_what_waits_for_its_turn_is_not_carried_out_for_who_has_gone(
