@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -116,7 +117,9 @@ class Server:
         self._unfinished = Unfinished()
         self._unread = UnreadRows(self._connections)
         self._open_filters = Shares()
-        self._http_sockets = HttpSockets()
+        self._http_sockets = HttpSockets(
+            lambda: (limits.max_connections or sys.maxsize) - len(self._slots)
+        )
         services.metrics.watch(
             "connections_logged_in",
             "Open connections with a login.",

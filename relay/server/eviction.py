@@ -14,7 +14,7 @@ from relay.server.connection import MAX_UNREAD, Connection
 from relay.server.socket_input import SocketInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from aiohttp import web
 
@@ -24,7 +24,10 @@ _CHECK_EVERY_S: Final = 1.0
 _MAX_SILENT: Final = 1024
 """Most sockets that are not websockets. They do not count as connections, and stay open for 30 s
 without a request. When there are more, the oldest are closed, before file descriptors run out;
-those whose request is being answered are closed last."""
+those whose request is being answered are closed last. New ones, and those that wait for the relay
+with a handshake, do not count as long as there is room for so many websockets."""
+_NEW_CHECKS: Final = 5
+"""So often a socket may be seen before its first bytes come."""
 _MAX_UNREAD: Final = 32 << 20
 """Bytes of HTTP answers that clients have not read. When there are more, the sockets of the oldest
 are closed."""
@@ -36,7 +39,9 @@ _PATIENCE_S: Final = 2.0
 class HttpSockets:
     """Those that are not websockets."""
 
-    def __init__(self) -> None:
+    def __init__(self, free_places: Callable[[], int]) -> None:
+        """`free_places`: how many websockets more there is room for."""
+        self._free_places = free_places
         self.answered: dict[asyncio.Transport, None] = {}
         """Open sockets that an HTTP answer was sent to, oldest first."""
 
@@ -63,12 +68,18 @@ class HttpSockets:
                 del self.answered[each]
 
     def _close_silent(self, server: web.Server) -> None:
+        left, silent = self._free_places(), list[SocketInput]()
         # `connections` is ordered by age. aiohttp offers no event for this.
-        silent = [
-            each
-            for each in server.connections
-            if isinstance(each, SocketInput) and not each.is_websocket
-        ]
+        for each in server.connections:
+            if not isinstance(each, SocketInput) or each.is_websocket:
+                continue
+            # After a restart thousands connect at once: they are accepted faster than answered.
+            is_new = each.is_unheard and each.checks < _NEW_CHECKS
+            each.checks += 1
+            if left > 0 and (is_new or each.waits_for_turn):
+                left -= 1
+            else:
+                silent.append(each)
         silent.sort(key=lambda each: each.is_answered)
         for each in silent[: max(0, len(silent) - _MAX_SILENT)]:
             each.force_close()

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 MAX_HEAD: Final = 20_480
 """Bytes of a request line with its headers; up to 16,384 are always accepted. In memory each takes
 up to five bytes, until a websocket is open."""
+_SMALL_HEAD: Final = 4096
+"""Bytes; browsers send some 600 without cookies."""
 _PIECE: Final = 4096
 _FRAMES_PIECE: Final = 16_384
 """Bytes of a websocket; 1 ms of the loop when all its frames are empty. A piece takes 2 us more."""
@@ -178,6 +180,7 @@ class SocketInput(web.RequestHandler):
         "_heard_at",
         "_held",
         "_is_compressed",
+        "_is_small",
         "_leave",
         "_left",
         "_resting",
@@ -186,6 +189,7 @@ class SocketInput(web.RequestHandler):
         "_waiting",
         "_websocket",
         "_work",
+        "checks",
     )
 
     def __init__(
@@ -202,6 +206,10 @@ class SocketInput(web.RequestHandler):
         """Bytes received since the last request head or body was complete."""
         self._body: StreamReader | None = None
         """Body of the newest request."""
+        self._is_small = False
+        """Whether the head of the newest request has few bytes."""
+        self.checks = 0
+        """How often it was looked at while it was no websocket."""
         self._websocket: Messages | None = None
         self._is_compressed = False
         self._arrived = (0, 0)
@@ -226,6 +234,19 @@ class SocketInput(web.RequestHandler):
         """Whether the socket's request has arrived whole and is being answered."""
         request = self._current_request
         return request is not None and request.content.is_eof()
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether nothing has been received from it."""
+        return not (self._head or self._left)
+
+    @property
+    def waits_for_turn(self) -> bool:
+        """Whether it holds only few bytes, which wait for the relay: first ones that are not parsed
+        yet, or a handshake that is not answered yet."""
+        if self._upgraded:
+            return self._is_small and not (self._left or self._message_tail)
+        return not self._head and 0 < len(self._left) <= _SMALL_HEAD
 
     @property
     def is_known(self) -> bool:
@@ -335,6 +356,7 @@ class SocketInput(web.RequestHandler):
             ):
                 self._refuse(_LENGTH_REQUIRED)
                 return
+            self._is_small = self._head + len(data) <= _SMALL_HEAD
             if self._upgraded and isinstance(message, RawRequestMessage):
                 self._messages[-1] = (_without_unread_headers(message), self._body)
         is_in_body = self._body is not None and not self._body.is_eof()

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import socket
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -534,6 +535,88 @@ async def test_a_request_that_is_being_answered_goes_after_silent_sockets(
                 assert await loop.sock_recv(each, 1) == b""
         may_answer.set()
         assert await loop.sock_recv(asking, 15) == b"HTTP/1.1 200 OK"
+
+
+HANDSHAKE = (
+    b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+
+
+async def _first_bytes(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readexactly(12)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return b""
+
+
+@pytest.mark.parametrize(
+    ("held", "config", "more", "answered"),
+    [
+        ("wait_for_handshake", "", b"", 10),
+        ("wait_for_handshake", "[limits]\nmax_connections = 0\n", b"", 10),
+        ("wait_for_handshake", "[limits]\nmax_connections = 4\n", b"", 4 + 3),
+        ("wait_for_handshake", "", b"X-Large: " + b"x" * 5000 + b"\r\n", 3),
+        ("wait", "", b"", 10),
+        ("wait", "", b"X-Large: " + b"x" * 5000 + b"\r\n", 0),
+    ],
+    ids=["small", "no limit", "more than may connect", "large", "not parsed", "large, not parsed"],
+)
+async def test_handshakes_that_wait_for_their_turn_are_not_closed_as_silent(
+    monkeypatch: pytest.MonkeyPatch, held: str, config: str, more: bytes, answered: int
+) -> None:
+    """Of 2,000 clients that connected at once after a restart, 900 were closed."""
+    monkeypatch.setattr("relay.server.eviction._CHECK_EVERY_S", 0.01)
+    are_all_here, may_answer, number = asyncio.Event(), asyncio.Event(), 0
+
+    async def late(_turns: Turns, _of: object) -> None:
+        nonlocal number
+        number += 1
+        if number == 10:
+            are_all_here.set()
+        await may_answer.wait()
+
+    monkeypatch.setattr(Turns, held, late)
+    if held == "wait":
+        monkeypatch.setattr(Slice, "has_time", property(lambda _: False))
+    async with serving(config) as relay, asyncio.timeout(ANSWER_S):
+        sockets = [await asyncio.open_connection("127.0.0.1", relay.server.port) for _ in range(10)]
+        for _, writer in sockets:
+            writer.write(HANDSHAKE + more + b"\r\n")
+        await are_all_here.wait()
+        monkeypatch.setattr("relay.server.eviction._MAX_SILENT", 3)
+        silent = [await asyncio.open_connection("127.0.0.1", relay.server.port) for _ in range(6)]
+        for reader, _ in silent[:3]:
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        may_answer.set()
+        heard = [await _first_bytes(reader) for reader, _ in sockets]
+        for _, writer in [*sockets, *silent]:
+            writer.close()
+    assert sum(each.startswith(b"HTTP/1.1 ") for each in heard) == answered
+
+
+async def test_sockets_that_have_sent_nothing_yet_have_time_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("relay.server.eviction._MAX_SILENT", 1)
+    monkeypatch.setattr("relay.server.eviction._CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr("relay.server.eviction._NEW_CHECKS", sys.maxsize)
+    half = b"GET / HTTP/1.1\r\nHost: "
+    async with serving() as relay, asyncio.timeout(ANSWER_S):
+        address = ("127.0.0.1", relay.server.port)
+        silent = [await asyncio.open_connection(*address) for _ in range(4)]
+        halves = [await asyncio.open_connection(*address) for _ in range(3)]
+        for _, writer in halves:
+            writer.write(half)
+        for reader, _ in halves[:2]:
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        for _, writer in silent:
+            writer.write(HANDSHAKE + b"\r\n")
+        assert [await _first_bytes(reader) for reader, _ in silent] == [b"HTTP/1.1 101"] * 4
+        for _, writer in [*silent, *halves]:
+            writer.close()
 
 
 def _stop_clocks_of_turns(monkeypatch: pytest.MonkeyPatch) -> None:
