@@ -1,11 +1,12 @@
 """`[bans] files` and `[allow] files`: files of keys beside the policy files.
 
-One key a line, npub or hex; what follows a `#` is a comment. They are read with the policies, so
-one invalid line keeps the whole old set in force.
+One key a line, npub or hex; what follows a `#` is a comment, without control characters. They are
+read with the policies, so one invalid line keeps the whole old set in force.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from os.path import isfile
 from pathlib import Path
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 _MAX_BYTES: Final = 16 << 20
 _TOLD: Final = 20
 """Invalid lines of one file that are reported one by one."""
+_CONTROL: Final = re.compile(
+    "\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\N{LINE SEPARATOR}\N{PARAGRAPH SEPARATOR}]"
+)
+"""Some of them end a line for other programs and not here, or hide text on a terminal."""
 _NO_KEY: Final = "not a public key: an npub or 64 hex characters are needed"
 
 
@@ -98,6 +103,12 @@ def _keys(raw: bytes, name: str, faults: list[Fault]) -> list[ListedKey]:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as wrong:
         faults.append(no_text(wrong, name))
+        return []
+    control = _CONTROL.search(text)
+    if control is not None:
+        where = text.count("\n", 0, control.start()) + 1
+        why = f"has the control character U+{ord(control[0]):04X}: only LF and CR LF end a line"
+        faults.append(Fault(name, where, why))
         return []
     found = []
     wrongs: list[Fault] = []

@@ -9,7 +9,7 @@ import os
 import shutil
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from relay.storage.policy_versions import PolicyVersion
 
 _NOTE: Final = ".version.json"
+_ENDINGS: Final = (".toml", ".txt", ".keys")
+_READ_BY_TOOLS: Final = ("requirements", "constraints", "cmakelists")
+"""In names of text files: pip would install packages with the names of keys."""
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -72,6 +75,25 @@ def plugin_faults(policy: PolicySet) -> list[Fault]:
     ]
 
 
+def name_faults(names: Iterable[str], folder: str) -> list[Fault]:
+    """Names that no push or pull takes: no program that works in a folder of policies (git, Python,
+    CI) may take a file from the database for one of its own. `folder`: its name in the faults."""
+    found = []
+    for name in names:
+        last = name.rpartition("/")[2].lower()
+        if any(part.startswith(".") for part in name.split("/")):
+            why = "no part of it may begin with a dot"
+        elif not last.endswith(_ENDINGS):
+            why = "a file of keys must end with .txt or .keys"
+        elif not last.endswith(".toml") and any(word in last for word in _READ_BY_TOOLS):
+            why = "other programs read files of this name"
+        else:
+            continue
+        text = f"rename it, and where policies name it: of files in the database, {why}"
+        found.append(Fault(f"{folder}/{name}", 0, text))
+    return found
+
+
 def digest_of(files: Mapping[str, bytes]) -> str:
     """As `PolicyVersion.sha256`. Raises UserError."""
     try:
@@ -106,6 +128,42 @@ def has_changes(folder: Path) -> bool:
         return bool(files)
     there = {path for path in (folder / name for name in noted.files) if path.is_file()}
     return digest_of(_read(folder, files | there)) != noted.sha256
+
+
+class Changes(NamedTuple):
+    """What `replace_folder` does to the files of a folder."""
+
+    new: list[str]
+    replaced: list[str]
+    """With other content."""
+    removed: list[str]
+    foreign: list[str]
+    """Those of `replaced` that are no policy files, and that no push or pull has noted."""
+
+
+def changes_of(folder: Path, files: Mapping[str, bytes]) -> Changes:
+    """Raises UserError."""
+    noted = note_of(folder)
+    own = {path.name for path in _policy_files(folder)}
+    own.update(noted.files if noted is not None else ())
+    there = {name for name in own | files.keys() if os.path.lexists(folder / name)}
+    replaced = [name for name in files if name in there and not _holds(folder / name, files[name])]
+    return Changes(
+        new=sorted(files.keys() - there),
+        replaced=sorted(replaced),
+        removed=sorted(there - files.keys()),
+        foreign=sorted(set(replaced) - own),
+    )
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        if path.is_symlink() or not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(len(content) + 1) == content
+    except OSError:
+        return False
 
 
 def _policy_files(folder: Path) -> list[Path]:

@@ -22,6 +22,7 @@ from relay.cli.policy.versions import as_object
 from relay.cli.policy_files import (
     digest_of,
     files_of,
+    name_faults,
     note,
     note_of,
     plugin_faults,
@@ -183,7 +184,7 @@ def _checked(
         home = Path(parent) / "new" / name
         write_folder(home, files)
         policy = load(home, MEMORY_SYSTEMS)
-        faults = plugin_faults(policy)
+        faults = [*plugin_faults(policy), *name_faults(files, name)]
         if faults:
             raise ConfigFaults(faults)
         was = None if before is None else _loaded(Path(parent) / "before", before)

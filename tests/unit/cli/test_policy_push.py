@@ -302,7 +302,9 @@ def test_a_pull_writes_and_deletes_nothing_outside_of_its_folder(
     code, said = policy("pull", other, "--force")
     assert (code, ".version.json cannot be read, delete it" in said) == (1, True)
     (other / ".version.json").unlink()
-    assert policy("pull", other)[0] == 0
+    code, said = policy("pull", other)
+    assert (code, "never pushed or pulled" in said, "lists/bad.txt" in said) == (1, True, True)
+    assert policy("pull", other, "--force")[0] == 0
     assert policy("pull", other)[0] == 0
     assert files_in(other) == files_in(data / "policies")
     assert files_in(outside) == {"bad.txt": b"theirs"}
@@ -353,6 +355,71 @@ def test_a_file_of_the_database_that_no_policy_names_is_not_pulled(
     assert "version 2 has files that none of its policies names" in said
     assert "authorized_keys" in said
     assert files_in(data / "policies") == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("json.py", "conftest.py", "Makefile", "bans", "ci.yml", "requirements.txt"),
+        *(".gitlab-ci.yml", ".github/workflows/check.txt", ".git/hooks.txt", ".bans.txt"),
+    ],
+)
+def test_a_file_that_another_program_might_obey_is_neither_pushed_nor_pulled(
+    data: Path, policy: Policy, name: str
+) -> None:
+    """Python, CI and git of a folder of policies took files of keys for their own."""
+    home = data / "policies"
+    assert policy("push")[0] == 0
+    before = files_in(home)
+    (home / "30-own.toml").write_text(f'[bans]\nfiles = ["{name}"]\n')
+    (home / name).parent.mkdir(parents=True, exist_ok=True)
+    (home / name).write_text("# keys of spammers\n")
+    code, said = policy("push")
+    assert (code, f"{name}: rename it, and where policies name it: " in said) == (1, True)
+    added = files_in(home)
+    asyncio.run(written(data, added))
+    (home / name).unlink()
+    (home / "30-own.toml").unlink()
+    code, said = policy("pull")
+    assert (code, f"{name}: rename it" in said) == (1, True)
+    assert files_in(home) == before
+
+
+def test_a_pull_names_what_it_changes(data: Path, policy: Policy, tmp_path: Path) -> None:
+    home, other = data / "policies", tmp_path / "other"
+    assert policy("push")[0] == 0
+    code, said = policy("pull", other)
+    assert said.endswith(" now\nnew: 00-actors.toml, 10-preset.toml\n")
+    with (home / "00-actors.toml").open("a") as file:
+        file.write('[bans]\nfiles = ["bad.txt"]\n')
+    (home / "bad.txt").write_text("# none\n")
+    (home / "10-preset.toml").rename(home / "20-preset.toml")
+    assert policy("push")[0] == 0
+    code, said = policy("pull", other, "--json")
+    found = json.loads(said)
+    assert code == 0
+    assert found["new"] == ["20-preset.toml", "bad.txt"]
+    assert found["replaced"] == ["00-actors.toml"]
+    assert found["removed"] == ["10-preset.toml"]
+    code, said = policy("pull", other)
+    assert (code, said.endswith(" now\n")) == (0, True)
+
+
+def test_a_pull_replaces_no_file_that_is_none_of_the_policies(
+    data: Path, policy: Policy, tmp_path: Path
+) -> None:
+    home, other = data / "policies", tmp_path / "other"
+    other.mkdir()
+    (other / "notes.txt").write_text("ours")
+    (home / "30-own.toml").write_text('[bans]\nfiles = ["notes.txt"]\n')
+    (home / "notes.txt").write_text("# none\n")
+    assert policy("push")[0] == 0
+    code, said = policy("pull", other)
+    assert (code, "never pushed or pulled" in said, "notes.txt" in said) == (1, True, True)
+    assert files_in(other) == {"notes.txt": b"ours"}
+    code, said = policy("pull", other, "--force")
+    assert (code, "replaced: notes.txt\n" in said) == (0, True)
+    assert policy("pull", other)[0] == 0
 
 
 async def written(data: Path, files: dict[str, bytes]) -> None:

@@ -79,6 +79,19 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     assert told(tmp_path) == ["bans.txt:2: is not UTF-8 text"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["\r", "\r\r", "\x00", "\x0b", "\x0c", "\x1b[8m", "\x7f", "\x85", "\x9b", "\u2028", "\u2029"],
+)
+def test_a_comment_has_no_control_characters(tmp_path: Path, text: str) -> None:
+    """Behind a CR, Python and YAML read another line than this."""
+    (tmp_path / "bans.txt").write_bytes(f"# a\tb\r\n# keys{text}import os\n".encode())
+    (fault,) = told(tmp_path)
+    assert fault == (
+        f"bans.txt:2: has the control character U+{ord(text[0]):04X}: only LF and CR LF end a line"
+    )
+
+
 @pytest.mark.parametrize("name", ["bans.txt", "pipe"])
 def test_what_is_no_file_is_not_opened(tmp_path: Path, name: str) -> None:
     """To open a pipe would be to wait for its other end."""
