@@ -98,8 +98,8 @@ class TooManyRecords(Refused):
 
 
 class TooMuchToRead(RookeryError):
-    """The rows that a batch must know are larger than `Lookups.most`, `most_own` or
-    `most_moderated`."""
+    """The rows that a batch must know are larger than `Lookups.most`, `most_own`,
+    `most_moderated` or `most_records`."""
 
     def __init__(self, shares: Mapping[Any, float]) -> None:
         """`shares`: name of `Lookups.limited`, or client → its part of the limit. Without them the

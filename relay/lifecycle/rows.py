@@ -386,6 +386,9 @@ class Leaving(NamedTuple):
     groups: int = 0
     """When no such row is found, the records of so many of the groups where the key wrote one of
     9000–9020 until then go into `Found.group_records`, and what these pin into `Found.present`."""
+    most_records: int | None = None
+    """Bytes of these records at most; if not even the first group fits, `Found.too_many_records`.
+    None: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,6 +447,9 @@ class Lookups:
     those of the `vanishing_keys`, and those of the `ending_groups` but their records."""
     most_moderated: int | None = None
     """As `most`, for the number of groups where the `vanishing_keys` wrote one of 9000–9020."""
+    most_records: int | None = None
+    """As `most`, for the records that go into `Found.group_records` for the `vanishing_keys` and
+    `record_groups`. Those that are LONG_EXPIRED, and old versions, count too."""
     ending_groups: frozenset[str] = frozenset()
     """Groups that a 9008 of the batch may end."""
     requests: frozenset[str] = frozenset()
@@ -534,6 +540,8 @@ class Found:
     group_records: list[Stored] = field(default_factory=list)
     """9000–9022 and 39000–39005 of the groups, in order of seq, as they are stored, but those that
     are LONG_EXPIRED; not updated: `remaining_records` applies the batch to them."""
+    too_many_records: bool = False
+    """More than `Leaving.most_records` are to be read next: none are."""
     usage: UsageCounter = field(default_factory=UsageCounter)
     """Rows deleted with a whole group or key are subtracted at the commit only."""
     oldest_dependencies: dict[RetentionDependency, int] = field(default_factory=dict)

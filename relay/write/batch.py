@@ -83,6 +83,12 @@ _CHECKED_AFTER: Final = 8
 _AFTER_REFUSED: Final = Reject(
     Prefix.ERROR, "an event before it was not taken, try again later", "order"
 )
+_TOO_MANY_RECORDS: Final = Reject(
+    Prefix.ERROR,
+    "a group that this key moderated has too many records, so not everything was deleted: ask the"
+    " relay's operator to import this request",
+    "requests to vanish",
+)
 
 
 class Batch:
@@ -350,6 +356,8 @@ class Batch:
             judged = self._judge(candidate, world)
             if not _is_accepted(judged, candidate):
                 return self._carry_out(candidate, judged)
+            if self._found.too_many_records:
+                return _TOO_MANY_RECORDS
             rows = pieces.delete(candidate, judged, world, self.plan)
             if self._found.withdrawn:
                 withdraw_requests(self._changes)

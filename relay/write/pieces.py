@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from relay.facts import Origin
 from relay.lifecycle.deletion import (
     DeletionTargets,
     delete_by_author,
@@ -46,6 +47,10 @@ _LEFT_AT_ONCE: Final = 16
 _RESTATED_AT_ONCE: Final = 16
 """Groups of which the relay restates in one transaction what a vanishing key had said: it signs
 five events or more for each."""
+MOST_RECORDS: Final = 16 << 20
+"""Bytes of the records of groups that one transaction replays for a request to vanish: 40 to 140 ms
+and 8 MB of memory for each megabyte. A request of a key that moderated a group with more is
+refused, unless an operator imports it."""
 Target = str | Slot
 """An id or an address."""
 
@@ -243,6 +248,7 @@ class _Emptying(Pieces):
                 _PinnedBy(groups, self._unpinned),
                 MOST_DELETED,
                 _RESTATED_AT_ONCE,
+                None if candidate.sender.origin is Origin.TRUSTED_IMPORT else MOST_RECORDS,
             ),
         )
 
@@ -251,7 +257,9 @@ class _Emptying(Pieces):
         # Groups that are restated are left with that.
         if found.group_records or is_old_request(candidate.event, world.now):
             self._left_groups = frozenset()
-        if not (found.leaving or self._left_groups or found.group_records):
+        if not (
+            found.leaving or self._left_groups or found.group_records or found.too_many_records
+        ):
             return False  # it unpins only what leaves
         world.found.stored_keys = frozenset({candidate.event.pubkey})
         return True
@@ -313,7 +321,12 @@ def bounded(wanted: Lookups, indivisible: int) -> Lookups:
     limit for at most `indivisible` named rows: they cannot be divided further."""
     named = len(wanted.own_rows) + len(wanted.own_slots)
     if named > indivisible or wanted.vanishing_keys or wanted.ending_groups:
-        return replace(wanted, most_own=MOST_DELETED, most_moderated=_RESTATED_AT_ONCE)
+        return replace(
+            wanted,
+            most_own=MOST_DELETED,
+            most_moderated=_RESTATED_AT_ONCE,
+            most_records=MOST_RECORDS,
+        )
     return wanted
 
 

@@ -32,6 +32,7 @@ LIMITED: list[tuple[str, str, object, Limited]] = [
     ("most_own", "ending_groups", "tea", all_rows_of("tea")),
     ("most_own", "vanishing_keys", ALICE, ALICE),
     ("most_moderated", "vanishing_keys", ALICE, ALICE),
+    ("most_records", "vanishing_keys", ALICE, ALICE),
 ]
 """Limit, look-up, what is too large there, and its name."""
 UNLIMITED = {
@@ -51,10 +52,10 @@ UNLIMITED = {
     "leaving",
     # Limited by number, see `test_store_leaving`: the rows that lead to too many are named.
     "slots_by",
-    # The records of a group are read whole.
+    # Limited by `most_records`, which names the keys that vanish.
     "record_groups",
     # They say how much, and how.
-    *("most", "most_own", "most_moderated"),
+    *("most", "most_own", "most_moderated", "most_records"),
     *("whole_kinds", "referring_kinds", "pinned_in", "names_in", "usage_by"),
 }
 

@@ -327,6 +327,44 @@ async def test_too_many_moderated_groups_are_too_much(store: Store) -> None:
     assert len((await look_up(store, vanishing=[ALICE, BOB])).group_records) == 5
 
 
+def records_of(size: int) -> list[Event]:
+    """Of g0, as many bytes, by two keys and not only by Alice."""
+    kinds = [(cast.alice, 9007, "h"), (cast.bob, 9021, "h"), (cast.owner, 39000, "d")]
+    made = [unsigned(who, kind, [[name, "g0"]]) for who, kind, name in kinds]
+    size -= sum(len(event.raw) for event in made)
+    return [*made, unsigned(cast.bob, 9022, [["h", "g0"]], "x" * (size - 250))]
+
+
+async def test_too_many_bytes_of_records_are_too_much(store: Store) -> None:
+    """More than `Lookups.most_records`, by whomever they are; other events do not count."""
+    records = records_of(2000)
+    size = sum(len(event.raw) for event in records)
+    await write(store, *records, unsigned(cast.bob, 9, [["h", "g0"]], "x" * 3000))
+    for keys, groups in (([ALICE], []), ([], ["g0"])):
+        found = await look_up(store, vanishing=keys, recorded=groups, most_records=size)
+        assert len(found.group_records) == 4
+        with pytest.raises(TooMuchToRead):
+            await look_up(store, vanishing=keys, recorded=groups, most_records=size - 1)
+
+
+async def test_records_are_found_of_as_many_groups_as_fit(store: Store) -> None:
+    """Of none, if the first has too many."""
+    first, second = founded(2)
+    await write(store, first, second)
+
+    async def told(most: int | None) -> Found:
+        leaving = Leaving(ALICE, 1000, None, frozenset(), 10_000, 2, most)
+        return await look_up(store, leaving=leaving)
+
+    size = len(first.raw)
+    assert size == len(second.raw)
+    numbers = {most: len((await told(most)).group_records) for most in (None, 2 * size, size)}
+    assert numbers == {None: 2, 2 * size: 2, size: 1}
+    assert not (await told(size)).too_many_records
+    none = await told(size - 1)
+    assert (none.group_records, none.put_later, none.too_many_records) == ([], {}, True)
+
+
 async def test_found_has_the_records_of_some_groups_after_all_rows_that_leave(store: Store) -> None:
     """Of so many groups as `Leaving.groups`. With the groups that it was put into long after its
     request."""

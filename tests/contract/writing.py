@@ -248,6 +248,7 @@ async def look_up(
     present: Set[str | Slot] = frozenset(),
     most: int | None = None,
     most_moderated: int | None = None,
+    most_records: int | None = None,
     leaving: Leaving | None = None,
 ) -> Found:
     """What the store looks up; nothing is written."""
@@ -271,6 +272,7 @@ async def look_up(
         present=frozenset(present),
         most=most,
         most_moderated=most_moderated,
+        most_records=most_records,
         leaving=leaving,
         whole_kinds=whole_kinds,
     )

@@ -66,7 +66,7 @@ from relay.storage.rows import (
 from tests.harness.fts_reading import FtsReading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
     from relay.access.read_rules import Match
     from relay.access.visibility import Visibility
@@ -270,8 +270,10 @@ class ReferenceStore:
         is_left = bool(found.leaving or found.pinned)
         if leaving is not None and leaving.pubkey is not None and not is_left:
             moderated = self._moderated(leaving.pubkey, leaving.until)
-            if moderated:
-                groups.update(moderated[: leaving.groups])
+            some = self._with_few_records(moderated[: leaving.groups], leaving.most_records)
+            found.too_many_records = bool(moderated) and not some
+            if some:
+                groups.update(some)
                 pinned = frozenset().union(*(lookups.pinned_in(each).present for each in groups))
                 for row in self._rows.values():
                     for named in pinned & {row.event.id, row.slot}:
@@ -279,9 +281,25 @@ class ReferenceStore:
                 later = self._put_later(leaving.pubkey, leaving.until)
                 found.put_later[leaving.pubkey] = later
         groups |= lookups.record_groups
+        if len(self._with_few_records(groups, lookups.most_records)) < len(groups):
+            raise TooMuchToRead(dict.fromkeys(lookups.vanishing_keys, 1.0))
         rows = [self._rows[seq] for seq in sorted(self._rows)]
         rows = [row for row in rows if row.expires_at != LONG_EXPIRED]
         return [row for row in rows if row.group in groups and is_group_record(row.event)]
+
+    def _with_few_records(self, groups: Iterable[str], most: int | None) -> list[str]:
+        few = list[str]()
+        for group in groups:
+            if most is not None:
+                most -= sum(
+                    len(row.event.raw)
+                    for row in self._counted()
+                    if row.group == group and is_group_record(row.event)
+                )
+                if most < 0:
+                    break
+            few.append(group)
+        return few
 
     def _moderated(self, pubkey: str, until: int) -> list[str]:
         groups = {

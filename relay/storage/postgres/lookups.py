@@ -301,15 +301,32 @@ class Finder:
         if leaving is not None and leaving.pubkey is not None and not is_left:
             pubkey, at = leaving.pubkey, leaving.until
             moderated = await self._moderated(pubkey, at, leaving.groups)
-            if moderated:
-                groups.update(moderated[: leaving.groups])
+            some = await self._with_few_records(moderated[: leaving.groups], leaving.most_records)
+            found.too_many_records = bool(moderated) and not some
+            if some:
+                groups.update(some)
                 pinned = [lookups.pinned_in(group.decode()).present for group in groups]
                 await self._find_present(frozenset().union(*pinned))
                 found.put_later[pubkey] = await self._put_later(pubkey, at)
         groups.update([group.encode() for group in lookups.record_groups])
+        if len(await self._with_few_records(groups, lookups.most_records)) < len(groups):
+            raise TooMuchToRead(dict.fromkeys(lookups.vanishing_keys, 1.0))
         if groups:
             for row in await self._rows("records_of_groups", list(groups)):
                 found.group_records.append(found.rows.get(row.event.id, row))
+
+    async def _with_few_records(self, groups: Iterable[bytes], most: int | None) -> list[bytes]:
+        """The first of these groups, as many as have at most `most` bytes of records together."""
+        few = list[bytes]()
+        for group in groups:
+            if most is not None:
+                most -= await self._db.fetchval(
+                    QUERIES["size_of_records"], group, enough_sizes(most)
+                )
+                if most < 0:
+                    break
+            few.append(group)
+        return few
 
     async def _moderated(self, pubkey: str, until: int, most: int | None) -> list[bytes]:
         """Groups where the key wrote one of 9000–9020; one more than `most` at most."""

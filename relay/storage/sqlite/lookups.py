@@ -289,16 +289,32 @@ class Finder:
         is_left = bool(found.leaving or found.pinned)
         if leaving is not None and leaving.pubkey is not None and not is_left:
             moderated = self._moderated(leaving.pubkey, leaving.until, leaving.groups)
-            if moderated:
-                groups.update(moderated[: leaving.groups])
+            some = self._with_few_records(moderated[: leaving.groups], leaving.most_records)
+            found.too_many_records = bool(moderated) and not some
+            if some:
+                groups.update(some)
                 pinned = [lookups.pinned_in(group).present for group in groups]
                 self._find_present(frozenset().union(*pinned), found)
                 found.put_later[leaving.pubkey] = self._put_later(leaving.pubkey, leaving.until)
         groups |= lookups.record_groups
+        if len(self._with_few_records(groups, lookups.most_records)) < len(groups):
+            raise TooMuchToRead(dict.fromkeys(lookups.vanishing_keys, 1.0))
         if groups:
             named = orjson.dumps(list(groups)).decode()
             for row in self._rows("records_of_groups", {"groups": named}):
                 found.group_records.append(found.rows.get(row.event.id, row))
+
+    def _with_few_records(self, groups: Iterable[str], most: int | None) -> list[str]:
+        """The first of these groups, as many as have at most `most` bytes of records together."""
+        few = list[str]()
+        for group in groups:
+            if most is not None:
+                asked: dict[str, Value] = {"grp": group, "limit": enough_sizes(most)}
+                most -= self._db.execute(QUERIES["size_of_records"], asked).fetchone()[0]
+                if most < 0:
+                    break
+            few.append(group)
+        return few
 
     def _moderated(self, pubkey: str, until: int, most: int | None) -> list[str]:
         """Groups where the key wrote one of 9000–9020; one more than `most` at most."""

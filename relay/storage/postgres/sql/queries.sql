@@ -237,6 +237,14 @@ SELECT coalesce(sum(bytes), 0)::bigint FROM {content_kinds} CROSS JOIN LATERAL (
     AND kind BETWEEN k.low AND k.high LIMIT $2
 ) AS found;
 
+-- :size_of_records  group, limit -> bytes of its records, also of those that are LONG_EXPIRED; of so many rows of `sizes` at most
+SELECT coalesce(sum(bytes), 0)::bigint FROM (
+    SELECT bytes FROM sizes
+    WHERE substring(grp, 1, 64) = substring($1::bytea, 1, 64) AND grp = $1 AND grp <> ''
+    AND kind = ANY(ARRAY(SELECT generate_series(9000, 9022)) || ARRAY(SELECT generate_series(39000, 39005)))
+    LIMIT $2
+) AS found;
+
 -- :leaving_of_key  pubkey, hash of p, until, limit -> seq, bytes, columns of `present_rows`
 SELECT e.seq, {size}, {about}
 FROM events AS e WHERE e.pubkey = $1 AND e.created_at <= $3

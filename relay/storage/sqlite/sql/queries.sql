@@ -141,6 +141,13 @@ SELECT ifnull(sum(bytes), 0) FROM (
 -- :size_of_group  group, limit -> bytes of what would go with it, but its records; of so many rows of `sizes` at most
 SELECT ifnull(sum(bytes), 0) FROM ({sizes_of_group} LIMIT :limit);
 
+-- :size_of_records  group, limit -> bytes of its records, also of those that are LONG_EXPIRED; of so many rows of `sizes` at most
+SELECT ifnull(sum(bytes), 0) FROM (
+    SELECT s.bytes FROM (SELECT 9000 AS low, 9022 AS high UNION ALL VALUES (39000, 39005)) AS k
+    CROSS JOIN sizes AS s INDEXED BY sizes_group
+    ON s.grp = :grp AND s.grp > '' AND s.kind BETWEEN k.low AND k.high LIMIT :limit
+);
+
 -- :leaving_of_key  id_key and pubkey, hash of p, until, [newest seq] -> seq, bytes, columns of `present_rows`
 SELECT e.seq, {size}, {about}
 FROM events AS e INDEXED BY events_author
