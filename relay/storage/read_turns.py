@@ -58,10 +58,10 @@ class ReadTurns:
 
     def _give(self) -> None:
         while self._free:
-            lines = [self._counts, self._others]
+            first, second, now = self._counts, self._others, self._clock()
             if self._owed_s > 0:
-                lines.reverse()
-            if not any(line.give(self._clock()) for line in lines):
+                first, second = second, first
+            if not (first.give(now) or second.give(now)):
                 return
             self._free -= 1
 
@@ -102,12 +102,10 @@ class _Line:
         return False
 
     def _shortest(self, oldest: object) -> object:
-        who = min(self._waiting, key=self._expected_s)
+        took = self._took
+        who = min(self._waiting, key=lambda each: took.get(each, 0.0))
         # Of two alike the one who came first, else a short read would wait for both.
-        return who if self._expected_s(who) < self._expected_s(oldest) / 2 else oldest
-
-    def _expected_s(self, who: object) -> float:
-        return self._took.get(who, 0.0)
+        return who if took.get(who, 0.0) < took.get(oldest, 0.0) / 2 else oldest
 
     def end(self, who: object, took: float, *, was_oldest: bool) -> None:
         self._owed_s = took if was_oldest else self._owed_s - took
