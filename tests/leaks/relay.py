@@ -258,6 +258,9 @@ class Asker:
             frame = await self._wire.receive()
             got[int(frame[1])].append([frame[0], *frame[2:]])
             waiting -= frame[0] != "EVENT"
+        if verb == "REQ":  # few searches may be open for one address
+            for number in range(len(texts)):
+                await self._wire.send("CLOSE", f"{number}")
         for text, frames in zip(texts, got, strict=True):
             self.answers[verb, text] = frames
             self.given[verb, text] = ids_in(frames)
