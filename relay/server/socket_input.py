@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -18,6 +19,7 @@ from aiohttp import hdrs, web
 from aiohttp.http_parser import RawRequestMessage
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from relay.access.quotas import subnet_of
 from relay.server.http import FORWARDED
 from relay.server.turns import Slice
 
@@ -389,11 +391,18 @@ class SocketInput(web.RequestHandler):
         waiting = self._waiting and self._waiting + arrived[1] - self._taken
         return self._held + len(self._left) + waiting
 
+    def _peer(self) -> str:
+        """The address of the other end, which may be a proxy's."""
+        name = self.transport and self.transport.get_extra_info("peername")
+        return subnet_of(ip_address(name[0].partition("%")[0])) if name else ""
+
     async def _rest(self) -> None:
-        if self._websocket is not None:
-            self._work.account = self._websocket.account
         try:
-            await self._work.rest()
+            if self._websocket is not None:
+                self._work.account = self._websocket.account
+                await self._work.rest()
+            else:
+                await self._work.rest_unparsed(self._peer())
         finally:
             self._resting = None
         self._resume(self._take)

@@ -96,7 +96,10 @@ class Turns:
         """Of those that wait: by client address."""
         self._requests: dict[str, list[asyncio.Future[None]]] = {}
         """The same of other HTTP requests."""
-        self._arriving = deque((self._handshakes, self._requests))
+        self._inputs: dict[str, list[asyncio.Future[None]]] = {}
+        """The same of sockets whose request is not parsed yet, by the address that they come from:
+        thousands that connect at once keep no open connection waiting."""
+        self._arriving = deque((self._handshakes, self._requests, self._inputs))
         """In the order in which they have every second turn."""
         self._is_arriving_next = True
         self._numbers = count()
@@ -132,7 +135,7 @@ class Turns:
         if self.spent > _SHORT_S and not self._ends:
             self._ends = True
             asyncio.get_running_loop().call_soon(self._begin_iteration)
-        return bool(self._waiting or self._handshakes or self._requests)
+        return bool(self._waiting or self._handshakes or self._requests or self._inputs)
 
     def expect(self, seconds: float) -> None:
         """A turn has about so much work that is not measured."""
@@ -181,8 +184,14 @@ class Turns:
         await turn
         self.expect(seconds)
 
+    async def wait_for_input(self, address: str) -> None:
+        """As `wait_for_handshake`, before the request is parsed."""
+        turn = self._new_turn()
+        self._inputs.setdefault(address, []).append(turn)
+        await turn
+
     def _new_turn(self) -> asyncio.Future[None]:
-        if not (self._waiting or self._handshakes or self._requests):
+        if not (self._waiting or self._handshakes or self._requests or self._inputs):
             self._schedule()
         return asyncio.get_running_loop().create_future()
 
@@ -199,7 +208,7 @@ class Turns:
         self._over = min(max(-left, 0.0), CREDIT_S)
         number = min(max(1 + int(left / _OTHER_S), 1), _MAX_TURNS)
         served: list[Account] = []
-        while (self._waiting or self._handshakes or self._requests) and number > 0:
+        while (self._waiting or self._handshakes or self._requests or self._inputs) and number > 0:
             if self._is_arriving_next or not self._waiting:
                 self._is_arriving_next = False
                 arriving = self._next_arriving()
@@ -212,7 +221,7 @@ class Turns:
             if turn is None:
                 del self._turns[account]
                 continue
-            if self._waiting or self._handshakes or self._requests or served:
+            if self._waiting or self._handshakes or self._requests or self._inputs or served:
                 self.reached = max(self.reached, used)
             else:  # what kept nobody else waiting is forgotten
                 account.used = min(account.used, self.reached)
@@ -225,7 +234,7 @@ class Turns:
                 self._push(account)
             else:
                 del self._turns[account]
-        if self._waiting or self._handshakes or self._requests:
+        if self._waiting or self._handshakes or self._requests or self._inputs:
             self._schedule()
 
     def _next_arriving(self) -> asyncio.Future[None] | None:
@@ -394,6 +403,11 @@ class Slice:
     async def rest(self) -> None:
         self.charge()
         await self._turns.wait(self.account)
+
+    async def rest_unparsed(self, address: str) -> None:
+        """As `rest`, of a socket without a websocket."""
+        self.charge()
+        await self._turns.wait_for_input(address)
 
     def charge(self) -> None:
         """Count the work for the account. Before a turn, and when the task ends."""

@@ -557,8 +557,8 @@ async def _first_bytes(reader: asyncio.StreamReader) -> bytes:
         ("wait_for_handshake", "[limits]\nmax_connections = 0\n", b"", 10),
         ("wait_for_handshake", "[limits]\nmax_connections = 4\n", b"", 4 + 3),
         ("wait_for_handshake", "", b"X-Large: " + b"x" * 5000 + b"\r\n", 3),
-        ("wait", "", b"", 10),
-        ("wait", "", b"X-Large: " + b"x" * 5000 + b"\r\n", 0),
+        ("wait_for_input", "", b"", 10),
+        ("wait_for_input", "", b"X-Large: " + b"x" * 5000 + b"\r\n", 0),
     ],
     ids=["small", "no limit", "more than may connect", "large", "not parsed", "large, not parsed"],
 )
@@ -577,7 +577,7 @@ async def test_handshakes_that_wait_for_their_turn_are_not_closed_as_silent(
         await may_answer.wait()
 
     monkeypatch.setattr(Turns, held, late)
-    if held == "wait":
+    if held == "wait_for_input":
         monkeypatch.setattr(Slice, "has_time", property(lambda _: False))
     async with serving(config) as relay, asyncio.timeout(ANSWER_S):
         sockets = [await asyncio.open_connection("127.0.0.1", relay.server.port) for _ in range(10)]

@@ -197,14 +197,14 @@ async def test_requests_wait_while_others_have_used_the_iteration(
     async with ClientSession() as client:
         async with client.get(f"http://{relay.at}/healthz"):
             pass
-        names, wait = list[str](), Turns.wait
+        names, wait = list[str](), Turns.wait_for_input
 
-        async def noted(self: Turns, account: Account) -> None:
+        async def noted(self: Turns, address: str) -> None:
             task = asyncio.current_task()
             names.append("" if task is None else task.get_name())
-            await wait(self, account)
+            await wait(self, address)
 
-        monkeypatch.setattr(Turns, "wait", noted)
+        monkeypatch.setattr(Turns, "wait_for_input", noted)
         monkeypatch.setattr(Slice, "has_time", property(lambda _: False))
         async with client.get(f"http://{relay.at}/healthz") as answer:
             assert answer.status == 200

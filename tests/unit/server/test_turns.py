@@ -156,7 +156,7 @@ async def test_who_arrives_has_every_second_turn_and_addresses_take_them_in_turn
     assert "".join(seen) == "a.b.c.a.a.."
 
 
-async def test_handshakes_and_requests_arrive_by_turns() -> None:
+async def test_handshakes_requests_and_unparsed_input_arrive_by_turns() -> None:
     turns, seen = Turns(Clock()), list[str]()
 
     async def waits(what: str, turn: Coroutine[Any, Any, None]) -> None:
@@ -166,8 +166,9 @@ async def test_handshakes_and_requests_arrive_by_turns() -> None:
     waiting = [waits(".", turns.wait(turns.account())) for _ in range(4)]
     waiting += [waits("h", turns.wait_for_handshake(f"{number}")) for number in range(3)]
     waiting += [waits("r", turns.wait_for_request(f"{number}", 0.0)) for number in range(3)]
+    waiting += [waits("i", turns.wait_for_input(f"{number}")) for number in range(3)]
     await asyncio.gather(*waiting)
-    assert "".join(seen) == "h.r.h.r.hr"
+    assert "".join(seen) == "h.i.r.h.irhir"
 
 
 async def test_a_cancelled_wait_takes_no_turn() -> None:
