@@ -47,6 +47,9 @@ _MAX_PAUSE_S: Final = 600.0
 """For transactions of several clients that nobody knew to be slow."""
 _QUICK: Final = 3
 """After so many quick transactions of its own a client is no longer slow."""
+_UNKNOWN_EVERY: Final = 4
+"""Every so many turns of slow clients begin with those without a known key: wherever anybody may
+make a group, anybody has a known key."""
 _MAX_SLOW: Final = 16_384
 """Clients that are known to be slow or quick."""
 _WITH_EFFECTS: Final = CHANGES_GROUP | {kinds.DELETION, kinds.VANISH, *kinds.MEMBERSHIP_REQUESTS}
@@ -168,11 +171,12 @@ class SlowClients:
     time, each in a transaction of its own, and then none for four times as long as that took. So
     they have at most a quarter of the writer's time together, however many they are.
 
-    Known keys come first, then who waits longest. A client whose transaction was long is slow until
-    some of its own were quick. One that comes for the first time is not known to be: after a long
-    transaction, events of its kinds by all clients wait here for a while, if the kinds have
-    effects, except those of known keys whose last transaction was quick. Owners who are logged in
-    wait for nobody; anybody may send what an owner signed. `now`: of a clock that never goes back.
+    Known keys come first in three of four turns, then who waits longest. A client whose transaction
+    was long is slow until some of its own were quick. One that comes for the first time is not
+    known to be: after a long transaction, events of its kinds by all clients wait here for a while,
+    if the kinds have effects, except those of known keys whose last transaction was quick. Owners
+    who are logged in wait for nobody; anybody may send what an owner signed. `now`: of a clock that
+    never goes back.
     """
 
     def __init__(self) -> None:
@@ -186,6 +190,8 @@ class SlowClients:
         that waits longest first."""
         self._freed: list[WriteEvent] = []
         """What has waited, of clients that are not slow any more."""
+        self._turns = 0
+        """How many were given."""
         self.served: WriteEvent | None = None
         """The event whose turn it is."""
         self.pause_ends = 0.0
@@ -223,7 +229,9 @@ class SlowClients:
     def next(self, now: float) -> Sequence[WriteEvent]:
         """What waits no longer."""
         given, self._freed = self._freed, []
-        clients = next(filter(None, self._waiting), None)
+        known, unknown = self._waiting
+        comes_first = unknown if self._turns % _UNKNOWN_EVERY == _UNKNOWN_EVERY - 1 else known
+        clients = comes_first or known or unknown
         if clients and self.served is None and now >= self.pause_ends:
             client = next(iter(clients))
             items = clients.pop(client)
@@ -231,6 +239,7 @@ class SlowClients:
             if items:
                 clients[client] = items
             given.append(self.served)
+            self._turns += 1
         for item in given:
             item.is_held = False
         return given

@@ -432,6 +432,19 @@ def test_known_keys_come_first_and_who_waits_longest() -> None:
     assert [id(item) for item in served] == [id(item) for item in (known, one, another, same)]
 
 
+def test_known_keys_do_not_keep_others_waiting_for_ever() -> None:
+    slow = SlowClients()
+    took(slow, 0.0, 2.0, sent_by(1, VANISH))
+    waiting = [*(sent_by(10 + number, VANISH, is_known=True) for number in range(9))]
+    waiting.append(sent_by(2, VANISH))
+    assert all(slow.holds(item, 1.0) for item in waiting)
+    served = []
+    for number in range(4):
+        served += slow.next(100.0 * (number + 1))
+        slow.ended(served)
+    assert [item.author.is_known for item in served] == [True, True, True, False]
+
+
 def test_a_known_key_that_was_quick_waits_for_nobody_of_a_kind_that_takes_long() -> None:
     slow = SlowClients()
     took(slow, 1.0, 1.0, sent_by(9, VANISH))
