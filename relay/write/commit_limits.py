@@ -212,7 +212,10 @@ class SlowClients:
             return False
         if item.is_held:
             return True
-        client = client_or_type(item)
+        client, served = client_or_type(item), self.served
+        if served is not None and _is_one_line(item, served):  # it was put back before that one
+            self.served = item
+            return False
         left = self._quick_left.get(client)
         if not left:
             if now >= self._slow_kinds.get(item.event.kind, -inf):
@@ -222,8 +225,13 @@ class SlowClients:
         if item.author.is_owner:
             return False
         clients = self._waiting[0 if item.author.is_known else 1]
-        clients.setdefault(client, deque()).append(item)
+        items = clients.setdefault(client, deque())
         item.is_held = True
+        for place, behind in enumerate(items):  # it was put back before that one
+            if _is_one_line(item, behind):
+                items[place], behind.is_held = item, False
+                return True
+        items.append(item)
         return True
 
     def next(self, now: float) -> Sequence[WriteEvent]:
@@ -363,6 +371,13 @@ class Overruns:
         while self._ratios and (len(self._ratios) > _MAX_LIMITS or not self.is_measuring):
             del self._ratios[next(iter(self._ratios))]
         return True
+
+
+def _is_one_line(one: WriteEvent, other: WriteEvent) -> bool:
+    return (client_or_type(one), connection_or_type(one)) == (
+        client_or_type(other),
+        connection_or_type(other),
+    )
 
 
 def _seconds(events: Iterable[WriteEvent]) -> float:

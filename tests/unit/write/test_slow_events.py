@@ -267,6 +267,29 @@ async def test_what_others_sent_of_a_kind_that_took_long_waits_unless_it_is_what
     assert [row.event.content for row in await home.store.since(0, 99)][-1] == "then"
 
 
+async def test_what_is_put_back_before_what_waits_is_answered(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request to join that was put back before a deletion, which had its turn: for ever."""
+    monkeypatch.setattr(commit_limits, "_PAUSE", 0.0)
+    assert isinstance(home.store, ReferenceStore)
+    home.store.append_s = 1.0
+    deletions = [home.made(bob, 5, ["e", f"{n:064x}"]) for n in range(2)]
+    assert await home.post(deletions[0], connection=1).answer == STORED
+    letters = []
+    for connection, event in (
+        (2, home.made(alice, 1, content="long")),
+        (3, home.made(alice, 20001)),  # passed on: what may give rights behind it is put back
+        (3, home.made(alice, 28934, ["claim", "x"])),
+        (3, deletions[1]),
+    ):
+        letter = home.letter_from("192.0.2.1")
+        letter.connection, letter.counted_as = connection, "192.0.2.1"
+        home.ingest.submit(event, letter, Origin.WIRE)
+        letters.append(letter)
+    assert len([await letter.answer for letter in letters]) == 4
+
+
 async def test_what_a_page_posts_waits_with_its_address(home: Home) -> None:
     assert isinstance(home.store, ReferenceStore)
     home.store.append_s = 1.0
@@ -309,6 +332,7 @@ async def test_what_waits_for_its_turn_is_not_carried_out_for_who_has_gone(
 
 NOTE = alice.sign(1, [], "", NOON)
 VANISH = alice.sign(62, [["relay", "ALL_RELAYS"]], "", NOON)
+CONNECTIONS = count(1000)
 CHAT = alice.sign(9, [["h", "tea"]], "", NOON)
 
 
@@ -316,11 +340,18 @@ def sent_by(
     client: int,
     event: Event = NOTE,
     *,
+    connection: int | None = None,
     is_owner: bool = False,
     is_known: bool = False,
     origin: Origin = Origin.WIRE,
 ) -> WriteEvent:
-    author = Unconnected(connection=client, is_owner=is_owner, is_known=is_known)
+    """`client`: of its address. None: a connection of its own."""
+    author = Unconnected(
+        connection=connection or next(CONNECTIONS),
+        counted_as=f"{client}",
+        is_owner=is_owner,
+        is_known=is_known,
+    )
     return WriteEvent(event, 1, 1, author, origin)
 
 
@@ -432,6 +463,24 @@ def test_known_keys_come_first_and_who_waits_longest() -> None:
     assert [id(item) for item in served] == [id(item) for item in (known, one, another, same)]
 
 
+def test_what_is_put_back_before_what_waits_has_its_turn() -> None:
+    """The turn was of an event that could not be next on its connection, for ever."""
+    slow = SlowClients()
+    took(slow, 0.0, 2.0, sent_by(1, VANISH))
+    first, behind = (sent_by(2, VANISH, connection=7) for _ in range(2))
+    assert slow.holds(behind, 1.0)
+    assert slow.holds(first, 1.0), "it was put back"
+    assert slow.next(10.0) == [first]
+    assert not slow.holds(first, 10.0)
+    slow.ended([first])
+    assert slow.holds(behind, 10.0)
+    assert slow.next(20.0) == [behind]
+    assert not slow.holds(first, 20.0), "put back before the one whose turn it is"
+    slow.ended([first])
+    assert slow.holds(behind, 20.0)
+    assert slow.next(30.0) == [behind]
+
+
 def test_known_keys_do_not_keep_others_waiting_for_ever() -> None:
     slow = SlowClients()
     took(slow, 0.0, 2.0, sent_by(1, VANISH))
@@ -464,17 +513,17 @@ def test_who_shares_a_second_long_transaction_soon_stays_apart_as_long_as_a_paus
     limits, sent = ClientLimits(), [sent_by(1)]
 
     def is_apart_after_a_quick_commit(now: float) -> bool:
-        limit = limits.take(1)
+        limit = limits.take("1")
         limit.succeeded(now)
-        limits.set(1, limit)
-        return 1 in limits.apart(sent)[1]
+        limits.set("1", limit)
+        return "1" in limits.apart(sent)[1]
 
-    limits.time_apart([1], 0.0, 6.0)
+    limits.time_apart(["1"], 0.0, 6.0)
     assert not is_apart_after_a_quick_commit(0.1)
-    limits.time_apart([1], 2.0, 8.0)
+    limits.time_apart(["1"], 2.0, 8.0)
     assert all(is_apart_after_a_quick_commit(7.9) for _ in range(20))
     assert not is_apart_after_a_quick_commit(8.1)
-    limits.time_apart([1], 100.0, 106.0)
+    limits.time_apart(["1"], 100.0, 106.0)
     assert not is_apart_after_a_quick_commit(100.1)
 
 
@@ -483,7 +532,7 @@ def test_owners_are_not_slow_and_wait_for_nobody() -> None:
     alone, other = sent_by(1, is_owner=True), sent_by(2)
     assert took(slow, 1.0, 1.5, alone) == ()
     assert not slow.holds(sent_by(1), 1.0)
-    assert took(slow, 3.0, 1.5, alone, other) == [2]
+    assert took(slow, 3.0, 1.5, alone, other) == ["2"]
     took(slow, 5.0, 1.5, other)
     assert not slow.holds(sent_by(2, is_owner=True), 5.0)
     assert not slow.holds(sent_by(2, origin=Origin.IMPORT), 5.0)
@@ -496,4 +545,4 @@ def test_who_sends_what_an_owner_signed_is_slow() -> None:
     copy = sent_by(1, owner.sign(1, [], "", NOON))
     assert took(slow, 1.0, 1.5, copy, sent_by(1)) == ()
     assert slow.holds(sent_by(1), 1.0)
-    assert took(slow, 9.0, 1.5, copy, sent_by(2)) == [1, 2]
+    assert took(slow, 9.0, 1.5, copy, sent_by(2)) == ["1", "2"]
