@@ -487,7 +487,7 @@ def test_known_keys_do_not_keep_others_waiting_for_ever() -> None:
     waiting = [*(sent_by(10 + number, VANISH, is_known=True) for number in range(9))]
     waiting.append(sent_by(2, VANISH))
     assert all(slow.holds(item, 1.0) for item in waiting)
-    served = []
+    served = list[WriteEvent]()
     for number in range(4):
         served += slow.next(100.0 * (number + 1))
         slow.ended(served)
