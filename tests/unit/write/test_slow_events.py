@@ -545,4 +545,4 @@ def test_who_sends_what_an_owner_signed_is_slow() -> None:
     copy = sent_by(1, owner.sign(1, [], "", NOON))
     assert took(slow, 1.0, 1.5, copy, sent_by(1)) == ()
     assert slow.holds(sent_by(1), 1.0)
-    assert took(slow, 9.0, 1.5, copy, sent_by(2)) == ["1", "2"]
+    assert {*took(slow, 9.0, 1.5, copy, sent_by(2))} == {"1", "2"}
