@@ -135,7 +135,7 @@ class Turns:
         if self.spent > _SHORT_S and not self._ends:
             self._ends = True
             asyncio.get_running_loop().call_soon(self._begin_iteration)
-        return bool(self._waiting or self._handshakes or self._requests or self._inputs)
+        return self._is_anybody_waiting()
 
     def expect(self, seconds: float) -> None:
         """A turn has about so much work that is not measured."""
@@ -191,9 +191,12 @@ class Turns:
         await turn
 
     def _new_turn(self) -> asyncio.Future[None]:
-        if not (self._waiting or self._handshakes or self._requests or self._inputs):
+        if not self._is_anybody_waiting():
             self._schedule()
         return asyncio.get_running_loop().create_future()
+
+    def _is_anybody_waiting(self) -> bool:
+        return bool(self._waiting) or any(self._arriving)
 
     def _push(self, account: Account) -> None:
         heappush(self._waiting, (account.used, next(self._numbers), account))
@@ -208,7 +211,7 @@ class Turns:
         self._over = min(max(-left, 0.0), CREDIT_S)
         number = min(max(1 + int(left / _OTHER_S), 1), _MAX_TURNS)
         served: list[Account] = []
-        while (self._waiting or self._handshakes or self._requests or self._inputs) and number > 0:
+        while number > 0 and self._is_anybody_waiting():
             if self._is_arriving_next or not self._waiting:
                 self._is_arriving_next = False
                 arriving = self._next_arriving()
@@ -221,7 +224,7 @@ class Turns:
             if turn is None:
                 del self._turns[account]
                 continue
-            if self._waiting or self._handshakes or self._requests or self._inputs or served:
+            if served or self._is_anybody_waiting():
                 self.reached = max(self.reached, used)
             else:  # what kept nobody else waiting is forgotten
                 account.used = min(account.used, self.reached)
@@ -234,7 +237,7 @@ class Turns:
                 self._push(account)
             else:
                 del self._turns[account]
-        if self._waiting or self._handshakes or self._requests or self._inputs:
+        if self._is_anybody_waiting():
             self._schedule()
 
     def _next_arriving(self) -> asyncio.Future[None] | None:
