@@ -24,14 +24,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import StoreFault
-from relay.storage.sqlite.connections import all_paused
 from relay.storage.sqlite.sql.conditions import Query
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
-    from relay.storage.sqlite.connections import AsyncReader
+    from relay.storage.sqlite.connections import AsyncReader, Pauses
     from relay.storage.sqlite.work_thread import WorkThread
 
 _log = logging.getLogger(__name__)
@@ -86,6 +85,7 @@ class Checkpoints:
         store: Path,
         connection: AsyncReader,
         readers: Sequence[AsyncReader],
+        pauses: Pauses,
         relay_reader: AsyncReader,
         writing: WorkThread,
         check_files: Callable[[], None],
@@ -104,6 +104,7 @@ class Checkpoints:
         self._wal = f"{store}-wal"
         self._connection = connection
         self._readers = readers
+        self._pauses = pauses
         self._relay_reader = relay_reader
         self._writing = writing
         self._check_files = check_files
@@ -266,7 +267,8 @@ class Checkpoints:
         for _ in range(2):  # most of the work, during reads and writes
             await self._connection.rows(_PASSIVE)
         holding = monotonic()
-        async with all_paused(self._readers), self._relay_reader.paused(), self._writer_held():
+        paused = self._pauses.of(self._readers)
+        async with paused, self._relay_reader.paused(), self._writer_held():
             began = monotonic()
             ((busy, *_),) = await self._connection.rows(_TRUNCATE)
         held_s = monotonic() - holding

@@ -474,13 +474,21 @@ class BulkReader(AsyncReader):
             await self._db.execute_fetchall("PRAGMA shrink_memory")
 
 
-@asynccontextmanager
-async def all_paused(readers: Iterable[AsyncReader]) -> AsyncIterator[None]:
-    """As `paused` of each. Those that are free go on while the query of another is waited for."""
-    waiting = list(readers)
-    async with AsyncExitStack() as paused:
-        while waiting:
-            reader = next((each for each in waiting if each.is_busy), waiting[0])
-            waiting.remove(reader)
-            await paused.enter_async_context(reader.paused())
-        yield
+class Pauses:
+    """Pauses of several readers at once, one after the other: with some readers each, two would
+    wait for each other."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def of(self, readers: Iterable[AsyncReader]) -> AsyncIterator[None]:
+        """As `paused` of each. Those that are free go on while the query of another is waited
+        for."""
+        waiting = list(readers)
+        async with self._lock, AsyncExitStack() as paused:
+            while waiting:
+                reader = next((each for each in waiting if each.is_busy), waiting[0])
+                waiting.remove(reader)
+                await paused.enter_async_context(reader.paused())
+            yield

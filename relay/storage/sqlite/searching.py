@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import asynccontextmanager
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
-    from relay.storage.sqlite.connections import AsyncReader
+    from relay.storage.sqlite.connections import AsyncReader, Pauses
     from relay.storage.sqlite.meanings import Meanings
     from relay.storage.sqlite.readable_rows import ReadableRows
     from relay.storage.sqlite.sql.conditions import Query
@@ -49,6 +50,7 @@ class Searching:
         *,
         known: AsyncReader,
         unknown: AsyncReader,
+        pauses: Pauses,
     ) -> None:
         self._compiler = compiler
         self._index = index
@@ -56,6 +58,7 @@ class Searching:
         self._readable_rows = readable_rows
         self._known = known
         self._unknown = unknown
+        self._pauses = pauses
 
     @asynccontextmanager
     async def _index_faults(self) -> AsyncIterator[None]:
@@ -88,7 +91,8 @@ class Searching:
 
     async def tidy_index(self) -> bool:
         async with self._index_faults():
-            return await self._index.tidy(self._unknown, self._known)
+            paused = partial(self._pauses.of, (self._unknown, self._known))
+            return await self._index.tidy(paused)
 
     async def search(
         self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int

@@ -54,6 +54,7 @@ from relay.storage.sqlite.connections import (
     AsyncReader,
     BulkReader,
     LoopReader,
+    Pauses,
     ReaderFactory,
     connection,
     page_of,
@@ -168,6 +169,7 @@ class SqliteStore:
         self._relay_conn = AsyncReader(self._factory.page_reader)
         """For what the relay reads for itself: writes wait for some of it, so no read of a client
         may hold it."""
+        pauses = Pauses()
         self._searching = Searching(
             self._compiler,
             index,
@@ -175,6 +177,7 @@ class SqliteStore:
             readable_rows,
             known=self._search_conn,
             unknown=self._unknown_conn,
+            pauses=pauses,
         )
         self._checkpoint_conn = AsyncReader(partial(connection, path))
         self._bulk_conn = BulkReader(self._factory.bulk_reader)
@@ -182,6 +185,7 @@ class SqliteStore:
             path,
             self._checkpoint_conn,
             (self._bulk_conn, self._unknown_conn, self._reader_conn, self._search_conn),
+            pauses,
             self._relay_conn,
             self._writing,
             self._writer.check_files,

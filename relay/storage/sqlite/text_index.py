@@ -15,7 +15,7 @@ import os
 import sqlite3
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from threading import get_native_id
 from time import monotonic
@@ -28,18 +28,18 @@ from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import Searchable, searchable
 from relay.storage.recall import thread_of
 from relay.storage.rows import INDEXED_BYTES, rows_after, rows_to_index
-from relay.storage.sqlite.connections import all_paused, file_connection, index_path, open_threaded
+from relay.storage.sqlite.connections import file_connection, index_path, open_threaded
 from relay.storage.sqlite.fts import Stems
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES as QUERIES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     import aiosqlite
 
     from relay.nostr.event import Event
-    from relay.storage.sqlite.connections import AsyncReader
     from relay.storage.sqlite.meanings import Meanings
 
 APPLICATION_ID: Final = 0x526F6F6C  # "Rool"
@@ -241,16 +241,18 @@ class TextIndex:
             meanings.add([(seq, vector) for seq, vector in found if seq in there])
         return True
 
-    async def tidy(self, *readers: AsyncReader) -> bool:
+    async def tidy(
+        self, paused: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    ) -> bool:
         """Remove some texts of deleted rows; True: call again at once.
 
-        `readers`: read the index, and are paused while its WAL is truncated. Other methods do not
-        wait for them.
+        `paused`: inside, nobody reads the index, so that its WAL can be truncated. Other methods do
+        not wait for that.
         """
         async with self._lock:
             has_more = await self._tidy()
         if self._must_truncate and not has_more and monotonic() >= self._truncate_at:
-            await self._truncate(readers)
+            await self._truncate(paused)
         return has_more
 
     async def _tidy(self) -> bool:
@@ -298,16 +300,16 @@ class TextIndex:
             return True
         return False
 
-    async def _truncate(self, readers: Sequence[AsyncReader]) -> None:
-        """Truncate the WAL, if there is no other reader. These are paused, because one search after
-        the other would always be reading. A read that has begun is waited for without `_lock`:
+    async def _truncate(self, paused: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+        """Truncate the WAL, if there is no other reader. `paused`: see `tidy`; one search after the
+        other would always be reading. A read that has begun is waited for without `_lock`:
         searches wait for what is indexed with it."""
         db = self._db
         async with self._lock:  # most of the work
             await db.execute_fetchall("PRAGMA main.incremental_vacuum")
             await db.execute_fetchall("PRAGMA main.wal_checkpoint(PASSIVE)")
         began = monotonic()
-        async with all_paused(readers), self._lock:
+        async with paused(), self._lock:
             await db.execute_fetchall(f"PRAGMA busy_timeout = {_BUSY_MS}")
             ((busy, *_),) = await db.execute_fetchall("PRAGMA main.wal_checkpoint(TRUNCATE)")
             await db.execute_fetchall(f"PRAGMA busy_timeout = {_PATIENT_MS}")

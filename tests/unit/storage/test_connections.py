@@ -11,7 +11,7 @@ import pytest
 
 from relay.errors import StoreFault
 from relay.storage.sqlite import connections
-from relay.storage.sqlite.connections import AsyncReader, LoopReader, all_paused, open_threaded
+from relay.storage.sqlite.connections import AsyncReader, LoopReader, Pauses, open_threaded
 from relay.storage.sqlite.sql.conditions import Query
 from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import eventually
@@ -68,7 +68,7 @@ async def test_readers_that_are_free_go_on_until_the_busy_one_is_paused() -> Non
         assert await asyncio.to_thread(slow.began.acquire, timeout=ANSWER_S)
 
         async def pause() -> None:
-            async with all_paused((free.reader, slow.reader)):
+            async with Pauses().of((free.reader, slow.reader)):
                 assert free.reader.is_busy
                 assert slow.reader.is_busy
                 done.append("pause")
@@ -80,6 +80,29 @@ async def test_readers_that_are_free_go_on_until_the_busy_one_is_paused() -> Non
         slow.let_go.release()
         await pausing
     assert done == ["query 2", "query 1", "pause"]
+
+
+async def test_two_that_pause_the_same_readers_do_not_wait_for_each_other() -> None:
+    """Each held the reader that it had waited for first, and waited for that of the other."""
+    one, other, done = SlowQueries(), SlowQueries(), list[str]()
+    pauses = Pauses()
+
+    async def pause(*readers: AsyncReader) -> None:
+        async with pauses.of(readers):
+            done.append("pause")
+
+    async with asyncio.timeout(ANSWER_S), one.reader, other.reader, asyncio.TaskGroup() as tasks:
+        tasks.create_task(one.ask(1, done))
+        assert await asyncio.to_thread(one.began.acquire, timeout=ANSWER_S)
+        tasks.create_task(pause(other.reader, one.reader))  # waits for `one`, the busy one
+        await asyncio.sleep(0)
+        tasks.create_task(other.ask(2, done))
+        assert await asyncio.to_thread(other.began.acquire, timeout=ANSWER_S)
+        tasks.create_task(pause(other.reader, one.reader))  # waits for `other`
+        await asyncio.sleep(0)
+        one.let_go.release()
+        other.let_go.release()
+    assert sorted(done) == ["pause", "pause", "query 1", "query 2"]
 
 
 async def test_a_page_that_nobody_waits_for_ends_at_once() -> None:
