@@ -166,6 +166,36 @@ async def test_rows_that_a_crash_left_in_the_index_are_removed(tmp_path: Path) -
     await store.close()
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3])
+async def test_a_tidying_that_is_cancelled_as_it_begins_is_done_when_the_store_is_closed(
+    tmp_path: Path, steps: int
+) -> None:
+    """Its transaction stayed open."""
+    store = await opened(tmp_path)
+    secret = unsigned(cast.alice, content="wombats everywhere", at=1)
+    await write(store, secret)
+    await indexed(store)
+    await write(store, unsigned(cast.alice, 5, [["e", secret.id]], at=2))
+    tidying = asyncio.ensure_future(store.tidy_index())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    tidying.cancel()
+    await asyncio.wait([tidying])
+    await store.close()
+    assert not holds(tmp_path, b"wombats")
+
+
+async def test_a_truncation_gives_up_when_the_relay_itself_reads_for_long(tmp_path: Path) -> None:
+    """Its reads have no limit of time, and clients waited for their end."""
+    store = await opened(tmp_path)
+    await says(store, "tea")
+    async with store._relay_conn._lock:
+        assert not await store._checkpoints._truncate()
+    assert store._checkpoints.upkeep.busy == 1
+    assert await store._checkpoints._truncate()
+    await store.close()
+
+
 async def test_expired_rows_are_removed_from_the_index_when_they_are_swept(tmp_path: Path) -> None:
     store = await opened(tmp_path)
     await says(store, "tea", tags=[["expiration", "100"]])

@@ -267,10 +267,14 @@ class Checkpoints:
         for _ in range(2):  # most of the work, during reads and writes
             await self._connection.rows(_PASSIVE)
         holding = monotonic()
-        paused = self._pauses.of(self._readers)
-        async with paused, self._relay_reader.paused(), self._writer_held():
-            began = monotonic()
-            ((busy, *_),) = await self._connection.rows(_TRUNCATE)
+        busy, began = True, holding
+        async with self._pauses.of(self._readers):
+            with suppress(TimeoutError):  # its reads have no limit of time
+                async with asyncio.timeout(_MAX_HOLD_S) as waiting, self._relay_reader.paused():
+                    waiting.reschedule(None)
+                    async with self._writer_held():
+                        began = monotonic()
+                        ((busy, *_),) = await self._connection.rows(_TRUNCATE)
         held_s = monotonic() - holding
         self._truncate_at = monotonic() + _REST_RATIO * held_s
         self.upkeep.held_s += held_s

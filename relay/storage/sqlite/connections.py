@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import aiosqlite
 
@@ -36,6 +36,8 @@ T = TypeVar("T")
 
 MAX_VALUE: Final = 64 * 2**20
 """Bytes of a text or blob that may be read; parsed it takes ten times as much memory."""
+_INTERRUPT_S: Final = 0.05
+"""Between two interrupts of the same query."""
 _MMAP_BYTES: Final = 1 << 30
 _CACHE_KIB: Final = 65_536
 _BULK_CACHE_KIB: Final = 8_192
@@ -327,6 +329,36 @@ class ReaderFactory:
         return db
 
 
+class _Use:
+    """Calls functions on the thread of a connection, until it is over."""
+
+    __slots__ = ("_db", "is_over")
+
+    def __init__(self, db: aiosqlite.Connection) -> None:
+        self._db = db
+        self.is_over = False
+
+    def check(self) -> None:
+        """Before each query, on the thread: one that has not begun cannot be interrupted, and
+        nothing would end it."""
+        if self.is_over:
+            raise TooSlow
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        db = self._db._conn
+
+        def on_thread() -> T:
+            self.check()
+            return work(db)
+
+        done: T = await self._db._execute(on_thread)  # type: ignore[no-untyped-call]
+        return done
+
+
+def _nothing() -> None:
+    """For a thread that is to drop the result of its last function."""
+
+
 class AsyncReader:
     """A connection with a thread of its own. Its methods raise StoreFault."""
 
@@ -340,9 +372,11 @@ class AsyncReader:
         self._pauses = 0
         self._held_up_s = 0.0
         """For which queries waited for pauses."""
+        self._ending: asyncio.Task[None] | None = None
+        """Of the last query that nobody waited for to the end."""
         self._is_open = True
 
-    async def __aenter__(self) -> AsyncReader:
+    async def __aenter__(self) -> Self:
         """Raises sqlite3.Error."""
         self._db = await open_threaded(self._connector)
         return self
@@ -357,8 +391,8 @@ class AsyncReader:
             await self._db.close()
 
     async def rows(self, query: Query) -> list[Any]:
-        async with self._free():
-            return list(await self._db.execute_fetchall(query.sql, query.values))
+        async with self._use() as use:
+            return await use.run(lambda db: db.execute(query.sql, query.values).fetchall())
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -391,57 +425,59 @@ class AsyncReader:
         self, work: Callable[[Callable[[str, Sequence[Value]], list[Any]]], T], seconds: float
     ) -> T:
         """The result of `work`, called on the thread with a function that queries rows."""
-        async with self._free(), self._within(seconds) as check:
-            db = self._db._conn
+        async with self._use(seconds) as use:
 
-            def rows(sql: str, values: Sequence[Value]) -> list[Any]:
-                check()
-                return db.execute(sql, values).fetchall()
+            def work_on(db: sqlite3.Connection) -> T:
+                def rows(sql: str, values: Sequence[Value]) -> list[Any]:
+                    use.check()
+                    return db.execute(sql, values).fetchall()
 
-            done: T = await self._db._execute(work, rows)  # type: ignore[no-untyped-call]
-            return done
+                return work(rows)
+
+            return await use.run(work_on)
 
     async def page_within(self, query: Query, seconds: float | None) -> list[Any]:
         """As `PageCursor.fetchmany`. None: as long as its caller waits."""
-        async with self._free(), self._within(seconds) as check:
-            db = self._db._conn
-
-            def page() -> list[Any]:
-                check()
-                return page_of(db, query)
-
-            # One call on the thread: an open statement would keep the connection interrupted.
-            return list(await self._db._execute(page))  # type: ignore[no-untyped-call]
+        async with self._use(seconds) as use:
+            return list(await use.run(lambda db: page_of(db, query)))
 
     @asynccontextmanager
-    async def _within(self, seconds: float | None) -> AsyncIterator[Callable[[], None]]:
-        """Gives a function that is called on the thread before each query. It raises TooSlow once
-        nobody waits: a query that has not begun cannot be interrupted, and nothing would end it."""
-        is_over = False
-
-        def check() -> None:
-            if is_over:
-                raise TooSlow
-
-        try:
-            async with asyncio.timeout(seconds):
-                yield check
-        except TimeoutError:
-            raise TooSlow from None
-        finally:
-            is_over = True
-            await self._db.interrupt()  # also when the caller is cancelled
-
-    @asynccontextmanager
-    async def _free(self) -> AsyncIterator[None]:
+    async def _use(self, seconds: float | None = None) -> AsyncIterator[_Use]:
+        """Have the connection alone. A query that fails, takes longer than `seconds` (TooSlow) or
+        that nobody waits for any more is interrupted, and others begin when it has ended."""
         await self._turn()
+        if not self._is_open:
+            self._lock.release()
+            raise StoreFault(CLOSED)
+        use = _Use(self._db)
         try:
-            if not self._is_open:
-                raise StoreFault(CLOSED)
             with sqlite_faults():
-                yield
+                async with asyncio.timeout(seconds):
+                    yield use
+                await self._settle()
+        except BaseException as error:
+            use.is_over = True
+            self._ending = asyncio.create_task(self._end())
+            if isinstance(error, TimeoutError):
+                raise TooSlow from None
+            raise
+        self._lock.release()
+
+    async def _end(self) -> None:
+        """Wait until the thread has ended the query and has dropped its result: an open statement
+        keeps its snapshot, and the connection interrupted."""
+        ended = asyncio.ensure_future(self._db._execute(_nothing))  # type: ignore[no-untyped-call]
+        try:
+            with suppress(sqlite3.Error, ValueError):  # ValueError: closed
+                while not ended.done():
+                    self._db._conn.interrupt()  # lost before the first step
+                    await asyncio.wait([ended], timeout=_INTERRUPT_S)
+                await self._settle()
         finally:
             self._lock.release()
+
+    async def _settle(self) -> None:
+        """After each use."""
 
     async def _turn(self) -> None:
         """Acquire the lock, after all pauses that wait for it."""
@@ -460,18 +496,14 @@ class BulkReader(AsyncReader):
 
     async def chunks(self, query: Query, take: Callable[[list[Any]], None]) -> None:
         """Call `take` with some thousand rows at a time, on the loop."""
-        async with self._free(), self._db.execute(query.sql, query.values) as cursor:
-            rows = list(await cursor.fetchmany(_CHUNK_ROWS))
-            while rows:
+        async with self._use() as use:
+            cursor = await use.run(lambda db: db.execute(query.sql, query.values))
+            while rows := await use.run(lambda _: cursor.fetchmany(_CHUNK_ROWS)):
                 take(rows)
-                is_last = len(rows) < _CHUNK_ROWS
-                rows = [] if is_last else list(await cursor.fetchmany(_CHUNK_ROWS))
+            await use.run(lambda _: cursor.close())
 
-    @asynccontextmanager
-    async def _free(self) -> AsyncIterator[None]:
-        async with super()._free():
-            yield
-            await self._db.execute_fetchall("PRAGMA shrink_memory")
+    async def _settle(self) -> None:
+        await self._db.execute_fetchall("PRAGMA shrink_memory")
 
 
 class Pauses:

@@ -394,9 +394,9 @@ def _columns(seq: int, found: Searchable) -> tuple[int, str, str, str]:
 
 @asynccontextmanager
 async def _transaction(db: aiosqlite.Connection) -> AsyncIterator[None]:
-    # Not IMMEDIATE: that would lock the attached file of the store too.
-    await db.execute("BEGIN")
     try:
+        # Not IMMEDIATE: that would lock the attached file of the store too.
+        await db.execute("BEGIN")  # even if it is cancelled
         yield
         await db.execute("COMMIT")
     except BaseException:

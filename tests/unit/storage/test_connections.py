@@ -5,16 +5,27 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from typing import Any
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from relay.errors import StoreFault
 from relay.storage.sqlite import connections
-from relay.storage.sqlite.connections import AsyncReader, LoopReader, Pauses, open_threaded
+from relay.storage.sqlite.connections import (
+    AsyncReader,
+    BulkReader,
+    LoopReader,
+    Pauses,
+    open_threaded,
+)
 from relay.storage.sqlite.sql.conditions import Query
 from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class SlowQueries:
@@ -80,6 +91,58 @@ async def test_readers_that_are_free_go_on_until_the_busy_one_is_paused() -> Non
         slow.let_go.release()
         await pausing
     assert done == ["query 2", "query 1", "pause"]
+
+
+_NUMBERS = """
+    WITH RECURSIVE n(i) AS (SELECT {first} UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+    SELECT i FROM n ORDER BY -i
+"""
+_ENDLESS = 1 << 40
+
+
+@pytest.mark.parametrize("numbers", [1_000_000, _ENDLESS])
+async def test_who_leaves_a_bulk_read_leaves_no_snapshot_behind(
+    tmp_path: Path, numbers: int
+) -> None:
+    """The statement stayed open: nothing could be erased, and the next read missed new rows."""
+    began = threading.Event()
+
+    def begin(x: int) -> int:
+        began.set()
+        return x
+
+    def connect() -> sqlite3.Connection:
+        db = sqlite3.connect(tmp_path / "db", check_same_thread=False)
+        db.create_function("begin", 1, begin)
+        return db
+
+    with closing(sqlite3.connect(tmp_path / "db", isolation_level=None)) as writer:
+        writer.executescript(
+            "PRAGMA journal_mode = WAL; CREATE TABLE t(x); INSERT INTO t VALUES(0)"
+        )
+        async with BulkReader(connect) as reader:
+            query = Query(_NUMBERS.format(first="begin(x) FROM t"), (numbers,))
+            read = asyncio.create_task(reader.chunks(query, lambda _: None))
+            assert await asyncio.to_thread(began.wait, ANSWER_S)
+            read.cancel()
+            await asyncio.wait([read])
+            writer.execute("INSERT INTO t VALUES (1)")
+            async with asyncio.timeout(ANSWER_S), reader.paused():
+                ((busy, *_),) = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            assert not busy
+            assert await reader.rows(Query("SELECT count(*) FROM t", ())) == [(2,)]
+
+
+async def test_reads_that_nobody_waits_for_do_not_pile_up() -> None:
+    """Each went on to its end, before all that was asked later."""
+    async with BulkReader(partial(sqlite3.connect, ":memory:", check_same_thread=False)) as reader:
+        for _ in range(10):
+            query = Query(_NUMBERS.format(first="1"), (_ENDLESS,))
+            read = asyncio.create_task(reader.chunks(query, lambda _: None))
+            await asyncio.sleep(0)
+            read.cancel()
+        async with asyncio.timeout(ANSWER_S):
+            assert await reader.rows(Query("SELECT 1", ())) == [(1,)]
 
 
 async def test_two_that_pause_the_same_readers_do_not_wait_for_each_other() -> None:
