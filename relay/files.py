@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 MAX_KEY_FILE: Final = 64 << 10
 _MAX_FILE: Final = 16 << 20
 _JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
+_MAX_LINKS: Final = 40
+"""As Linux: https://man7.org/linux/man-pages/man7/path_resolution.7.html"""
 _MAX_ADDRESS: Final = 100
 """Bytes of the address of a Unix socket: the limit is 107 on Linux and 103 on other systems."""
 
@@ -76,6 +78,31 @@ def _bounded(file: BinaryIO, max_bytes: int) -> bytes:
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"too large, over {max_bytes >> 10} KiB", str(file.name))
     return content
+
+
+def way_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Each folder and link on the way to a path, from the root down: who owns one, or may write to
+    a folder, may have the path lead elsewhere. Each is given before the next is looked at. Raises
+    OSError, FileNotFoundError after the last that is there.
+    """
+    here, left, links = Path("/"), [*reversed(path.absolute().parts)], 0
+    while left:
+        part = left.pop()
+        here = here.parent if part == ".." else here / part
+        about = here.lstat()
+        yield here, about
+        if stat.S_ISLNK(about.st_mode):
+            links += 1
+            if links > _MAX_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+            left += reversed(Path(os.readlink(here)).parts)
+            here = here.parent
+
+
+def trusted_users() -> set[int]:
+    """Ids of this user and of root. In a user namespace root of the system may have another id,
+    which the owner of the root folder tells."""
+    return {0, os.geteuid(), os.stat("/").st_uid}
 
 
 def regular_file(path: str, flags: int) -> int:

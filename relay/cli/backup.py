@@ -21,7 +21,7 @@ import click
 
 from relay import __version__
 from relay.cli.database import refuse_database, refuse_store_fault
-from relay.cli.folder_lock import flocked, refuse_root
+from relay.cli.folder_lock import flocked
 from relay.cli.humanize import counted, size_of
 from relay.cli.options import WholeNumber, folder_option, json_option, print_json
 from relay.clock import unix_now
@@ -63,8 +63,6 @@ def backup_command(dest: str, folder: Path, keep: int | None, *, as_json: bool) 
     """
     from relay.cli.progress import Amount, progress_bar
 
-    # Its user could have a file of root's read, by a link, and SQLite delete one, by a journal.
-    refuse_root(folder)
     refuse_database(folder, "back it up by pg_dump, and copy relay.key, rookery.toml and policies")
     now, destination = unix_now(), Path(dest)
     is_folder = destination.is_dir()

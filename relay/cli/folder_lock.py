@@ -9,7 +9,7 @@ from pwd import getpwuid
 from typing import TYPE_CHECKING
 
 from relay.errors import FolderBusy, UserError
-from relay.files import regular_file, take_lock
+from relay.files import regular_file, take_lock, trusted_users, way_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,29 +54,47 @@ def locked(folder: Path, name: str = "rookery.lock") -> Iterator[None]:
 
 def refuse_root(folder: Path) -> None:
     """For root in the folder of another user, whose relay could not open the files that root makes,
-    and who could make root read or write others by links, and run plug-ins. A mount may be of
-    another user, as a folder of the host in a container; there the key and the store tell whose
-    folder it is, of which one may be a mount, too. Raises UserError.
+    and who could make root read or write others by links, and run plug-ins; also below a folder of
+    that user, who could put another one in its place. The key and the store may tell whose folder
+    it is, too. Raises UserError, also where no folder is; OSError.
     """
+    try:
+        _refuse_root_in(folder)
+    except FileNotFoundError:  # and another user may put one there now
+        raise UserError(f"{folder} is not a folder") from None
+
+
+def refuse_root_to_make(folder: Path) -> None:
+    """As `refuse_root`, for a folder that may be missing: before it, and what is missing above it,
+    is made. What is made then belongs to root. Raises UserError, OSError."""
+    with suppress(FileNotFoundError):
+        _refuse_root_in(folder)
+
+
+def _refuse_root_in(folder: Path) -> None:
     if os.geteuid() != 0:
         return
-    owners = set[int]()
-    mounts = () if os.path.ismount(folder) else (folder,)
-    for path in (*mounts, folder / "relay.key", folder / "rookery.db"):
-        with suppress(OSError):  # what opens it says why
-            owners |= {path.lstat().st_uid, path.stat().st_uid}
-    owner = max(owners, default=0)
-    if owner == 0:
-        return
-    try:
-        name, by = getpwuid(owner).pw_name, "runuser -u {} -- rookery …"
-    except KeyError:  # of a container, or of another machine
-        name, by = str(owner), "setpriv --reuid {} --clear-groups -- rookery …"
-    raise UserError(
-        f"{folder} belongs to user {name}, and root could make files in it that this user cannot"
-        " open, or read what is only root's: run this as that user,"
-        f" `{by.format(name)}`"
-    )
+    _refuse_way_of_others(folder)
+    for name in ("relay.key", "rookery.db"):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            _refuse_way_of_others(folder / name)
+
+
+def _refuse_way_of_others(path: Path) -> None:
+    trusted = trusted_users()
+    for place, about in way_to(path):
+        if about.st_uid in trusted:
+            continue
+        owner = about.st_uid
+        try:
+            name, by = getpwuid(owner).pw_name, "runuser -u {}"
+        except KeyError:  # of a container, or of another machine
+            name, by = str(owner), "setpriv --reuid {} --clear-groups"
+        raise UserError(
+            f"{place} belongs to user {name}, who could not open what root makes there, and could"
+            " have root read, write or run other files: run this as that user,"
+            f" `{by.format(name)} -- rookery …` (in a container `docker run --user {owner} …`)"
+        )
 
 
 @contextmanager

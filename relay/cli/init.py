@@ -18,7 +18,7 @@ import click
 import orjson
 
 from relay.cli.database import refuse_store_fault
-from relay.cli.folder_lock import filling
+from relay.cli.folder_lock import filling, refuse_root_to_make
 from relay.cli.names import PublicKey
 from relay.cli.options import WholeNumber, json_option, print_json, refuse_half_restored
 from relay.config import config_from
@@ -264,6 +264,7 @@ def init_folder(
         "rookery.toml": (_checked(_settings(name, url, port)), _PUBLIC),
     }
     made: list[Path] = []
+    refuse_root_to_make(folder)
     make_private(folder)
     with filling(folder):
         _refuse_to_overwrite(folder)

@@ -15,6 +15,7 @@ import click
 import orjson
 from click.core import ParameterSource
 
+from relay.cli.folder_lock import refuse_root, refuse_root_to_make
 from relay.errors import UserError, masked
 from relay.nostr.nip50 import search_from
 
@@ -83,13 +84,32 @@ def refuse_half_restored(folder: Path) -> None:
 
 def checked_folder(ctx: click.Context, param: click.Parameter, folder: Path) -> Path:
     """Callback of an option for a data folder. Raises UserError."""
+    _refuse_secret(folder)
+    if not ctx.resilient_parsing:
+        refuse_root_to_make(folder)
+        _refuse_unusable(ctx, param, folder)
+    return folder
+
+
+def _existing(ctx: click.Context, param: click.Parameter, folder: Path) -> Path:
+    _refuse_secret(folder)
+    if not ctx.resilient_parsing:
+        if not folder.is_dir():
+            raise no_data_folder(folder)
+        refuse_root(folder)
+        _refuse_unusable(ctx, param, folder)
+    return folder
+
+
+def _refuse_secret(folder: Path) -> None:
     if masked(str(folder)) != str(folder):
         raise UserError("--data: this is a secret; the relay's data folder is needed", code=2)
-    if not ctx.resilient_parsing:
-        refuse_half_restored(folder)
-        if ctx.get_parameter_source(str(param.name)) is ParameterSource.DEFAULT:
-            refuse_unnamed(folder)
-    return folder
+
+
+def _refuse_unusable(ctx: click.Context, param: click.Parameter, folder: Path) -> None:
+    refuse_half_restored(folder)
+    if ctx.get_parameter_source(str(param.name)) is ParameterSource.DEFAULT:
+        refuse_unnamed(folder)
 
 
 def refuse_unnamed(folder: Path) -> None:
@@ -130,13 +150,6 @@ def _unnamed_fault(folder: Path) -> str | None:
         except OSError as error:
             return f"{below} cannot be looked through: {error.strerror}"
     return None
-
-
-def _existing(ctx: click.Context, param: click.Parameter, folder: Path) -> Path:
-    checked_folder(ctx, param, folder)
-    if not (folder.is_dir() or ctx.resilient_parsing):
-        raise no_data_folder(folder)
-    return folder
 
 
 DATA_VARIABLE: Final = "ROOKERY_DATA"

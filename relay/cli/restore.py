@@ -170,9 +170,9 @@ def _drill(file: Path, parent: Path | None, *, as_json: bool) -> int:
 
     if parent is not None and not parent.is_dir():
         raise UserError(f"{parent} is not a folder: with --check name one that exists, or none")
-    if parent is not None:
-        refuse_root(parent)
     try:
+        if parent is not None:
+            refuse_root(parent)
         with _extracted(file, parent) as (staging, manifest):
             asyncio.run(_opened(staging))
             report: Report = verified(staging)

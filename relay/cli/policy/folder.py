@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relay.cli.database import has_store
+from relay.cli.folder_lock import refuse_root
 from relay.cli.options import DATA_VARIABLE, no_data_folder, refuse_unnamed
 from relay.cli.pushed_policies import has_pushed_policies, policies_of
 from relay.errors import UserError
@@ -40,6 +41,7 @@ def policy_folder(given: Path | None) -> Path:
     if given is None:
         refuse_unnamed(home)
     if policies_of(home).is_dir():
+        refuse_root(home)
         return policies_of(home)
     if not home.is_dir():
         raise no_data_folder(home)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from policies import load
+from relay.cli.folder_lock import refuse_root_to_make
 from relay.cli.options import WholeNumber, folder_option, json_option, print_json, printable
 from relay.cli.policy.pushed import described, files_in, versions_of
 from relay.cli.policy.versions import as_object
@@ -55,6 +56,7 @@ def pull_command(
     replaced or removed.
     """
     home = home or folder / "policies"
+    refuse_root_to_make(home)
     version, files = asyncio.run(_version(folder, number))
     _check(files, version)
     if not force and home.is_dir() and has_changes(home):

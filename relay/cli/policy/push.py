@@ -13,6 +13,7 @@ import click
 
 from policies import load
 from policies.lint import warnings_of
+from relay.cli.folder_lock import refuse_root_to_make
 from relay.cli.humanize import counted
 from relay.cli.options import WholeNumber, folder_option, json_option, print_json
 from relay.cli.policy.access_changes import access_changes, preset_of, preset_policy
@@ -111,6 +112,7 @@ def push_command(
     if number is not None and home is not None:
         raise click.UsageError("name DIR or --version, not both")
     home = (home or folder / "policies").absolute()  # `packaged/` in a fault is no folder here
+    refuse_root_to_make(home)
     asked = _Asked(folder, home, number, over, by or _user(), message)
     try:
         pushed = asyncio.run(_pushed(asked))

@@ -185,6 +185,38 @@ def every_command() -> Iterator[tuple[list[str], click.Command]]:
             yield words, found
 
 
+_NEEDED = {"policy explain": "event.json", "policy test": "cases.toml", "sync": "ws://127.0.0.1:1"}
+"""Arguments that click asks for before the folder is looked at."""
+
+
+@pytest.mark.slow
+def test_root_runs_no_command_on_the_folder_of_another_user(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    give_away: Callable[[Path], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Through links, that user had root write, read and run files."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "data"
+    (folder / "policies").mkdir(parents=True)
+    (folder / "rookery.toml").touch()
+    Path("event.json").write_text("{}")
+    Path("cases.toml").touch()
+    give_away(folder)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    ran = []
+    for words, found in every_command():
+        if any("--data" in option.opts for option in found.params):
+            name = " ".join(words)
+            needed = [_NEEDED[name]] if name in _NEEDED else []
+            assert run([*words, "--data", "data", *needed]) == 1, words
+            assert "belongs to user " in capsys.readouterr().err, words
+            ran.append(name)
+    assert {"serve", "doctor", "policy pull", "policy check", "sync", "top"} <= {*ran}
+    assert sorted(os.listdir(folder)) == ["policies", "rookery.toml"]
+
+
 def test_every_command_within_another_has_help_with_an_example(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

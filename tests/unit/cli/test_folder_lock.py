@@ -7,6 +7,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,7 @@ from relay.errors import FolderBusy, UserError
 from tests.harness.stocked_folder import rookery, stocked
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
 HOLD = """
 import sys
@@ -155,7 +156,7 @@ def test_root_leaves_no_files_in_the_folder_of_another_user(
     before = owned(folder)
     printed, code = rookery(*command, folder)
     assert code == 1, printed
-    assert f"{folder} belongs to user " in printed
+    assert "belongs to user " in printed
     assert "run this as that user" in printed
     assert owned(folder) == before
 
@@ -184,6 +185,8 @@ def test_a_folder_of_another_user_is_never_root_s(
     empty, fresh = tmp_path / "empty", tmp_path / "fresh"
     empty.mkdir()
     (fresh / "policies").mkdir(parents=True)
+    own = tmp_path / "own"
+    (own / "policies").mkdir(parents=True)
     (folder / "relay.key").rename(folder / "hidden.key")
     (folder / "rookery.db").rename(folder / "hidden.db")
     if os.geteuid() == 0:
@@ -199,6 +202,14 @@ def test_a_folder_of_another_user_is_never_root_s(
         ("restore", archive, empty),
         ("restore", archive, empty / "new"),
         ("restore", archive, "--check", empty),
+        ("init", empty / "new", "--owner", "ab" * 32),
+        ("demo", empty / "new"),
+        ("serve", "--port", "0", "--data", empty / "new"),
+        ("policy", "show", fresh),
+        ("policy", "check", own, "--against", fresh),
+        ("policy", "pull", fresh / "policies", "--data", own),
+        ("policy", "pull", empty / "new", "--data", own),
+        ("policy", "push", fresh / "policies", "--data", own),
     ):
         printed, code = rookery(*command)
         assert code == 1, printed
@@ -218,18 +229,51 @@ def test_links_to_files_of_root_make_no_folder_root_s(
         pass
 
 
-def test_root_may_work_on_a_folder_of_its_own(
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has folders of root")
+def test_root_may_work_on_a_folder_of_its_own(tmp_path: Path) -> None:
+    """As in a container."""
+    (tmp_path / "relay.key").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "link" / ".." / tmp_path.name)
+    (tmp_path / "here").symlink_to(Path("..", tmp_path.name))
+    with locked(tmp_path / "here" / ".." / tmp_path.name):
+        pass
+    with (
+        pytest.raises(OSError, match="Too many levels of symbolic links"),
+        locked(tmp_path / "link"),
+    ):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has folders of root")
+@pytest.mark.parametrize(
+    "way", ["theirs/data", "theirs/link/data", "theirs/../root/data", "in/data"]
+)
+def test_root_does_not_work_below_a_folder_of_another_user(
+    tmp_path: Path, give_away: Callable[[Path], None], way: str
+) -> None:
+    """While root's command looked for the owner, that user put a folder of root's there."""
+    for folder in ("root/data", "theirs/data"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "theirs" / "link").symlink_to("../root")
+    (tmp_path / "in").symlink_to("theirs/../theirs/link/../root")
+    give_away(tmp_path / "theirs")
+    with (
+        pytest.raises(UserError, match=f"{tmp_path / 'theirs'} belongs to "),
+        locked(tmp_path / way),
+    ):
+        pass
+    with locked(tmp_path / "root" / "data"):
+        pass
+
+
+def test_a_folder_that_root_does_not_find_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a container, where the folder may be a mount of a user of the host."""
-    (tmp_path / "relay.key").touch()
+    """Another user could put theirs there after the look."""
+    monkeypatch.setattr("relay.cli.folder_lock.trusted_users", lambda: {0, os.getuid()})
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(os.path, "ismount", lambda _: True)
-    if os.getuid() == 0:
-        os.chown(tmp_path, 4711, -1)
-    else:
-        (tmp_path / "relay.key").unlink()
-    with locked(tmp_path):
+    monkeypatch.setattr("relay.cli.folder_lock.regular_file", pytest.fail)
+    with pytest.raises(UserError, match="is not a folder"), locked(tmp_path / "data"):
         pass
 
 
