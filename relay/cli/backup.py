@@ -11,10 +11,13 @@ import os
 import re
 import shutil
 import stat
+import sys
 import tempfile
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from grp import getgrgid
 from pathlib import Path
+from pwd import getpwall, getpwuid
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -26,7 +29,7 @@ from relay.cli.humanize import counted, size_of
 from relay.cli.options import WholeNumber, folder_option, json_option, print_json
 from relay.clock import unix_now
 from relay.errors import UserError
-from relay.files import regular_file, replace_own_file, sync
+from relay.files import regular_file, replace_own_file, sync, trusted_users, way_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,17 +119,58 @@ def _check_destination(folder: Path, file: Path) -> None:
 
 
 def refuse_shared(folder: Path) -> None:
-    """For a folder in which another user may rename what is made there: that user could have the
-    copy of the store written into a file of their own. Raises UserError."""
-    about, place = folder.stat(), folder.resolve()
-    mount = next(path for path in (place, *place.parents) if os.path.ismount(path))
-    is_open = about.st_mode & stat.S_IWOTH and not about.st_mode & stat.S_ISVTX
-    # Of a disk on the network all files may have one owner.
-    if is_open or about.st_uid not in {0, os.geteuid(), mount.stat().st_uid}:
+    """For a folder in which another user may rename what is made there, or in whose place another
+    user may put one: that user could have the copy of the store written into a file of their own.
+    Raises UserError, OSError."""
+    trusted = trusted_users()
+    for place, about in way_to(folder):
+        if about.st_uid not in trusted:
+            why = f"{place} belongs to another user ({about.st_uid})"
+            cure = "mount a disk that keeps no owners with `uid=`"
+        elif _others_write(place, about, trusted):
+            why, cure = f"other users may write to {place}", f"`chmod go-w {place}`"
+        else:
+            continue
         raise UserError(
-            f"other users may rename files in {folder}, and could read the store while it is"
-            " copied: choose a folder of your own"
+            f"{why}: who renames files there could read the store while it is copied; choose a"
+            f" folder of your own, or {cure}"
         )
+
+
+def _others_write(place: Path, about: os.stat_result, trusted: set[int]) -> bool:
+    """Whether others than these users may rename files of these in a folder."""
+    if not stat.S_ISDIR(about.st_mode) or about.st_mode & stat.S_ISVTX:
+        return False
+    if about.st_mode & stat.S_IWOTH:
+        return True
+    return bool(about.st_mode & stat.S_IWGRP) and (
+        _has_access_list(place) or not _is_private_group(about.st_gid, trusted)
+    )
+
+
+def _has_access_list(place: Path) -> bool:
+    """Whether the bits of the group are those of an ACL, which names others (acl(5))."""
+    if sys.platform != "linux":
+        return False
+    try:
+        return bool(os.getxattr(place, "system.posix_acl_access"))
+    except OSError:
+        return False
+
+
+def _is_private_group(gid: int, trusted: set[int]) -> bool:
+    """Whether a group is that of one of these users and has no other members: Debian makes one for
+    each user, and its umask may let the group write."""
+    names = set[str]()
+    for uid in trusted:
+        with suppress(KeyError):  # a number without a name, as in a container
+            names.add(getpwuid(uid).pw_name)
+    try:
+        group = getgrgid(gid)
+    except KeyError:
+        return False
+    members = {*group.gr_mem, *(user.pw_name for user in getpwall() if user.pw_gid == gid)}
+    return group.gr_name in names and members <= names
 
 
 def make_backup(folder: Path, file: Path, now: int, progress: Progress) -> Manifest:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import grp
 import gzip
 import io
 import json
 import os
+import pwd
 import resource
 import shutil
 import signal
 import sqlite3
+import struct
+import sys
 import tarfile
 import time
 import zlib
@@ -260,23 +264,94 @@ def test_root_makes_no_backup_of_the_folder_of_another_user(
     assert (data / "last-backup.json").read_bytes() == noted
 
 
-def test_no_backup_is_made_where_other_users_rename_files(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder; groups have no members, and none is of a user alone."""
+    for name, found in (("getgrgid", grp.struct_group(("team", "x", 1, []))), ("getpwall", [])):
+        monkeypatch.setattr(backup, name, lambda *_, found=found: found)
+    (tmp_path / "shared").mkdir()
+    return tmp_path / "shared"
+
+
+def test_no_backup_is_made_where_other_users_rename_files(home: Path, shared: Path) -> None:
     """They had the copy of the store written into a file that they could read."""
-    stocked(home, notes=1)
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    for mode, is_made in ((0o777, False), (0o1777, True), (0o755, True)):
+    inner = shared / "inner"
+    inner.mkdir()
+    for mode in (0o777, 0o775, 0o770, 0o2770, 0o773):
+        for place in (shared, inner):
+            shared.chmod(mode)
+            printed, code = rookery("backup", place / "b.tar.gz", "--data", home / "data")
+            assert (code, f"`chmod go-w {shared}`" in printed) == (1, True), (oct(mode), printed)
+    for mode in (0o1777, 0o3770, 0o755):
         shared.chmod(mode)
-        printed, code = rookery("backup", shared / f"{mode:o}.tar.gz", "--data", home)
-        assert ("choose a folder of your own" not in printed) == is_made == (code == 0)
-    if os.getuid() == 0:
-        os.chown(shared, 4711, -1)
-    else:
-        monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    printed, code = rookery("backup", shared, "--data", home)
-    assert (code, "choose a folder of your own" in printed) == (1, True)
+        for place in (shared, inner):
+            file = place / f"{mode:o}.tar.gz"
+            printed, code = rookery("backup", file, "--data", home / "data")
+            assert code == 0, printed
+
+
+def test_no_backup_is_made_in_or_below_a_folder_of_another_user(
+    home: Path, shared: Path, give_away: Callable[[Path], None]
+) -> None:
+    """Nor through a link of another user, or into a folder of theirs on a disk of theirs."""
+    (shared / "inner").mkdir()
+    (home / "link").symlink_to(home)
+    give_away(home / "link")
+    give_away(shared)
+    for place in (shared, shared / "inner", home / "link"):
+        printed, code = rookery("backup", place / "b.tar.gz", "--data", home / "data")
+        assert (code, "choose a folder of your own" in printed) == (1, True), printed
+        assert not (place / "b.tar.gz").exists()
+
+
+@pytest.mark.parametrize(
+    ("group", "members", "others", "is_made"),
+    [
+        ("{me}", [], [], True),
+        ("{me}", ["{me}"], [], True),
+        ("{me}", ["{me}", "mallory"], [], False),
+        ("{me}", [], ["mallory"], False),
+        ("team", ["{me}"], [], False),
+    ],
+)
+def test_the_group_of_a_user_alone_is_that_user(
+    home: Path,
+    shared: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    group: str,
+    members: list[str],
+    others: list[str],
+    is_made: bool,  # noqa: FBT001
+) -> None:
+    """Debian makes one for each user, and its umask may let the group write."""
+    me, gid = pwd.getpwuid(os.geteuid()).pw_name, shared.stat().st_gid
+    named = [name.format(me=me) for name in (group, *members)]
+    found = grp.struct_group((named[0], "x", gid, named[1:]))
+    users = [pwd.struct_passwd((name, "x", 4711, gid, "", "/", "/bin/sh")) for name in others]
+    monkeypatch.setattr(backup, "getgrgid", lambda _: found)
+    monkeypatch.setattr(backup, "getpwall", lambda: users)
+    shared.chmod(0o2775)
+    printed, code = rookery("backup", shared / "b.tar.gz", "--data", home / "data")
+    assert (code == 0) == is_made, printed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ACLs of Linux")
+def test_an_acl_names_others_where_the_group_is_of_a_user_alone(
+    home: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = pwd.getpwuid(os.geteuid()).pw_name
+    found = grp.struct_group((me, "x", shared.stat().st_gid, []))
+    monkeypatch.setattr(backup, "getgrgid", lambda _: found)
+    shared.chmod(0o770)
+    # u::rwx, u:4711:rwx, g::r-x, m::rwx, o::---: as linux/posix_acl_xattr.h
+    entries = ((1, 7, -1), (2, 7, 4711), (4, 5, -1), (16, 7, -1), (32, 0, -1))
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    try:
+        os.setxattr(shared, "system.posix_acl_access", acl)
+    except OSError as none:
+        pytest.skip(f"no ACLs here: {none.strerror}")
+    printed, code = rookery("backup", shared / "b.tar.gz", "--data", home / "data")
+    assert (code, "chmod go-w" in printed) == (1, True), printed
 
 
 def test_a_drill_verifies_and_leaves_nothing(home: Path) -> None:
