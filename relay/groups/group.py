@@ -371,6 +371,8 @@ class Groups:
                 pins.append((_pinned_by(before), _pinned_by(group), group.id))
             if before is None or before.founder != group.founder:
                 founders.append((_founder_of(before), {group.founder}, group.id))
+        if not changed:
+            return self
         return replace(
             self,
             by_id=self.by_id.changed(changed),
@@ -444,7 +446,7 @@ class Replay:
             replace(group, members=dict(group.members)) if type(group.members) is _Own else group
             for group in self._touched.values()
         ]
-        return self._groups.with_groups(changed) if changed else self._groups
+        return self._groups.with_groups(changed)
 
 
 class _Own(dict[str, tuple[str, ...]]):

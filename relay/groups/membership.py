@@ -191,18 +191,19 @@ def removals_from_groups(
     cause: Cause,
     relay: str,
     *,
-    keeps: Set[str] = frozenset(),
+    left: Set[str] | None = None,
 ) -> tuple[Groups, tuple[Draft, ...]]:
-    """The key leaves every group except those in `keeps`, even as the last admin (N62-07, N29-84).
+    """The key leaves these groups (None: every one), even as the last admin (N62-07, N29-84). It is
+    a member of all of them.
 
     Returns the groups afterwards and a 9001 by the relay for each that it leaves.
     """
-    drafts = []
-    for group_id in sorted(groups.groups_of(pubkey) - keeps):
-        removal = _removal(group_id, frozenset({pubkey}), relay, now, cause)
-        groups = groups.with_group(group_after(groups.by_id[group_id], removal, relay), {pubkey})
-        drafts.append(draft_of(removal))
-    return groups, tuple(drafts)
+    named = groups.groups_of(pubkey) if left is None else left
+    removals = [
+        _removal(group_id, frozenset({pubkey}), relay, now, cause) for group_id in sorted(named)
+    ]
+    after = (group_after(groups.by_id[each.group], each, relay) for each in removals)
+    return groups.with_groups(after, {pubkey}), tuple(map(draft_of, removals))
 
 
 def repair_drafts(before: Groups, left: Groups, now: int, relay: str) -> tuple[Draft, ...]:

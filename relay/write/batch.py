@@ -187,15 +187,13 @@ class Batch:
     def lookups(self) -> Lookups:
         """Raises TooMuchToRead."""
         candidates, pieces = self._candidates, self._pieces
-        if pieces is None and any(
-            leaves_many(each, self.groups) and not is_old_request(each.event, self._now)
-            for each in candidates
-        ):
+        if pieces is None and any(map(self._leaves_in_pieces, candidates)):
             raise TooMuchToRead({each.event.id: 1.0 for each in candidates if each.vanishes})
         if pieces is not None and not pieces.is_last:  # its own group is for the last pass
             candidates = [msgspec.structs.replace(each, named=None) for each in candidates]
         commands = [item for item in self._items if not isinstance(item, WriteEvent)]
-        wanted = self._lookups_for(candidates, commands)
+        left_groups = None if pieces is None else pieces.leave(candidates[0], self.groups)
+        wanted = self._lookups_for(candidates, commands, left_groups=left_groups)
         if pieces is not None:
             return pieces.lookups(wanted, candidates[0], self.groups)
         if len(self._items) == 1:
@@ -206,6 +204,12 @@ class Batch:
         if wanted.ids <= sent and not (wanted.slots or wanted.id_prefixes):
             return wanted
         return replace(wanted, most=_MOST_READ)
+
+    def _leaves_in_pieces(self, candidate: Candidate) -> bool:
+        """Whether it is a request to vanish for which more groups are left than in one
+        transaction: they are not looked up before."""
+        is_old = is_old_request(candidate.event, self._now)
+        return leaves_many(candidate, self.groups) and not is_old
 
     @property
     def _lookups_for(self) -> Callable[..., Lookups]:
@@ -223,7 +227,9 @@ class Batch:
         candidates = iter(self._candidates)
         for item in self._items:
             if isinstance(item, WriteEvent):
-                wanted = self._lookups_for([next(candidates)], ())
+                candidate = next(candidates)
+                none = frozenset[str]() if self._leaves_in_pieces(candidate) else None
+                wanted = self._lookups_for([candidate], (), left_groups=none)
             else:
                 wanted = self._lookups_for((), [item])
             yield item, sum([of.get(each, 0.0) for each in wanted.limited])

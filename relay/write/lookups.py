@@ -104,8 +104,11 @@ def lookups_for(
     policy: Policy,
     relay: str,
     now: int,
+    left_groups: Set[str] | None = None,
 ) -> Lookups:
-    """What this batch must know of the store. `groups`: before the batch; `relay`: its key."""
+    """What this batch must know of the store. `groups`: before the batch; `relay`: its key.
+    `left_groups`: what a piece of a request to vanish looks up of groups is the state of these;
+    None: all that a vanishing key leaves."""
     commands = [*commands]
     wanted = _Builder(groups, actors, relay, policy, now)
     wanted.people_may_change = any(isinstance(command, ManagementChange) for command in commands)
@@ -122,6 +125,7 @@ def lookups_for(
             if each.vanishes and check_vanish(each, groups, relay, now, most_ahead) is None
         ],
         candidates,
+        left_groups,
     )
     for command in commands:
         match command:
@@ -469,13 +473,23 @@ class _Builder:
             codes = group.invites.keys() & event.tag_values("code")
             self.ids.update(group.invites[code].event_id for code in codes)
 
-    def add_vanishing(self, requests: Iterable[Candidate], candidates: Iterable[Candidate]) -> None:
-        """Look up the state of the groups that vanishing keys leave. `candidates`: of the batch."""
+    def add_vanishing(
+        self,
+        requests: Iterable[Candidate],
+        candidates: Iterable[Candidate],
+        left_groups: Set[str] | None,
+    ) -> None:
+        """Look up the state of the groups that vanishing keys leave. `candidates`: of the batch;
+        `left_groups`: as of `lookups_for`."""
         leaving = self._vanishing
         for candidate in requests:
             key, at = candidate.event.pubkey, candidate.event.created_at
             leaving[key] = max(at, leaving.get(key, at))
         if not leaving:
+            return
+        if left_groups is not None:  # a key may be in ten thousand, and takes as many pieces
+            for group_id in left_groups:
+                self._add_replaced(group_id)
             return
         groups = self._groups
         self.slots.add(Slot(self._relay, kinds.RELAY_MEMBERS, ""))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Container
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -56,9 +57,9 @@ Target = str | Slot
 
 
 class Pieces(ABC):
-    """Progress of one event's deletion. The calls of a pass: `part_of` and `lookups`, then `begin`,
-    then `delete` if the event would be accepted, then `advance`. If the lookups are too large:
-    `shrink`."""
+    """Progress of one event's deletion. The calls of a pass: `part_of`, `leave` and `lookups`, then
+    `begin`, then `delete` if the event would be accepted, then `advance`. If the lookups are too
+    large: `shrink`."""
 
     def __init__(self) -> None:
         self.removed = Removed()
@@ -71,6 +72,10 @@ class Pieces(ABC):
     def part_of(self, candidate: Candidate) -> Candidate:
         """The candidate that is judged in this pass."""
         return candidate
+
+    def leave(self, candidate: Candidate, groups: Groups) -> Set[str] | None:
+        """The groups that a vanishing key leaves in this pass; None: all that it is in."""
+        return None
 
     @abstractmethod
     def lookups(self, wanted: Lookups, candidate: Candidate, groups: Groups) -> Lookups:
@@ -221,15 +226,21 @@ class _Emptying(Pieces):
         self._unpinned: frozenset[Target] = frozenset()
         """Rows that this pass unpins."""
 
+    def leave(self, candidate: Candidate, groups: Groups) -> Set[str] | None:
+        if self.is_last:
+            return None
+        self._left_groups = frozenset()
+        if leaves_many(candidate, groups):
+            member_of = groups.groups_of(candidate.event.pubkey)
+            self._left_groups = frozenset(islice(member_of, _LEFT_AT_ONCE))
+        return self._left_groups
+
     def lookups(self, wanted: Lookups, candidate: Candidate, groups: Groups) -> Lookups:
         """The lookups that the judge needs, and the rows to delete; the others only in the last
         pass."""
         if self.is_last:
             return wanted
         event = candidate.event
-        self._left_groups = frozenset()
-        if leaves_many(candidate, groups):
-            self._left_groups = frozenset(sorted(groups.groups_of(event.pubkey))[:_LEFT_AT_ONCE])
         pinning = pinning_rows(self._unpinned, groups)
         lists = [wanted.pinned_in(group_id).slots for group_id in pinning]
         notices = frozenset([slot for slot in wanted.slots if slot.d in self._left_groups])

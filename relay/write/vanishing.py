@@ -55,7 +55,7 @@ def remove_author(request: Event, changes: Changes, lists: RelayLists) -> int:
         lists.change(ListChange(ListName.ALLOWED_KEYS, request.pubkey, None))
         for withdrawal in withdrawn(request.pubkey, changes.world.management):
             lists.change(withdrawal)
-    _leave(request, changes, keeps=rejoined)
+    _leave(request, changes, changes.world.groups.groups_of(request.pubkey) - rejoined)
     _forget_member(request.pubkey, changes)
     unrecorded = {
         row.group for row in removed if row.group is not None and row.event.kind in kinds.MODERATION
@@ -68,7 +68,7 @@ def remove_author(request: Event, changes: Changes, lists: RelayLists) -> int:
 def leave_groups(request: Event, group_ids: Set[str], changes: Changes) -> None:
     """Take the author out of these groups, before the rest of the request is carried out."""
     before = changes.world.groups
-    _leave(request, changes, keeps=before.groups_of(request.pubkey) - group_ids)
+    _leave(request, changes, group_ids & before.groups_of(request.pubkey))
     changes.notify_since(before)
 
 
@@ -99,17 +99,16 @@ def restate_groups(request: Event, changes: Changes) -> int:
     own = {named for named, about in found.present.items() if vanished.covers_present(about)}
     changes.set_groups(without_pins(own, changes.world.groups))
     rejoined = found.put_later.get(request.pubkey, set())
-    kept = before.groups_of(request.pubkey) - group_ids
-    _leave(request, changes, keeps=kept | rejoined)
+    _leave(request, changes, (group_ids & before.groups_of(request.pubkey)) - rejoined)
     size = _restate(group_ids, request, changes)
     changes.notify_since(before)
     return size
 
 
-def _leave(request: Event, changes: Changes, *, keeps: Set[str]) -> None:
+def _leave(request: Event, changes: Changes, left: Set[str]) -> None:
     world = changes.world
     groups, drafts = removals_from_groups(
-        world.groups, request.pubkey, changes.now, Cause.OWN_WISH, world.relay, keeps=keeps
+        world.groups, request.pubkey, changes.now, Cause.OWN_WISH, world.relay, left=left
     )
     changes.set_groups(groups)
     for draft in drafts:
@@ -156,12 +155,11 @@ def _restate(group_ids: Set[str], request: Event, changes: Changes) -> int:
     copied = as_imported(left, records, world.policy.groups)
     drafts = repair_drafts(intended, copied, changes.now, relay)
     left = replayed(left, [_sign_for(request, draft, changes) for draft in drafts], relay)
-    for group in left.by_id.values():
-        before = groups.by_id.get(group.id)
-        # The author's rows are no longer pinned, whatever the stored 39005 says.
-        pins = group.pins if before is None else before.pins
-        groups = groups.with_group(replace(group, pins=pins))
-    changes.set_groups(groups)
+    # The author's rows are no longer pinned, whatever the stored 39005 says.
+    pins = {key: group.pins for key, group in (*left.by_id.items(), *intended.by_id.items())}
+    changes.set_groups(
+        groups.with_groups([replace(each, pins=pins[each.id]) for each in left.by_id.values()])
+    )
     return sum([len(event.raw) for event in records])
 
 

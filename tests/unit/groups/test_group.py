@@ -213,6 +213,29 @@ def test_a_vanished_member_leaves_every_group_and_may_join_again() -> None:
     assert world.join(alice) == STORED
 
 
+def test_who_leaves_many_groups_has_their_ids_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A founder of 9,000 leaves 16 in a transaction."""
+    world = tea_party(OPEN)
+    for number in range(20):
+        world.make(alice, f"g{number}")
+    left = {f"g{number}" for number in range(16)}
+    asked: list[int] = []
+
+    def counting(index: Any, moves: Any) -> Any:
+        moves = list(moves)
+        asked.append(len(moves))
+        return moved(index, moves)
+
+    moved = GroupsByKey.moved
+    monkeypatch.setattr(GroupsByKey, "moved", counting)
+    groups, drafts = removals_from_groups(
+        world.groups, alice.pubkey, NOON, Cause.OWN_WISH, RELAY, left=left
+    )
+    assert sorted(asked) == [0, 0, 16]
+    assert {draft.tags[0] for draft in drafts} == {("h", each) for each in left}
+    assert groups.groups_of(alice.pubkey) == world.groups.groups_of(alice.pubkey) - left
+
+
 @pytest.mark.proves("N29-84", "N29-40")
 def test_a_banned_member_is_removed_from_every_group() -> None:
     world = tea_party(OPEN)

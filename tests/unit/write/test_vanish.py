@@ -10,10 +10,11 @@ from relay.access.quotas import Size, SizedBy
 from relay.access.visibility import Viewer
 from relay.facts import Origin
 from relay.groups.actions import Flag
-from relay.lifecycle.rows import Found, Vanish, WritePlan
+from relay.groups.notices import NOTICES
+from relay.lifecycle.rows import Found, Slot, Vanish, WritePlan
 from relay.nostr import kinds
 from relay.nostr.nip42 import OwnAddresses, relay_address
-from relay.write import pieces
+from relay.write import lookups, pieces
 from relay.write.candidate import Sender, candidate_of
 from relay.write.lookups import lookups_for
 from tests.cast import admin, alice, bob, carol, dave, owner, person, stranger
@@ -383,6 +384,35 @@ async def test_a_member_of_many_groups_leaves_few_at_a_time(home: Home) -> None:
         assert await members_shown(home, group) == {admin.pubkey}
     assert len(await home.found(kinds=[9001])) == 70
     assert await home.rebuilt() == home.groups
+
+
+@pytest.mark.parametrize("number", [20, 90])
+async def test_a_piece_looks_up_the_groups_that_it_leaves_however_many_there_are(
+    home: Home, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Of a founder of 9,000 each piece took the event loop 0.4 s, ten minutes long."""
+    founded = [home.made(bob, 9007, h=f"g{each}") for each in range(number)]
+    assert await home.take(*founded) == [STORED] * number
+    made: list[Slot] = []
+    numbers: list[int] = []
+    stored = home.ingest._stored
+
+    def counted(pubkey: str, kind: int, d: str) -> Slot:
+        made.append(Slot(pubkey, kind, d))
+        return made[-1]
+
+    async def noted(items: Sequence[LaneItem]) -> Batch:
+        made.clear()
+        try:
+            return await stored(items)
+        finally:
+            numbers.append(len(made))
+
+    monkeypatch.setattr(lookups, "Slot", counted)
+    home.ingest._stored = noted  # type: ignore[method-assign]
+    await home.vanish(bob)
+    assert not home.groups.is_member(bob.pubkey)
+    assert 0 < max(numbers) <= 16 * len(NOTICES) + 1
 
 
 @pytest.mark.parametrize("who", [admin, owner])
