@@ -13,7 +13,7 @@ import pytest
 
 from relay.facts import Origin
 from relay.write import batch as batches
-from relay.write import commit_limits
+from relay.write import commit_limits, ingest
 from relay.write.commands import Unconnected, WriteEvent
 from relay.write.commit_limits import ClientLimits, SlowClients
 from relay.write.judge import judge
@@ -23,6 +23,7 @@ from tests.harness.relay_in_process import NOON, STORED, Batches, Home, Letter, 
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
+    from types import ModuleType
 
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
@@ -145,12 +146,8 @@ async def test_a_batch_that_takes_as_long_as_it_costs_is_not_measured(home: Home
     assert home.ingest._lane.max_batch == 512
 
 
-async def test_the_client_of_a_long_transaction_rests(home: Home) -> None:
-    """What made it long may be a look-up or a deletion that nobody has thought of."""
-    assert isinstance(home.store, ReferenceStore)
-    home.store.append_s = 1.0
-    assert await home.post(home.made(bob, 1), connection=2).answer == STORED
-    home.store.append_s = 0.0
+async def bob_waits(home: Home) -> None:
+    """While others are served."""
     later = home.post(home.made(bob, 1, content="later"), connection=2)
     for number in range(20):
         note = home.post(home.made(carol, 1, content=f"{number}"), connection=3)
@@ -158,6 +155,34 @@ async def test_the_client_of_a_long_transaction_rests(home: Home) -> None:
     assert not later.answer.done()
     home.ingest._lane.hurry()
     assert await later.answer == STORED
+
+
+async def test_the_client_of_a_long_transaction_rests(home: Home) -> None:
+    """What made it long may be a look-up or a deletion that nobody has thought of."""
+    assert isinstance(home.store, ReferenceStore)
+    home.store.append_s = 1.0
+    assert await home.post(home.made(bob, 1), connection=2).answer == STORED
+    home.store.append_s = 0.0
+    await bob_waits(home)
+
+
+@pytest.mark.parametrize(("module", "step"), [(batches, "lookups_for"), (ingest, "log_changes")])
+async def test_the_client_of_a_transaction_that_holds_the_event_loop_rests(
+    home: Home, monkeypatch: pytest.MonkeyPatch, module: ModuleType, step: str
+) -> None:
+    """Before and after what the store does: it measures neither."""
+    seconds = [0.0]
+    done = getattr(module, step)
+
+    def slow(*args: object, **kwargs: object) -> object:
+        seconds[0] += 1
+        return done(*args, **kwargs)
+
+    monkeypatch.setattr(ingest, "thread_time", lambda: seconds[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(module, step, slow)
+        assert await home.post(home.made(bob, 1), connection=2).answer == STORED
+    await bob_waits(home)
 
 
 async def test_after_a_long_transaction_of_several_clients_batches_are_small(home: Home) -> None:
