@@ -109,6 +109,8 @@ class GroupContext(msgspec.Struct, frozen=True, gc=False):
     banned: frozenset[str] = frozenset()
     has_changed: bool = False
     """A 9002 was made from another 39000 than the group's."""
+    is_piece: bool = False
+    """A 9008 deletes only some rows of its group now."""
 
     @property
     def was_accepted(self) -> bool:

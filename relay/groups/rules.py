@@ -337,6 +337,8 @@ def _ruling_of_rank(
         case DeleteGroup():
             if context.origin is Origin.IMPORT and context.has_content:
                 return _IN_USE
+            if context.is_piece:  # 10,000 members take 50 ms
+                return Ruling(groups)
             # An imported group ended elsewhere; its flags may have been different meanwhile.
             left = ended(group)
             if context.origin is not Origin.WIRE:

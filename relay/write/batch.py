@@ -271,6 +271,7 @@ class Batch:
             self._vanished,
             self._joined,
             Removed() if self._pieces is None else self._pieces.removed,
+            self._pieces is not None and not self._pieces.is_last,
             unsigned=unsigned,
         )
         self._changes = changes = Changes(

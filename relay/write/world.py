@@ -95,6 +95,8 @@ class World:
     """Keys that joined the relay without a code."""
     removed: Removed = field(default_factory=Removed)
     """Rows that earlier pieces of the same deletion deleted."""
+    is_piece: bool = False
+    """The event deletes some rows now, and is neither stored nor answered."""
     max_event: int = MAX_EVENT
     """Bytes of an event, wherever it comes from."""
     unsigned: Mapping[str, Group] = field(default_factory=dict)
@@ -351,6 +353,7 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
         operators=world.actors.owners,
         banned=world.actors.banned,
         has_changed=candidate.action is not None and _has_changed(candidate, group_id, world),
+        is_piece=world.is_piece,
     )
 
 

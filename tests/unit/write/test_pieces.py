@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from relay.access.quotas import SizedBy
 from relay.errors import StoreFault
 from relay.facts import Origin
+from relay.groups import rules
+from relay.groups.subgroups import detach_subgroups
 from relay.nostr import kinds
 from relay.write.commands import ExpireRows
 from tests.cast import admin, alice, bob, carol, owner, person
@@ -33,7 +35,7 @@ from tests.property.world import run
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from relay.groups.group import Groups
+    from relay.groups.group import EndedGroup, Group, Groups
     from relay.lifecycle.rows import Found, Lookups, WritePlan
     from relay.nostr.event import Event
     from relay.storage import Store
@@ -388,6 +390,23 @@ async def lived(home: Home) -> list[Event]:
 
 def emptying(home: Home, kind: int) -> Event:
     return home.request(alice) if kind == 62 else home.made(alice, 9008, h="tea")
+
+
+async def test_the_members_of_a_group_leave_with_the_last_piece(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 10,000 of them each piece took 50 ms longer."""
+    await lived(home)
+    watched, ended = Batches(home.ingest), list[str]()
+
+    def counted(groups: Groups, group: Group, left: EndedGroup) -> object:
+        ended.append(group.id)
+        return detach_subgroups(groups, group, left)
+
+    monkeypatch.setattr(rules, "detach_subgroups", counted)
+    assert await home.take(emptying(home, 9008)) == [STORED]
+    assert len(watched.committed) > 3
+    assert ended == ["tea"]
 
 
 async def test_what_is_sent_again_while_its_author_vanishes_is_refused(
