@@ -126,6 +126,7 @@ class Connection:
         "_address",
         "_all_answered",
         "_counted",
+        "_drain",
         "_expiry",
         "_hangup",
         "_input",
@@ -225,6 +226,7 @@ class Connection:
         self._unanswered_weight = 0
         self._may_read_on: asyncio.Event | None = None
         self._hangup: asyncio.Task[None] | None = None
+        self._drain: asyncio.Task[None] | None = None
         self._logged_in = logged_in
         self._expiry: asyncio.TimerHandle | None = None
         """Ends attestations when the first of them ends."""
@@ -304,7 +306,7 @@ class Connection:
         self.count_unsent()
         if not self.is_reading:
             with contextlib.suppress(ConnectionError):
-                await self._request.writer.drain()
+                await self._read_by_client()
             self.count_unsent()
         elif is_over:
             await work.rest()
@@ -684,11 +686,22 @@ class Connection:
             return
         loop = asyncio.get_running_loop()
         end = loop.time() + _LINGER_S
+        loop.call_at(end, transport.abort)
         if not self._is_stopping:
             with contextlib.suppress(ConnectionError, TimeoutError):
                 async with asyncio.timeout_at(end):
-                    await self._request.writer.drain()
-        loop.call_at(end, transport.abort)
+                    await self._read_by_client()
+
+    async def _read_by_client(self) -> None:
+        """Until it has read most of what was sent. Raises ConnectionError.
+
+        All tasks of a connection that wait in `drain` share one future, which the first that is
+        cancelled cancels for the others; so a task of its own does, which nobody cancels.
+        """
+        if self._drain is None or self._drain.done():
+            self._drain = asyncio.create_task(self._request.writer.drain(), name="drain")
+            self._drain.add_done_callback(_retrieve)
+        await asyncio.shield(self._drain)
 
     async def stop(self, why: Stop) -> None:
         """The relay stops: CLOSED for what is open, the OKs that are still due, a close frame."""
@@ -707,6 +720,12 @@ class Connection:
         await asyncio.wait([self._hangup], timeout=2 * CLOSE_S)
         if not self._hangup.done() and self._request.transport is not None:
             self._request.transport.abort()
+
+
+def _retrieve(drain: asyncio.Task[None]) -> None:
+    """Nobody may wait for it any more."""
+    if not drain.cancelled():
+        drain.exception()
 
 
 async def check_all(connections: Iterable[Connection]) -> Never:

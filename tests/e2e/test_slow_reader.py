@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import os
 import shutil
 import time
 from pathlib import Path
@@ -189,6 +190,29 @@ async def test_a_long_answer_waits_for_its_reader(
             assert number_of(frame) == wanted
         assert await wire.receive() == ["EOSE", "all"]
         assert memory(library) - before < 64 * MIB
+
+
+async def test_who_reads_nothing_and_is_hung_up_on_keeps_no_socket(library: Rookery) -> None:
+    """Its query, which waited for it, was cancelled, and with it the end of the hang-up."""
+    async with connected(library.url) as other, connected(library.url, **DEAF) as wire:
+        before = sockets(library)
+        await wire.send("REQ", "all", {"kinds": [1]})
+        for _ in range(40):  # until the answer waits for its reader
+            await other.query({"kinds": [1], "limit": 100})
+        with contextlib.suppress(ConnectionError):
+            for _ in range(20):
+                await wire.send("bad")
+        async with until("its socket is closed") as tries:
+            async for _ in tries:
+                if sockets(library) == before - 1:
+                    break
+
+
+def sockets(rookery: Rookery) -> int:
+    """That the relay has open."""
+    files = Path(f"/proc/{rookery.pid}/fd").iterdir()
+    links = (os.readlink(file) for file in files)
+    return sum(link.startswith("socket:") for link in links)
 
 
 async def test_what_comes_during_a_long_answer_follows_it(library: Rookery) -> None:
