@@ -85,8 +85,6 @@ class ClientLimits:
     def __init__(self) -> None:
         self._limits: dict[object, Limit] = {}
         """The one that was served last is the last."""
-        self._timed_until: dict[object, float] = {}
-        """Client → `until` of its last `time_apart`. At most `_MAX_LIMITS`."""
 
     def apart(
         self, batch: Sequence[LaneItem]
@@ -146,16 +144,12 @@ class ClientLimits:
         for client, number in Counter(map(client_or_type, large_readers)).items():
             self.set(client, Limit(number))
 
-    def time_apart(self, clients: Iterable[object], now: float, until: float) -> None:
-        """The next commit of each is apart; all until then, if the client was here before its last
-        `until`: or it could send quick events between slow ones that it commits with others."""
+    def time_apart(self, clients: Iterable[object], until: float) -> None:
+        """The commits of each are apart until then, not only the next one: or it could send quick
+        events between slow ones that it commits with others."""
         for client in clients:
-            was_here = now < self._timed_until.pop(client, -inf)
-            self._timed_until[client] = until
             if client not in self._limits:
-                self.set(client, Limit(MAX_BATCH - 1, until if was_here else now))
-        while len(self._timed_until) > _MAX_LIMITS:
-            del self._timed_until[next(iter(self._timed_until))]
+                self.set(client, Limit(MAX_BATCH - 1, until))
 
     def set(self, client: object, limit: Limit) -> None:
         """It was served."""

@@ -733,7 +733,7 @@ class Ingest:
             suspects = self._slow.note(done, took_s, max(took, took_s), now)
             if suspects:
                 self._overruns.shared(done, took_s)
-                self._limits.time_apart(suspects, now, self._slow.pause_ends)
+                self._limits.time_apart(suspects, self._slow.pause_ends)
             if self._overruns.note(done, batch.took_s):
                 self._lane.max_batch = self._overruns.max_batch
         except TooMuchToRead as fault:

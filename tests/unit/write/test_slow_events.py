@@ -217,11 +217,12 @@ def authors_of(batches: Sequence[Sequence[LaneItem]]) -> list[set[str]]:
 
 
 async def test_after_a_long_transaction_of_several_clients_the_slow_one_alone_rests(
-    home: Home, processor: Processor
+    home: Home, processor: Processor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Supersessions from two addresses took over a second together, and nobody was charged."""
     processor.slow = set()
     alice_takes_long(home)
+    monkeypatch.setattr(commit_limits, "_PAUSE", 4000.0)
     watched = Batches(home.ingest)
     people = {alice: 1, bob: 2, carol: 3}
 
@@ -232,13 +233,13 @@ async def test_after_a_long_transaction_of_several_clients_the_slow_one_alone_re
 
     assert [await letter.answer for letter in all_post("together")] == [STORED] * 3
     assert [await letter.answer for letter in all_post("apart")] == [STORED] * 3
-    later, *others = all_post("together again")
+    later, *others = all_post("still apart")
     assert [await letter.answer for letter in others] == [STORED] * 2
     hers, his, another = ({who.pubkey} for who in people)
-    together, *apart, again = authors_of(watched.committed)
+    together, *apart = authors_of(watched.committed)
     assert together == hers | his | another
-    assert sorted(apart, key=min) == sorted([hers, his, another], key=min)
-    assert again == his | another
+    assert sorted(apart[:3], key=min) == sorted([hers, his, another], key=min)
+    assert sorted(apart[3:], key=min) == sorted([his, another], key=min)
     assert not later.answer.done()
     home.ingest._lane.hurry()
     assert await later.answer == STORED
@@ -533,7 +534,7 @@ def test_a_known_key_that_was_quick_waits_for_nobody_of_a_kind_that_takes_long()
     assert not slow.holds(sent_by(3, VANISH), 66.0), "a minute after the last long one"
 
 
-def test_who_shares_a_second_long_transaction_soon_stays_apart_as_long_as_a_pause() -> None:
+def test_who_shares_a_long_transaction_stays_apart_as_long_as_a_pause() -> None:
     """Two addresses that sent one quick event after each slow one together would never rest."""
     limits, sent = ClientLimits(), [sent_by(1)]
 
@@ -543,13 +544,9 @@ def test_who_shares_a_second_long_transaction_soon_stays_apart_as_long_as_a_paus
         limits.set("1", limit)
         return "1" in limits.apart(sent)[1]
 
-    limits.time_apart(["1"], 0.0, 6.0)
-    assert not is_apart_after_a_quick_commit(0.1)
-    limits.time_apart(["1"], 2.0, 8.0)
-    assert all(is_apart_after_a_quick_commit(7.9) for _ in range(20))
-    assert not is_apart_after_a_quick_commit(8.1)
-    limits.time_apart(["1"], 100.0, 106.0)
-    assert not is_apart_after_a_quick_commit(100.1)
+    limits.time_apart(["1"], 6.0)
+    assert all(is_apart_after_a_quick_commit(5.9) for _ in range(20))
+    assert not is_apart_after_a_quick_commit(6.1)
 
 
 def test_owners_are_not_slow_and_wait_for_nobody() -> None:
