@@ -4,12 +4,20 @@ Invariants: pure. A quarter is for clients with a known key; the others of one a
 quarter together, also when they have closed their connections. Those with known keys of one address
 have half, and nothing of the last quarter from three eighths on: two addresses of one member leave
 memory for others. Where `ordinary` is given, addresses that have little may have that much beyond
-these shares; where owners are told apart, they may have a quarter more than all others.
+these shares; where owners are told apart, they may have a quarter more than all others. `HeldSets`
+tells what to close for those who have clearly less.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections import Counter
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Held = TypeVar("Held")
 
 
 class Sharer(Protocol):
@@ -36,6 +44,10 @@ class Shares:
         self._of: dict[str | None, int] = {}
         """Of each address that has any."""
 
+    def of(self, address: str | None) -> int:
+        """What the clients of one address have."""
+        return self._of.get(address, 0)
+
     def has_room_for(self, client: Sharer, most: int, ordinary: int = 0) -> bool:
         """Whether it may have more. `most`: bytes of all together. `ordinary`: bytes that clients
         of one address may have also when others have all, up to twice `most`: else a few addresses
@@ -44,7 +56,7 @@ class Shares:
         if used < most // 4:
             return True
         is_known, address = client.is_known, client.counted_as
-        if ordinary and not is_known and self._of.get(address, 0) <= ordinary:
+        if ordinary and not is_known and self.of(address) <= ordinary:
             return used < 2 * most
         return self._room(address, most, is_known=is_known) > 0
 
@@ -56,12 +68,12 @@ class Shares:
         if rights.is_owner:
             return int(beyond) + most // 4 - self.used
         room = self._room(address, most, is_known=rights.is_known)
-        own = self._of.get(address, 0)
+        own = self.of(address)
         return max(room, min(ordinary - own, int(beyond) - self.used))
 
     def _room(self, address: str | None, most: int, *, is_known: bool) -> int:
         left, quarter = most - self.used, most // 4
-        own = self._of.get(address, 0)
+        own = self.of(address)
         if not is_known:
             return min(quarter - own, left - quarter)
         if address is None:
@@ -74,3 +86,95 @@ class Shares:
         left = self._of.pop(address, 0) + size
         if left:
             self._of[address] = left
+
+
+class HeldSets(Generic[Held]):
+    """Sets that may be closed for clients of addresses that hold clearly less than the one with
+    most.
+
+    Clearly: with the new set two thirds of it at most. So with each set that is closed, what the
+    addresses hold becomes more even, and who was closed cannot close in return as long as he would
+    hold more. Sets of unknown keys are closed first, those of known keys for known ones only.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[Held, tuple[bool, str | None]] = {}
+        """Of each set whether the key is known, and the address."""
+        self._sizes: dict[tuple[bool, str | None], dict[Held, int]] = {}
+        """Last used last."""
+        self._sums: dict[bool, Counter[str | None]] = {False: Counter(), True: Counter()}
+        self._in_use = set[Held]()
+
+    def add(self, held: Held, address: str | None, size: int, *, is_known: bool) -> None:
+        if size:  # else nothing is gained when it is closed
+            self._of[held] = holder = is_known, address
+            self._sizes.setdefault(holder, {})[held] = size
+            self._sums[is_known][address] += size
+
+    def begin_use(self, held: Held) -> None:
+        """Until `end_use` it is not closed."""
+        self._in_use.add(held)
+
+    def end_use(self, held: Held) -> None:
+        self._in_use.discard(held)
+        if held in self._of:
+            sizes = self._sizes[self._of[held]]
+            sizes[held] = sizes.pop(held)
+
+    def remove(self, held: Held) -> None:
+        """Nothing happens if it was not added, or is empty."""
+        if held in self._of:
+            is_known, address = holder = self._of.pop(held)
+            sizes, sums = self._sizes[holder], self._sums[is_known]
+            sums[address] -= sizes.pop(held)
+            if not sizes:
+                del self._sizes[holder], sums[address]
+
+    def most_for(self, own: int, *, is_known: bool) -> int:
+        """The largest set that others may be closed for; 0 or less: none. `own`: what the address
+        of its client holds."""
+        sums = [self._sums[each] for each in _closed_for(is_known=is_known)]
+        return max(max(each.values(), default=0) for each in sums) * 2 // 3 - own
+
+    def to_close(self, own: int, size: int, short: int, *, is_known: bool) -> list[Held] | None:
+        """What to close for a set of this size for which `short` is missing, 1 to `size`; None:
+        that much cannot be had. `own`: as in `most_for`.
+
+        Looks at all addresses, and at all sets of those some of whose are closed. Closed are about
+        as many as one address has, at most: each is a mean one of its address or larger, and all of
+        an address together are larger than `size`."""
+        least = ((own + size) * 3 + 1) // 2
+        closed = list[Held]()
+        for each in _closed_for(is_known=is_known):
+            addresses = [
+                (-total, number, self._by_use((each, address)))
+                for number, (address, total) in enumerate(self._sums[each].items())
+                if total >= least
+            ]
+            heapify(addresses)
+            while short > 0 and addresses:
+                negative, number, by_use = heappop(addresses)
+                for held, gone in by_use:
+                    closed.append(held)
+                    short -= gone
+                    if -negative - gone >= least:
+                        heappush(addresses, (negative + gone, number, by_use))
+                    break
+        return closed if short <= 0 else None
+
+    def _by_use(self, holder: tuple[bool, str | None]) -> Iterator[tuple[Held, int]]:
+        """Those that were used longest ago first, but small ones after the others: one address may
+        have hundreds of one record."""
+        sizes = self._sizes[holder]
+        left = {held: size for held, size in sizes.items() if held not in self._in_use}
+        while left:
+            mean = sum(left.values()) / len(left)
+            for held, size in list(left.items()):
+                if size >= mean:
+                    del left[held]
+                    yield held, size
+
+
+def _closed_for(*, is_known: bool) -> tuple[bool, ...]:
+    """Whose sets are closed, first those of unknown keys (False)."""
+    return (False, True) if is_known else (False,)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
-from relay.access.shares import Shares
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.access.shares import HeldSets, Shares
 
 MOST = 80
 
@@ -91,3 +95,90 @@ def test_of_places_too_who_has_little_has_some_while_a_few_addresses_have_all() 
     assert shares.room_for(known, "late", MOST, 2) == 0
     owners = Rights(is_known=True, is_owner=True)
     assert shares.room_for(owners, "late", MOST, 2) == MOST // 4
+
+
+def sets_of(**held: int) -> HeldSets[str]:
+    """By name, `address_set`; used in this order."""
+    sets = HeldSets[str]()
+    for name, size in held.items():
+        sets.add(name, name.split("_")[0], size, is_known=True)
+    return sets
+
+
+def closed(sets: HeldSets[str], size: int, short: int, *, own: int = 0) -> list[str] | None:
+    return sets.to_close(own, size, short, is_known=True)
+
+
+def test_the_address_that_holds_most_gives_up_the_set_it_used_longest_ago() -> None:
+    sets = sets_of(a_1=4, a_2=4, b_1=4)
+    assert closed(sets, 4, 4) == ["a_1"]
+    assert closed(sets, 4, 5) is None, "then each holds as much"
+    sets.begin_use("a_1")
+    assert closed(sets, 4, 4) == ["a_2"]
+    assert closed(sets, 2, 8) == ["a_2", "b_1"]
+    sets.end_use("a_1")
+    assert closed(sets, 4, 4) == ["a_2"]
+    sets.remove("a_2")
+    sets.remove("a_2")
+    assert closed(sets, 4, 1) is None
+
+
+def test_nobody_gives_up_a_set_for_who_would_hold_about_as_much() -> None:
+    sets = sets_of(a_1=5, a_2=4)
+    assert closed(sets, 6, 1) == ["a_1"]
+    assert closed(sets, 7, 1) is None
+    assert closed(sets, 3, 1, own=4) is None
+    assert sets.most_for(0, is_known=True) == 6
+    assert sets.most_for(4, is_known=True) == 2
+    assert closed(sets_of(a_1=1), 1, 1) is None
+
+
+def test_as_many_addresses_give_up_sets_as_are_needed() -> None:
+    sets = sets_of(a_1=3, a_2=3, a_3=3, b_1=3, b_2=3, c_1=3)
+    assert closed(sets, 4, 7) == ["a_1", "a_2", "b_1"]
+    assert closed(sets, 4, 10) is None
+
+
+def test_a_set_far_below_the_others_of_its_address_is_not_closed() -> None:
+    """Else thousands of small ones would be closed for a large one."""
+    sets = sets_of(a_1=1, a_2=1, a_3=1, a_4=30, a_5=0, a_6=20)
+    assert closed(sets, 10, 30) == ["a_4"]
+    assert closed(sets, 10, 31) == ["a_4", "a_6"]
+    assert closed(sets, 10, 52) is None
+
+
+def test_sets_of_unknown_keys_are_closed_first_and_for_known_ones_alone_others() -> None:
+    sets = sets_of(a_1=8)
+    sets.add("u_1", "u", 4, is_known=False)
+    sets.add("u_2", "u", 2, is_known=False)
+    assert sets.to_close(0, 2, 1, is_known=True) == ["u_1"]
+    assert sets.to_close(0, 2, 6, is_known=True) == ["u_1", "a_1"]
+    assert sets.to_close(0, 5, 1, is_known=True) == ["a_1"]
+    assert sets.to_close(0, 2, 4, is_known=False) == ["u_1"]
+    assert sets.to_close(0, 2, 5, is_known=False) is None
+    assert [sets.most_for(0, is_known=known) for known in (True, False)] == [5, 4]
+    assert HeldSets[str]().most_for(0, is_known=True) == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 12)), max_size=60))
+def test_who_was_closed_cannot_close_in_return(asked: list[tuple[str, int]]) -> None:
+    """With each set that is closed, what the addresses hold becomes more even."""
+    most = 30
+    sets, holds, kept = HeldSets[int](), Counter[str](), dict[int, tuple[str, int]]()
+    for number, (address, size) in enumerate(asked):
+        short = holds.total() + size - most
+        before = sorted(holds.values(), reverse=True)
+        victims = sets.to_close(holds[address], size, short, is_known=True) if short > 0 else []
+        if victims is None:
+            continue
+        for each in victims:
+            of, gone = kept.pop(each)
+            assert of != address
+            sets.remove(each)
+            holds[of] -= gone
+        sets.add(number, address, size, is_known=True)
+        kept[number] = address, size
+        holds[address] += size
+        assert holds.total() <= most
+        if victims:
+            assert sorted(holds.values(), reverse=True) < before
