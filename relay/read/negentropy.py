@@ -2,25 +2,25 @@
 
 Only ids are compared; events travel by EVENT and REQ (N77-06). One message of a connection is
 processed at a time, on a worker thread: fingerprints of a million records take a second or two. A
-snapshot is valid while its reader keeps all rights that it was taken with (N77-09).
+snapshot is valid while its reader keeps all rights that it was taken with (N77-09). Where there is
+no room for another one, those of addresses that hold clearly more are closed, see `HeldSets`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
-from relay.access.shares import Shares
+from relay.access.shares import HeldSets, Shares
 from relay.errors import Prefix, Refused, StoreFault, TooManyRecords
 from relay.nostr import messages
 from relay.nostr.messages import NegClose, NegMessage, NegOpen
 from relay.nostr.nip77 import reply_to
 from relay.observe import REQUEST
 from relay.read.scan import work_of
-from relay.storage.read_turns import ReadTurns
+from relay.storage.read_turns import ReadTurns, site_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +47,7 @@ _MAX_RETRIES: Final = 4
 """How often a snapshot is read again because read rights changed during the read."""
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
 _INTERNAL: Final = Refused(Prefix.ERROR, "internal error, try again later")
+_GIVEN_UP: Final = "others need the memory, and your address has most of it; try again later"
 _TOO_EARLY: Final = Refused(Prefix.RATE_LIMITED, "wait for the reply before the next message")
 
 
@@ -72,10 +73,14 @@ class Snapshot:
     """The records of one NEG-OPEN, and the rights before and after they were read: the store may
     have had either."""
 
-    __slots__ = ("after", "items", "visibility")
+    __slots__ = ("after", "holder", "items", "visibility")
 
-    def __init__(self, items: Items, visibility: Visibility, after: Visibility) -> None:
+    def __init__(
+        self, items: Items, holder: str | None, visibility: Visibility, after: Visibility
+    ) -> None:
         self.items = items
+        self.holder = holder
+        """The address that the memory counts for; IPv6: the /56."""
         self.visibility = visibility
         self.after = after
 
@@ -83,9 +88,10 @@ class Snapshot:
 class _Exchange:
     """One open id of a connection."""
 
-    __slots__ = ("filter", "idle_timer", "is_busy", "snapshot", "sub")
+    __slots__ = ("filter", "idle_timer", "is_busy", "queue", "snapshot", "sub")
 
-    def __init__(self, sub: str, filter_: Filter) -> None:
+    def __init__(self, queue: NegentropyQueue, sub: str, filter_: Filter) -> None:
+        self.queue = queue
         self.sub = sub
         self.filter = filter_
         self.snapshot: Snapshot | None = None
@@ -113,11 +119,15 @@ class Negentropy:
         self._clock = clock
         self._workers = workers
         self._held = Shares()
+        """By `Snapshot.holder`."""
+        self._closable = HeldSets[_Exchange]()
+        """Without those of owners."""
         self._queued = Shares()
         self._reads = {True: ReadTurns(), False: ReadTurns()}
         """One snapshot at a time is read for known keys (True), and one for others."""
-        self._one_reply = asyncio.Semaphore(1)
-        """For unknown keys one message at a time is compared."""
+        self._replies = {True: ReadTurns(at_once=2), False: ReadTurns()}
+        """One message at a time is compared for unknown keys, and one of each address: a set whose
+        message waits for its turn may be closed."""
         self.limits = limits
         self.idle_timeout_s = idle_timeout_s
 
@@ -132,11 +142,12 @@ class Negentropy:
 
     async def snapshot(self, peer: Peer, filter_: Filter) -> Snapshot:
         """The records that match and that the peer's reader may read; held in memory until
-        `release`.
+        `release`. For it, snapshots of others may be closed.
 
         Raises Refused (TooManyRecords when there are more than `neg_records`) and StoreFault.
         """
         reader, address = peer.reader, peer.counted_as
+        holder = None if address is None else site_of(address)
         for retry in range(_MAX_RETRIES):
             await self._state.settled(self._store.committed())
             regrouped = self._state.regrouped
@@ -147,30 +158,31 @@ class Negentropy:
             is_known = visibility.is_known
             # What is reserved for reads would be all that there is if each connection had one.
             async with self._reads[is_known].of(address):
-                items = await self._items(filter_, visibility, address)
+                items = await self._items(filter_, visibility, holder)
             try:
                 await self._state.commit_ended()
             except BaseException:  # the client has left
-                self._held.add(address, -len(items))
+                self._held.add(holder, -len(items))
                 raise
             after = self._state.visibility(reader.viewer)
             # Of more changes nobody knows which one the store had. Of a large set that is read for
             # long there may always be some.
             is_either = self._state.regrouped - regrouped <= 1 or retry == _MAX_RETRIES - 1
             if is_either and after.covers(visibility):
-                return Snapshot(items, visibility, after)
-            self._held.add(address, -len(items))
+                return Snapshot(items, holder, visibility, after)
+            self._held.add(holder, -len(items))
         raise _rights_changed()
 
-    async def _items(self, filter_: Filter, visibility: Visibility, address: str | None) -> Items:
-        most = self.limits.neg_records
-        at_most = min(most, self._held.room_for(visibility, address, _MAX_SNAPSHOTS * most))
+    async def _items(self, filter_: Filter, visibility: Visibility, holder: str | None) -> Items:
+        most, room = self.limits.neg_records, self._room(visibility, holder)
+        at_most = min(most, max(room, self._most_instead(visibility, holder)))
         if at_most <= 0:
             raise _busy()
         # Reserved before the first record is read: other connections may ask during the read. Not
-        # for the address, whose other clients would be refused although there are few records.
-        self._held.add(_READING, at_most)
-        found = 0
+        # for the address, whose other clients would be refused although there are few records. Nor
+        # beyond the room: how much others give up is known when all is read.
+        reserved = min(at_most, room)
+        self._held.add(_READING, reserved)
         try:
             items = await self._store.items(
                 filter_,
@@ -182,14 +194,53 @@ class Negentropy:
             )
             if items is None:
                 raise TooManyRecords(most) if at_most == most else _busy()
-            found = len(items)
-            return items
         finally:
-            self._held.add(_READING, -at_most)
-            self._held.add(address, found)
+            self._held.add(_READING, -reserved)
+        self._make_room(len(items), visibility, holder)
+        self._held.add(holder, len(items))
+        return items
 
-    def release(self, snapshot: Snapshot, peer: Peer) -> None:
-        self._held.add(peer.counted_as, -len(snapshot.items))
+    def _room(self, visibility: Visibility, holder: str | None) -> int:
+        """Records; 0 or more."""
+        most = _MAX_SNAPSHOTS * self.limits.neg_records
+        return max(0, self._held.room_for(visibility, holder, most))
+
+    def _most_instead(self, visibility: Visibility, holder: str | None) -> int:
+        """How many records there may be room for if others give up as many."""
+        if visibility.is_owner:  # they have room of their own
+            return 0
+        return self._closable.most_for(self._held.of(holder), is_known=visibility.is_known)
+
+    def _make_room(self, size: int, visibility: Visibility, holder: str | None) -> None:
+        """Raises Refused when there is none, and nobody has to give up so much."""
+        short = size - self._room(visibility, holder)
+        if short <= 0:
+            return
+        closed = None
+        if not visibility.is_owner:
+            own, is_known = self._held.of(holder), visibility.is_known
+            closed = self._closable.to_close(own, size, short, is_known=is_known)
+        if closed is None:
+            raise _busy()
+        for exchange in closed:
+            exchange.queue.give_up(exchange)
+
+    def hold(self, exchange: _Exchange, snapshot: Snapshot) -> None:
+        """From now on it may be closed for others."""
+        exchange.snapshot = snapshot
+        rights = snapshot.visibility
+        if not rights.is_owner:
+            size = len(snapshot.items)
+            self._closable.add(exchange, snapshot.holder, size, is_known=rights.is_known)
+
+    def drop(self, exchange: _Exchange) -> None:
+        snapshot, exchange.snapshot = exchange.snapshot, None
+        if snapshot is not None:
+            self._closable.remove(exchange)
+            self.release(snapshot)
+
+    def release(self, snapshot: Snapshot) -> None:
+        self._held.add(snapshot.holder, -len(snapshot.items))
 
     def is_valid(self, snapshot: Snapshot, reader: Reader) -> bool:
         """Whether the reader still has all rights that the snapshot was taken with."""
@@ -197,11 +248,20 @@ class Negentropy:
         now = state.visibility(reader.viewer)
         return state.is_current() and now.covers(snapshot.visibility) and now.covers(snapshot.after)
 
-    async def reply(self, message: bytes, snapshot: Snapshot) -> bytes:
-        """Raises Invalid for a malformed message."""
+    async def reply(self, message: bytes, exchange: _Exchange, peer: Peer) -> bytes | None:
+        """None: it was closed before its turn. Raises Invalid for a malformed message."""
         loop = asyncio.get_running_loop()
-        async with nullcontext() if snapshot.visibility.is_known else self._one_reply:
-            return await loop.run_in_executor(self._workers, reply_to, message, snapshot.items)
+        is_known = self._state.visibility(peer.reader.viewer).is_known
+        async with self._replies[is_known].of(peer.counted_as):
+            # Not before: what is closed while it waits would stay in memory.
+            snapshot = exchange.snapshot
+            if snapshot is None:
+                return None
+            self._closable.begin_use(exchange)
+            try:
+                return await loop.run_in_executor(self._workers, reply_to, message, snapshot.items)
+            finally:
+                self._closable.end_use(exchange)
 
     def count_queued(self, peer: Peer) -> None:
         self._queued.add(peer.counted_as, 1)
@@ -243,7 +303,7 @@ class NegentropyQueue:
             refused = Refused(Prefix.RATE_LIMITED, f"at most {most} open negentropy sessions")
             self._peer.outbox.put(messages.neg_error(sub, refused))
             return
-        exchange = self._open[sub] = _Exchange(sub, filter_)
+        exchange = self._open[sub] = _Exchange(self, sub, filter_)
         self._enqueue(exchange, payload)
 
     def _continue(self, sub: str, payload: bytes) -> None:
@@ -290,28 +350,37 @@ class NegentropyQueue:
             await self._peer.drained()
 
     async def _reply(self, exchange: _Exchange, payload: bytes) -> None:
-        negentropy, reader = self._negentropy, self._peer.reader
-        snapshot = exchange.snapshot
-        if snapshot is None:
-            snapshot = await negentropy.snapshot(self._peer, exchange.filter)
+        negentropy = self._negentropy
+        if exchange.snapshot is None:
+            await self._read(exchange)
             if not self._is_open(exchange):
-                negentropy.release(snapshot, self._peer)
                 return
-            exchange.snapshot = snapshot
-        reply = await negentropy.reply(payload, snapshot)
-        if not self._is_open(exchange):
+        reply = await negentropy.reply(payload, exchange, self._peer)
+        snapshot = exchange.snapshot
+        if reply is None or snapshot is None:
             return
         # Checked when the reply is sent: the reader may have lost rights meanwhile (N29-94).
-        if not negentropy.is_valid(snapshot, reader):
+        if not negentropy.is_valid(snapshot, self._peer.reader):
             raise _rights_changed()
         self._peer.outbox.put(messages.neg_message(exchange.sub, reply))
         exchange.is_busy = False
         loop = asyncio.get_running_loop()
         exchange.idle_timer = loop.call_later(negentropy.idle_timeout_s, self._time_out, exchange)
 
+    async def _read(self, exchange: _Exchange) -> None:
+        snapshot = await self._negentropy.snapshot(self._peer, exchange.filter)
+        if self._is_open(exchange):
+            self._negentropy.hold(exchange, snapshot)
+        else:
+            self._negentropy.release(snapshot)
+
     def _time_out(self, exchange: _Exchange) -> None:
         seconds = round(self._negentropy.idle_timeout_s)
         self._end(exchange, messages.neg_ended(exchange.sub, f"no message for {seconds} s"))
+
+    def give_up(self, exchange: _Exchange) -> None:
+        """Others need its memory; see `HeldSets`."""
+        self._end(exchange, messages.neg_ended(exchange.sub, _GIVEN_UP))
 
     def _refuse(self, exchange: _Exchange, refused: Refused) -> None:
         self._end(exchange, messages.neg_error(exchange.sub, refused))
@@ -329,8 +398,7 @@ class NegentropyQueue:
         if exchange is None:
             return
         self._stop_idle_timer(exchange)
-        if exchange.snapshot is not None:
-            self._negentropy.release(exchange.snapshot, self._peer)
+        self._negentropy.drop(exchange)
         for queued in [entry for entry in self._queue if entry[0] is exchange]:
             self._queue.remove(queued)
             self._negentropy.count_done(self._peer)

@@ -41,7 +41,7 @@ class ReadTurns:
     async def of(self, address: str | None, verb: Verb = "REQ") -> AsyncIterator[None]:
         """`address`: as `Sharer.counted_as`; None: one that nobody else has."""
         line = self._counts if verb == "COUNT" else self._others
-        who = object() if address is None else _site_of(address)
+        who = object() if address is None else site_of(address)
         turn = line.add(who)
         self._give()
         try:
@@ -118,6 +118,6 @@ class _Line:
 
 
 @lru_cache(_MAX_ADDRESSES)
-def _site_of(address: str) -> str:
-    """Of IPv6 the /56 that is often given to one household, with 256 networks."""
+def site_of(address: str) -> str:
+    """Of an IPv6 address the /56 that is often given to one household, with 256 networks."""
     return str(IPv6Network(address).supernet(new_prefix=56)) if ":" in address else address

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,7 @@ class NegentropySide(ReadSide):
     def __init__(self, policy: PolicySet, workers: ThreadPoolExecutor) -> None:
         super().__init__(policy)
         self._workers = workers
+        self._may_compare = threading.Event()
         self.negentropy = self.negentropy_that_waits(60)
         self.clients: list[NegentropyClient] = []
 
@@ -74,6 +76,13 @@ class NegentropySide(ReadSide):
             workers=self._workers,
             idle_timeout_s=idle_timeout_s,
         )
+
+    def stop_comparing(self) -> None:
+        """Until `go_on`, nothing is answered."""
+        self._workers.submit(self._may_compare.wait, ANSWER_S)
+
+    def go_on(self) -> None:
+        self._may_compare.set()
 
     def client(self, *actors: SecretKey, at: str | None = None) -> NegentropyClient:
         self.clients.append(NegentropyClient(self.negentropy, *actors, at=at))
@@ -246,6 +255,98 @@ async def test_members_of_one_address_leave_room_to_others(relay: NegentropySide
         client.says("NEG-OPEN", "n", {}, "61")
         answers.append((await client.hears())[0])
     assert answers == ["NEG-MSG", "NEG-MSG", "NEG-ERR", "NEG-MSG"]
+
+
+async def test_who_holds_most_gives_up_a_set_for_an_address_with_none(
+    relay: NegentropySide,
+) -> None:
+    """One key at three addresses kept out all other members."""
+    relay.limits.neg_records, relay.limits.neg_sessions = 4, 16
+    await relay.write(*notes(4))
+    first, second, third = (relay.client(alice, at=f"192.0.2.{n}") for n in (1, 2, 3))
+    late = relay.client(admin, at="192.0.2.4")
+    for client, sub in ((first, "a"), (first, "b"), (second, "a"), (third, "a")):
+        client.says("NEG-OPEN", sub, {}, "61")
+        assert await client.hears() == ["NEG-MSG", sub, "61"]
+    first.says("NEG-MSG", "a", "61")
+    assert await first.hears() == ["NEG-MSG", "a", "61"]
+    late.says("NEG-OPEN", "n", {}, ASK_FOR_ALL)
+    verb, _, message = await late.hears()
+    assert (verb, message) == ("NEG-MSG", all_of(*notes(4)))
+    gone = "closed: others need the memory, and your address has most of it; try again later"
+    assert await first.hears() == ["NEG-ERR", "b", gone]
+    assert relay.negentropy.held == 16
+    busy = "rate-limited: too many negentropy sessions, try again later"
+    for client in (first, second, late, relay.client(at="192.0.2.5")):
+        client.says("NEG-OPEN", "more", {}, "61")
+        assert await client.hears() == ["NEG-ERR", "more", busy]
+    first.says("NEG-MSG", "b", "61")
+    assert await first.hears() == ["NEG-ERR", "b", "closed: unknown subscription handle"]
+    for client in (first, second, third):
+        client.says("NEG-MSG", "a", "61")
+        assert await client.hears() == ["NEG-MSG", "a", "61"]
+
+
+async def test_all_networks_of_a_household_hold_sets_as_one_address(relay: NegentropySide) -> None:
+    relay.limits.neg_records = 4
+    await relay.write(*notes(4))
+    answers = []
+    for number in range(3):
+        client = relay.client(alice, at=f"2001:db8:0:{number}::/64")
+        client.says("NEG-OPEN", "n", {}, "61")
+        answers.append((await client.hears())[0])
+    assert answers == ["NEG-MSG", "NEG-MSG", "NEG-ERR"]
+
+
+async def test_unknown_keys_too_give_up_sets_for_each_other_and_owners_for_nobody(
+    relay: NegentropySide,
+) -> None:
+    relay.limits.neg_records, relay.limits.neg_sessions = 4, 16
+    await relay.write(*notes(4))
+    root = relay.client(owner, at="192.0.2.1")
+    for number in range(4):
+        root.says("NEG-OPEN", f"{number}", {}, "61")
+        assert (await root.hears())[0] == "NEG-MSG"
+    known = relay.client(admin, at="192.0.2.2")
+    known.says("NEG-OPEN", "n", {"limit": 1}, "61")
+    assert (await known.hears())[0] == "NEG-ERR"
+    await root.queue.aclose()
+    many, few = relay.client(at="192.0.2.3"), relay.client(at="192.0.2.4")
+    for sub, limit in (("a", 2), ("b", 2)):
+        many.says("NEG-OPEN", sub, {"limit": limit}, "61")
+        assert (await many.hears())[0] == "NEG-MSG"
+    for number in (5, 6):
+        client = relay.client(at=f"192.0.2.{number}")
+        client.says("NEG-OPEN", "n", {}, "61")
+        assert (await client.hears())[0] == "NEG-MSG"
+    few.says("NEG-OPEN", "n", {"limit": 2}, "61")
+    assert (await few.hears())[0] == "NEG-MSG"
+    assert (await many.hears())[:2] == ["NEG-ERR", "a"]
+    assert relay.negentropy.held == 12
+
+
+async def test_a_set_is_not_closed_while_a_message_is_compared_with_it(
+    relay: NegentropySide,
+) -> None:
+    """But others of its address are, also with messages in the queue: else who sends some all the
+    time would never give up any."""
+    relay.limits.neg_records, relay.limits.neg_sessions = 4, 16
+    await relay.write(*notes(4))
+    first, again = relay.client(alice, at="192.0.2.1"), relay.client(alice, at="192.0.2.1")
+    others = [relay.client(alice, at=f"192.0.2.{n}") for n in (2, 3)]
+    late = relay.client(admin, at="192.0.2.4")
+    for client in (first, again, *others):
+        client.says("NEG-OPEN", "n", {}, "61")
+        assert (await client.hears())[0] == "NEG-MSG"
+    relay.stop_comparing()
+    first.says("NEG-MSG", "n", ASK_FOR_ALL)
+    again.says("NEG-MSG", "n", ASK_FOR_ALL)
+    late.says("NEG-OPEN", "n", {}, ASK_FOR_ALL)
+    assert (await again.hears())[:2] == ["NEG-ERR", "n"]
+    assert relay.negentropy.held == 16
+    relay.go_on()
+    assert await first.hears() == ["NEG-MSG", "n", all_of(*notes(4))]
+    assert await late.hears() == ["NEG-MSG", "n", all_of(*notes(4))]
 
 
 async def test_sets_that_one_member_has_read_keep_nobody_out(
