@@ -43,6 +43,8 @@ _READING: Final = "sets that are being read"
 """Instead of an address."""
 _MAX_QUEUED: Final = 64
 """Queued messages of all connections, see `Shares`."""
+_FEW_QUEUED: Final = 4
+"""Those that one address may have beyond these. They wait as long as their client does not read."""
 _MAX_RETRIES: Final = 4
 """How often a snapshot is read again because read rights changed during the read."""
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
@@ -53,6 +55,12 @@ _TOO_EARLY: Final = Refused(Prefix.RATE_LIMITED, "wait for the reply before the 
 
 def _busy() -> Refused:
     return Refused(Prefix.RATE_LIMITED, "too many negentropy sessions, try again later")
+
+
+def _holder(peer: Peer) -> str | None:
+    """The address that memory counts for; IPv6: the /56, as in `ReadTurns`."""
+    address = peer.counted_as
+    return None if address is None else site_of(address)
 
 
 def _rights_changed() -> Refused:
@@ -80,7 +88,7 @@ class Snapshot:
     ) -> None:
         self.items = items
         self.holder = holder
-        """The address that the memory counts for; IPv6: the /56."""
+        """See `_holder`."""
         self.visibility = visibility
         self.after = after
 
@@ -119,10 +127,11 @@ class Negentropy:
         self._clock = clock
         self._workers = workers
         self._held = Shares()
-        """By `Snapshot.holder`."""
+        """By `_holder`."""
         self._closable = HeldSets[_Exchange]()
         """Without those of owners."""
         self._queued = Shares()
+        """By `_holder`."""
         self._reads = {True: ReadTurns(), False: ReadTurns()}
         """One snapshot at a time is read for known keys (True), and one for others."""
         self._replies = {True: ReadTurns(at_once=2), False: ReadTurns()}
@@ -138,7 +147,7 @@ class Negentropy:
 
     def is_busy(self, peer: Peer) -> bool:
         rights = self._state.visibility(peer.reader.viewer)
-        return self._queued.room_for(rights, peer.counted_as, _MAX_QUEUED) <= 0
+        return self._queued.room_for(rights, _holder(peer), _MAX_QUEUED, _FEW_QUEUED) <= 0
 
     async def snapshot(self, peer: Peer, filter_: Filter) -> Snapshot:
         """The records that match and that the peer's reader may read; held in memory until
@@ -146,8 +155,7 @@ class Negentropy:
 
         Raises Refused (TooManyRecords when there are more than `neg_records`) and StoreFault.
         """
-        reader, address = peer.reader, peer.counted_as
-        holder = None if address is None else site_of(address)
+        reader, address, holder = peer.reader, peer.counted_as, _holder(peer)
         for retry in range(_MAX_RETRIES):
             await self._state.settled(self._store.committed())
             regrouped = self._state.regrouped
@@ -264,10 +272,10 @@ class Negentropy:
                 self._closable.end_use(exchange)
 
     def count_queued(self, peer: Peer) -> None:
-        self._queued.add(peer.counted_as, 1)
+        self._queued.add(_holder(peer), 1)
 
     def count_done(self, peer: Peer) -> None:
-        self._queued.add(peer.counted_as, -1)
+        self._queued.add(_holder(peer), -1)
 
 
 class NegentropyQueue:

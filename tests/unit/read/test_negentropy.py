@@ -229,7 +229,25 @@ async def test_unknown_keys_leave_a_snapshot_and_places_in_the_queue_to_known_on
     assert [is_busy(each) for each in (stranger_, other, known)] == [True, False, False]
     for number in range(32):
         relay.negentropy.count_queued(relay.client(at=f"192.0.2.{number // 16 + 3}"))
+    for _ in range(4):
+        assert not is_busy(other)
+        relay.negentropy.count_queued(other)
     assert [is_busy(each) for each in (stranger_, other, known)] == [True, True, False]
+
+
+async def test_messages_that_wait_keep_out_nobody_who_has_few(relay: NegentropySide) -> None:
+    """They wait as long as their client does not read: those of three addresses were all."""
+    for number in range(3):
+        client = relay.client(alice, at=f"2001:db8:0:{number}00::/64")
+        while not relay.negentropy.is_busy(client):
+            relay.negentropy.count_queued(client)
+    household = relay.client(alice, at="2001:db8:0:1::/64")
+    assert relay.negentropy.is_busy(household)
+    for late in (relay.client(admin, at="192.0.2.1"), relay.client(at="192.0.2.2")):
+        for _ in range(4):
+            assert not relay.negentropy.is_busy(late)
+            relay.negentropy.count_queued(late)
+        assert relay.negentropy.is_busy(late)
 
 
 async def test_what_is_answered_is_not_queued_even_if_the_client_does_not_read(
