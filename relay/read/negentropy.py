@@ -267,7 +267,11 @@ class Negentropy:
                 return None
             self._closable.begin_use(exchange)
             try:
-                return await loop.run_in_executor(self._workers, reply_to, message, snapshot.items)
+                work = loop.run_in_executor(self._workers, reply_to, message, snapshot.items)
+                try:
+                    return await asyncio.shield(work)
+                finally:  # its thread works on if this is cancelled
+                    await asyncio.gather(work, return_exceptions=True)
             finally:
                 self._closable.end_use(exchange)
 

@@ -84,6 +84,11 @@ class NegentropySide(ReadSide):
     def go_on(self) -> None:
         self._may_compare.set()
 
+    @property
+    def comparing(self) -> int:
+        """Messages for a thread, which is not free."""
+        return self._workers._work_queue.qsize()
+
     def client(self, *actors: SecretKey, at: str | None = None) -> NegentropyClient:
         self.clients.append(NegentropyClient(self.negentropy, *actors, at=at))
         return self.clients[-1]
@@ -410,6 +415,28 @@ async def test_a_known_key_waits_for_at_most_one_snapshot_of_unknown_ones(
     assert await relay.clients[-1].hears() == ["NEG-MSG", "n", "61"]
     for client in relay.clients[:-1]:
         assert await client.hears() == ["NEG-MSG", "n", "61"]
+
+
+async def test_who_leaves_during_a_comparison_keeps_the_turn_until_its_thread_is_free(
+    relay: NegentropySide,
+) -> None:
+    """Else unknown keys occupy all threads."""
+    await relay.write(*notes(1))
+    first, second = relay.client(at="192.0.2.1"), relay.client(at="192.0.2.2")
+    for client in (first, second):
+        client.says("NEG-OPEN", "n", {}, "61")
+        assert (await client.hears())[0] == "NEG-MSG"
+    relay.stop_comparing()
+    first.says("NEG-MSG", "n", ASK_FOR_ALL)
+    await eventually("it is to be compared", lambda: relay.comparing == 1)
+    leaving = asyncio.ensure_future(first.queue.aclose())
+    second.says("NEG-MSG", "n", ASK_FOR_ALL)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert relay.comparing == 1
+    relay.go_on()
+    assert await second.hears() == ["NEG-MSG", "n", all_of(*notes(1))]
+    await leaving
 
 
 async def test_a_message_before_the_reply_is_refused(relay: NegentropySide) -> None:
