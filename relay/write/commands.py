@@ -140,8 +140,6 @@ class WriteEvent(msgspec.Struct):
     """Tags for which the store made room while it waited for that."""
     times_left: int = 0
     """How often it was put back because the batch read too much."""
-    is_held: bool = False
-    """Whether it waits in `SlowClients`."""
     cost: int = 1
     """As `cost_of` has it, when it was next in its queue."""
     took_s: float = 0.0

@@ -4,7 +4,7 @@ deletion that reads too much alone goes in pieces."""
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -179,9 +179,9 @@ class SlowClients:
         last is the last. At most `_MAX_SLOW`."""
         self._slow_kinds: dict[int, float] = {}
         """Kind → until when its events wait."""
-        self._waiting: tuple[dict[object, deque[WriteEvent]], ...] = {}, {}
-        """Of known keys and of others: client → what is next on each of its connections; the client
-        that waits longest first."""
+        self._waiting: tuple[dict[object, dict[object, WriteEvent]], ...] = {}, {}
+        """Of known keys and of others, as they were when they began to wait: client → connection →
+        what was next there; what waits longest first. A connection waits in one of them only."""
         self._freed: list[WriteEvent] = []
         """What has waited, of clients that are not slow any more."""
         self._turns = 0
@@ -198,18 +198,24 @@ class SlowClients:
             return 0.0
         return self.pause_ends if self.served is None and any(self._waiting) else None
 
+    def has_turn(self, item: WriteEvent) -> bool:
+        """Whether it is the turn of its connection: it is committed alone."""
+        return self.served is not None and _line_of(item) == _line_of(self.served)
+
     def holds(self, item: LaneItem, now: float) -> bool:
         """Whether the item, which is next on its connection, waits until `next` gives it."""
-        if not (self._quick_left or self._slow_kinds) or item is self.served:
+        if not (self._quick_left or self._slow_kinds):
             return False
         if not isinstance(item, WriteEvent) or item.origin is not Origin.WIRE:
             return False
-        if item.is_held:
-            return True
-        client, served = client_or_type(item), self.served
-        if served is not None and _is_one_line(item, served):  # it was put back before that one
-            self.served = item
+        if self.has_turn(item):
+            self.served = item  # it may have been put back before the one that was given
             return False
+        client, connection = _line_of(item)
+        for clients in self._waiting:
+            connections = clients.get(client, {})
+            if connections.pop(connection, None) is not None and not connections:
+                del clients[client]
         left = self._quick_left.get(client)
         if not left:
             if now >= self._slow_kinds.get(item.event.kind, -inf):
@@ -218,14 +224,7 @@ class SlowClients:
                 return False
         if item.author.is_owner:
             return False
-        clients = self._waiting[0 if item.author.is_known else 1]
-        items = clients.setdefault(client, deque())
-        item.is_held = True
-        for place, behind in enumerate(items):  # it was put back before that one
-            if _is_one_line(item, behind):
-                items[place], behind.is_held = item, False
-                return True
-        items.append(item)
+        self._waiting[0 if item.author.is_known else 1].setdefault(client, {})[connection] = item
         return True
 
     def next(self, now: float) -> Sequence[WriteEvent]:
@@ -236,14 +235,12 @@ class SlowClients:
         clients = comes_first or known or unknown
         if clients and self.served is None and now >= self.pause_ends:
             client = next(iter(clients))
-            items = clients.pop(client)
-            self.served = items.popleft()
-            if items:
-                clients[client] = items
+            connections = clients.pop(client)
+            self.served = connections.pop(next(iter(connections)))
+            if connections:
+                clients[client] = connections
             given.append(self.served)
             self._turns += 1
-        for item in given:
-            item.is_held = False
         return given
 
     def ended(self, batch: Sequence[LaneItem]) -> None:
@@ -296,7 +293,7 @@ class SlowClients:
             self._set(client, 0)
         if self._quick_left.get(client) == 0:
             for clients in self._waiting:
-                self._freed += clients.pop(client, ())
+                self._freed += clients.pop(client, {}).values()
 
     def _set(self, client: object, left: int) -> None:
         self._quick_left.pop(client, None)
@@ -367,11 +364,9 @@ class Overruns:
         return True
 
 
-def _is_one_line(one: WriteEvent, other: WriteEvent) -> bool:
-    return (client_or_type(one), connection_or_type(one)) == (
-        client_or_type(other),
-        connection_or_type(other),
-    )
+def _line_of(item: WriteEvent) -> tuple[object, object]:
+    """As the lane has it."""
+    return client_or_type(item), connection_or_type(item)
 
 
 def _seconds(events: Iterable[WriteEvent]) -> float:

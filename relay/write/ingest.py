@@ -448,7 +448,7 @@ class Ingest:
         if not isinstance(item, WriteEvent):
             return cost
         item.cost = cost
-        return MAX_BATCH if item is self._slow.served else self._overruns.cost_of(item)
+        return MAX_BATCH if self._slow.has_turn(item) else self._overruns.cost_of(item)
 
     def _is_held(self, item: LaneItem) -> bool:
         is_held = self._slow.holds(item, asyncio.get_running_loop().time())

@@ -212,6 +212,8 @@ class Lane(Generic[T]):
         if items is not None:
             self._put_first(turn, {line: [*items]})
             self._wake.set()
+        elif turn in self._queues:  # it was put back, and may cost more now
+            self._costs[turn] = self._cost_of(self._queues[turn].first)
 
     def _push(self, turn: object, used: float) -> None:
         cost = self._costs[turn] = self._cost_of(self._queues[turn].first)

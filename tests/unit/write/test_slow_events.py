@@ -7,16 +7,20 @@ from collections import deque
 from functools import partial
 from ipaddress import ip_address
 from itertools import count
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.access.visibility import Viewer
 from relay.facts import Origin
 from relay.write import batch as batches
 from relay.write import commit_limits, ingest
-from relay.write.commands import Unconnected, WriteEvent
+from relay.write.commands import Unconnected, WriteEvent, client_or_type, connection_or_type
 from relay.write.commit_limits import ClientLimits, SlowClients
+from relay.write.costs import MAX_BATCH
 from relay.write.judge import judge
+from relay.write.lane import Lane
 from tests.cast import alice, bob, carol, owner
 from tests.harness.reference_store import ReferenceStore
 from tests.harness.relay_in_process import NOON, STORED, Batches, Home, Letter, policy_of, store_of
@@ -358,6 +362,7 @@ async def test_what_waits_for_its_turn_is_not_carried_out_for_who_has_gone(
 
 NOTE = alice.sign(1, [], "", NOON)
 VANISH = alice.sign(62, [["relay", "ALL_RELAYS"]], "", NOON)
+DELETION = alice.sign(5, [["e", "0" * 64]], "", NOON)
 CONNECTIONS = count(1000)
 CHAT = alice.sign(9, [["h", "tea"]], "", NOON)
 
@@ -505,6 +510,145 @@ def test_what_is_put_back_before_what_waits_has_its_turn() -> None:
     slow.ended([first])
     assert slow.holds(behind, 20.0)
     assert slow.next(30.0) == [behind]
+
+
+@pytest.mark.parametrize("before", [True, False])
+async def test_what_is_put_back_has_its_turn_though_its_key_became_known_or_unknown(
+    *, before: bool
+) -> None:
+    """The turn was of the event behind it, and all slow clients waited for ever."""
+    slow, author = SlowClients(), Letter()
+    author.counted_as, author.is_known = "2", before
+    first, behind = (WriteEvent(VANISH, 1, 1, author, Origin.WIRE) for _ in range(2))
+    took(slow, 0.0, 2.0, sent_by(1, VANISH))
+    assert slow.holds(behind, 1.0)
+    author.is_known = not before
+    assert slow.holds(first, 1.0), "it was put back"
+    assert slow.next(10.0) == [first]
+    assert not slow.holds(first, 10.0)
+    took(slow, 10.1, 0.1, first)
+    assert slow.due_at is None, "its line waits once"
+
+
+async def lane_with_slow_clients(random: Random) -> None:
+    """Commit random events of known and unknown keys, some of which take long or are put back."""
+    slow, now, numbers = SlowClients(), 0.0, count()
+    authors = [Letter() for _ in range(4)]
+    for connection, author in enumerate(authors, 1):
+        author.connection, author.counted_as = connection, f"{connection % 3}"
+    sent = {author.connection: list[int | None]() for author in authors}
+    committed = {author.connection: list[int | None]() for author in authors}
+    sends = 1000
+
+    def send() -> None:
+        nonlocal sends
+        sends -= 1
+        author, number = random.choice(authors), next(numbers)
+        sent[author.connection].append(number)
+        event = random.choice((NOTE, CHAT, DELETION, VANISH))
+        assert lane.put(WriteEvent(event, 1, 1, author, Origin.WIRE, message=number))
+
+    def serve() -> None:
+        for item in slow.next(now):
+            lane.release(item)
+
+    def happen() -> None:
+        """While a batch is committed, or nothing is."""
+        nonlocal now
+        for _ in range(random.randrange(3) if sends > 0 else 0):
+            send()
+        random.choice(authors).is_known ^= True
+        now += random.choice((0.0, 0.0, 0.0, 0.0, 100.0))
+        if slow.due_at is not None and random.random() < 0.5:
+            now = max(now, slow.due_at)
+            serve()
+
+    async def commit(batch: Sequence[WriteEvent]) -> None:
+        nonlocal now
+        assert len(batch) == 1 or not any(map(slow.has_turn, batch)), "it is committed alone"
+        happen()
+        done = len(batch)
+        if sends > 0 and random.random() < 0.7:
+            done = random.randrange(min(done, 2) + 1)
+            lane.put_back(batch[done:])
+            happen()
+        for item in batch[:done]:
+            committed[item.author.connection].append(item.message)
+        seconds = random.choice((0.001, 2.0))
+        now += seconds
+        if done:
+            slow.note(batch[:done], seconds, seconds, now)
+        slow.ended(batch)
+        happen()
+
+    lane: Lane[WriteEvent] = Lane(
+        commit,
+        max_batch=MAX_BATCH,
+        max_waiting=1000,
+        turn_of=client_or_type,
+        line_of=connection_or_type,
+        cost_of=lambda item: MAX_BATCH if slow.has_turn(item) else 1,
+        is_held=lambda item: slow.holds(item, now),
+    )
+    running = asyncio.create_task(lane.run())
+    while sends > 0 or len(lane):
+        happen()
+        await asyncio.sleep(0)  # until nothing can be committed
+        if sends <= 0 and len(lane):
+            assert slow.due_at is not None, "they would wait for ever"
+            now = max(now, slow.due_at)
+            serve()
+    lane.close()
+    await running
+    assert committed == sent, "each once, those of a connection in order"
+    assert slow.served is None
+    assert slow.due_at is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_whatever_is_put_back_and_whoever_is_known_all_have_their_turn(seed: int) -> None:
+    await lane_with_slow_clients(Random(seed))
+
+
+@pytest.mark.parametrize("turns", [0, 3])
+async def test_a_client_whose_first_event_makes_its_key_known_keeps_nobody_waiting(
+    home: Home, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """What was behind waited as of an unknown key, what was put back before it as of a known."""
+    monkeypatch.setattr(commit_limits, "_LONG_S", -1.0)
+    monkeypatch.setattr(commit_limits, "_PAUSE", 0.0)
+    monkeypatch.setattr(batches, "_LONGEST_S", -1.0)
+    monkeypatch.setattr(batches, "_CHECKED_AFTER", 1)
+    assert await home.post(home.made(bob, 5, ["e", "0" * 64]), connection=1).answer == STORED
+    home.ingest._slow._turns = turns
+    letters = []
+    for event in (
+        home.made(carol, 9007, h="one"),
+        home.made(carol, 9007, h="two"),
+        home.made(carol, 5, ["e", "1" * 64]),
+    ):
+        letter = HerLetter(home, carol)
+        home.ingest.submit(event, letter, Origin.WIRE)
+        letters.append(letter)
+    assert [await letter.answer for letter in letters] == [STORED] * 3
+    assert await home.post(home.made(alice, 5, ["e", "2" * 64]), connection=3).answer == STORED
+
+
+class HerLetter(Letter):
+    """Known as soon as its key is."""
+
+    def __init__(self, home: Home, who: SecretKey) -> None:
+        self._home = home
+        super().__init__()
+        self.connection, self.counted_as = 2, "192.0.2.2"
+        self.authenticated = frozenset({who.pubkey})
+
+    @property
+    def is_known(self) -> bool:
+        return self._home.state.visibility(Viewer(self.authenticated)).is_known
+
+    @is_known.setter
+    def is_known(self, _: bool) -> None: ...
 
 
 def test_known_keys_do_not_keep_others_waiting_for_ever() -> None:
