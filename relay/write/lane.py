@@ -169,9 +169,8 @@ class Lane(Generic[T]):
         queue = self._queues[turn] = _Queue()
         queue.put(line, item)
         self._push(turn, self._reached)
-        if not self._wake.is_set():
-            self._wake.set()
-            self._idle.clear()
+        self._wake.set()  # it may be set already: `run` has not seen yet that a rest has ended
+        self._idle.clear()
         return True
 
     def put_back(self, items: Sequence[T], cost: int = 0) -> None:

@@ -283,6 +283,23 @@ async def test_a_rest_ends_by_itself(clerk: Clerk, resting: Lane[str]) -> None:
     assert clerk.committed == ["AA"]
 
 
+async def test_what_is_put_as_the_rest_of_an_empty_queue_ends_is_drained(
+    clerk: Clerk, resting: Lane[str]
+) -> None:
+    """A relay that stopped refused what it had accepted."""
+    async with running(resting):
+        await put_in_time(resting)
+        resting.rest("a", PLENTY)
+        resting.hurry()
+        await clerk.busy_with(resting, "bb")
+        draining = asyncio.create_task(resting.drained())
+        await put_in_time(resting, "BB")
+        assert not draining.done()
+        clerk.may_go_on.set()
+        await draining
+        assert clerk.committed == ["bb", "BB"]
+
+
 async def test_a_lane_that_is_to_be_drained_lets_nobody_rest(
     clerk: Clerk, resting: Lane[str]
 ) -> None:
