@@ -130,7 +130,9 @@ STORE_FAILED: Final = Reject(
 
 
 class Ingest:
-    """A context manager: its lanes run inside; leaving it commits what is queued."""
+    """A context manager: its lanes run inside; leaving it commits what is queued. If one of them
+    fails, the task that entered it is cancelled, and leaving raises an ExceptionGroup: all writes
+    would wait for ever."""
 
     def __init__(
         self,
@@ -197,25 +199,35 @@ class Ingest:
             waited=metrics.write.commit_queue.add,
         )
         self._lists = ListSigning(self._lane.put)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = asyncio.TaskGroup()
+        self._running: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Ingest:
-        self._tasks = [
-            asyncio.create_task(self._signatures.lane.run(), name="verify"),
-            asyncio.create_task(self._asking.lane.run(), name="ask plug-ins"),
-            asyncio.create_task(self._lane.run(), name="lane"),
+        tasks = await self._tasks.__aenter__()
+        self._running = [
+            tasks.create_task(self._signatures.lane.run(), name="verify"),
+            tasks.create_task(self._asking.lane.run(), name="ask plug-ins"),
+            tasks.create_task(self._lane.run(), name="lane"),
         ]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        verifying, asking, committing = self._tasks
+        try:
+            await self._end()
+        finally:
+            for task in self._running:
+                task.cancel()  # it is done, unless something was raised
+            await self._tasks.__aexit__(None, None, None)  # raises what one of them has raised
+
+    async def _end(self) -> None:
+        verifying, asking, committing = self._running
         deadline = asyncio.get_running_loop().time() + _SHUTDOWN_S
         await self._finished(self._signatures.lane, verifying, deadline)
         self._asking.lane.close()
         await asyncio.wait([asking], timeout=_PLUGIN_SHUTDOWN_S)
         if not asking.done():
             await self._asking.stop()
-        await asking
+        await asyncio.wait([asking])
         self._lists.hurry()
         await self._finished(self._lane, committing, deadline)
         await self.delivered()
@@ -229,8 +241,9 @@ class Ingest:
     ) -> None:
         """Let a lane end. What still waits at the deadline is not done."""
         left = max(0.0, deadline - asyncio.get_running_loop().time())
-        with suppress(TimeoutError):
-            await asyncio.wait_for(lane.drained(), left)
+        if not task.done():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(lane.drained(), left)
         lane.close()
         while not task.done():  # what reads much, or goes in pieces, is put back after each
             self._answer(lane.drop(), STOPPING)

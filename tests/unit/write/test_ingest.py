@@ -148,6 +148,24 @@ async def test_what_waits_when_the_relay_stops_is_refused_after_a_while(
     assert begun.answers == [STORED]
 
 
+async def test_a_lane_that_fails_ends_what_runs_beside_it(policy: PolicySet) -> None:
+    """Nobody knew, and all writes waited for ever."""
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async def serve() -> None:
+        async with Home(ControlledStore(), policy) as home:
+            letter = home.letter_from("192.0.2.1")
+            letter.answered = fail  # type: ignore[assignment, method-assign]
+            home.ingest.submit(chat(alice, "tea?"), letter, Origin.WIRE)
+            await asyncio.Event().wait()
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await serve()
+    assert raised.group_contains(ZeroDivisionError)
+
+
 async def test_no_address_takes_the_memory_for_the_events_of_others(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
