@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from random import Random
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
 
 from relay.storage.read_turns import ReadTurns
+from tests.faults.simulated.loop import SimulatedLoop
 from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterator
 
     from relay.storage import Verb
 
@@ -86,7 +91,7 @@ async def test_reads_that_take_about_as_long_go_on_in_order_of_arrival() -> None
     queue = Queue()
     addresses = [f"192.0.2.{number}" for number in range(9)]
     for _ in range(3):
-        reads = [queue.page(each, 3 - number / 9) for number, each in enumerate(addresses)]
+        reads = [queue.page(each, 3 - number / 20) for number, each in enumerate(addresses)]
         assert await queue.all(*reads) == [f"page of {each}" for each in addresses]
 
 
@@ -122,3 +127,146 @@ async def test_a_read_whose_client_has_left_keeps_nobody_waiting() -> None:
         await asyncio.wait([gone, given, kept])
         async with queue.turns.of("d"), queue.turns.of("e"):
             assert queue.read == ["page of c"]
+
+
+class Client(NamedTuple):
+    """Its reads follow each other."""
+
+    address: str
+    reads: Iterator[float]
+    """Seconds that each takes."""
+    rest_s: float = 0.002
+    """Between two reads."""
+    key: str | None = None
+    """`{}`: the number of the read."""
+    verb: Verb = "REQ"
+    is_owner: bool = False
+
+
+def repeated(*seconds: float) -> Iterator[float]:
+    while True:
+        yield from seconds
+
+
+def waits(modest: Client, others: list[Client], at_once: int = 1, for_s: float = 2000.0) -> Waits:
+    """What reads of `modest`, which has read before the others come, wait in virtual time."""
+
+    async def all_read() -> Waits:
+        loop = asyncio.get_running_loop()
+        turns = ReadTurns(at_once, loop.time)
+        waited: list[float] = []
+
+        async def read(client: Client, number: int) -> float:
+            began = loop.time()
+            key = client.key and client.key.format(number)
+            async with turns.of(client.address, client.verb, key, is_owner=client.is_owner):
+                waited_s = loop.time() - began
+                await asyncio.sleep(next(client.reads))
+            await asyncio.sleep(client.rest_s)
+            return waited_s
+
+        async def read_on(client: Client) -> None:
+            number = 0
+            while True:
+                number += 1
+                await read(client, number)
+
+        await read(modest, 0)
+        tasks = [asyncio.create_task(read_on(each)) for each in others]
+        while loop.time() < for_s:
+            waited.append(await read(modest, len(waited) + 1))
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        return Waits(median(waited), max(waited))
+
+    with asyncio.Runner(loop_factory=lambda: SimulatedLoop(Random(1))) as runner:
+        return runner.run(all_read())
+
+
+class Waits(NamedTuple):
+    median: float
+    longest: float
+
+
+@pytest.mark.parametrize("own_s", [0.1, 0.5])
+@pytest.mark.parametrize("quick", [0, 3, 7])
+@pytest.mark.parametrize("number", [12, 60])
+def test_short_reads_wait_for_one_or_two_long_ones(number: int, quick: int, own_s: float) -> None:
+    """Quick reads between the long ones made an address count as quick, which then was first with
+    its next long one: 60 of them kept others waiting for 10 minutes. From their first read on."""
+    others = [
+        Client(f"198.18.0.{each}", repeated(10.0, *[0.012] * quick)) for each in range(number)
+    ]
+    waited = waits(Client("192.0.2.1", repeated(own_s), 3.0), others)
+    assert waited.median <= 10.0
+    assert waited.longest <= 20.0
+
+
+@pytest.mark.parametrize("rest_s", [60.0, 180.0])
+def test_who_rests_or_waits_between_long_reads_is_not_as_good_as_new(rest_s: float) -> None:
+    others = [
+        Client(f"198.18.0.{each}", repeated(10.0, *[0.012] * 3), rest_s / 4) for each in range(60)
+    ]
+    waited = waits(Client("192.0.2.1", repeated(0.5), 3.0), others)
+    assert waited.median <= 10.0
+    assert waited.longest <= 20.0
+
+
+def test_a_long_read_is_forgotten_within_the_hour() -> None:
+    long_once = Client("192.0.2.1", iter([10.0, *[0.1] * 9]), 3600.0)
+    others = [Client(f"198.18.0.{each}", repeated(10.0)) for each in range(60)]
+    assert waits(long_once, others, for_s=8 * 3600.0).median <= 10.0
+
+
+@pytest.mark.parametrize("number", [250, 500])
+def test_short_reads_wait_for_some_of_a_tenth_second_if_two_go_on_at_once(number: int) -> None:
+    """As on PostgreSQL, where these waited 5 to 10 s. While the others are new, they may wait
+    longer."""
+    others = [Client(f"198.18.{each}.0", repeated(0.1, *[0.002] * 4)) for each in range(number)]
+    waited = waits(Client("192.0.2.1", repeated(0.02), 3.0), others, at_once=2, for_s=30.0)
+    assert waited.median <= 0.1
+    assert waited.longest <= 1.0
+
+
+def test_who_has_read_before_waits_for_one_or_two_of_60_new_addresses_that_come_all_the_time() -> (
+    None
+):
+    """Only others that are new wait for the first reads of all."""
+    others = [Client(f"198.18.0.{each}", repeated(10.0)) for each in range(60)]
+    waited = waits(Client("192.0.2.1", repeated(0.1), 3.0), others, for_s=600.0)
+    assert waited.longest <= 20.0
+
+
+@pytest.mark.parametrize("verb", ["REQ", "COUNT"])
+@pytest.mark.parametrize("address", ["198.18.0.1", "192.0.2.1"])
+def test_members_wait_for_one_or_two_counts_of_one_member_however_many_it_sends(
+    address: str, verb: Verb
+) -> None:
+    """40 COUNTs of 10 s from one address made the slow reads of all members take minutes. Also of
+    those with the same address, as behind a proxy that does not tell them apart."""
+    greedy = [Client("198.18.0.1", repeated(10.0), key="greedy", verb="COUNT") for _ in range(40)]
+    modest = Client(address, repeated(0.5), 3.0, "modest", verb)
+    waited = waits(modest, greedy)
+    assert waited.median <= 10.0
+    assert waited.longest <= 20.0
+
+
+def test_one_key_has_one_turn_however_many_addresses_it_has() -> None:
+    greedy = [Client(f"198.18.0.{each}", repeated(10.0), key="greedy") for each in range(40)]
+    assert waits(Client("192.0.2.1", repeated(5.0), 3.0, "long"), greedy).longest <= 20.0
+
+
+def test_a_new_key_is_what_its_address_is() -> None:
+    """A member may have a new one for each read."""
+    greedy = [Client("198.18.0.1", repeated(10.0), key=f"{each}.{{}}") for each in range(40)]
+    new = Client("192.0.2.1", repeated(0.5), 3.0, "new {}")
+    waited = waits(new, greedy)
+    assert waited.median <= 10.0
+    assert waited.longest <= 20.0
+
+
+def test_owners_go_first_for_half_of_the_time_whatever_they_have_read() -> None:
+    others = [Client(f"198.18.0.{each}", repeated(1.0), 1.0, f"{each}") for each in range(60)]
+    owner = Client("192.0.2.1", repeated(5.0), key="owner", is_owner=True)
+    assert waits(owner, others).longest <= 8.0
