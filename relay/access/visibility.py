@@ -113,6 +113,14 @@ class Visibility:
         return not self.global_words.isdisjoint(_KNOWN)
 
     @property
+    def known_as(self) -> str | None:
+        """The least of its known keys; if it has none, of the owners that vouch for one. None: it
+        has neither."""
+        keys, actors, groups = self.viewer.keys, self.actors, self.groups
+        own = [key for key in keys if is_known(key, actors, groups)]
+        return min(own or _lenders(self.viewer, keys, actors, groups), default=None)
+
+    @property
     def is_owner(self) -> bool:
         """Whether a key of the viewer is one of `[actors] owners`."""
         return Who.OWNER in self.global_words
@@ -468,11 +476,7 @@ def visibility_for(
             words.add(Who.AGENT)
         if Who.KNOWN not in words and is_known(key, actors, groups):
             words.add(Who.KNOWN)
-    lenders = frozenset(
-        attestation.owner
-        for attestation in viewer.attested
-        if attestation.agent in keys and vouches(attestation, actors, groups)
-    )
+    lenders = _lenders(viewer, keys, actors, groups)
     if lenders:
         words.add(Who.KNOWN)
     if actors.attestations is not Attestations.GROUPS:
@@ -499,6 +503,15 @@ def visibility_for(
         _one_of([groups.ended_with(key) for key in viewer.keys]),
         foreign_h,
         members,
+    )
+
+
+def _lenders(viewer: Viewer, keys: Set[str], actors: Actors, groups: Groups) -> frozenset[str]:
+    """The owners that vouch for one of these keys."""
+    return frozenset(
+        attestation.owner
+        for attestation in viewer.attested
+        if attestation.agent in keys and vouches(attestation, actors, groups)
     )
 
 

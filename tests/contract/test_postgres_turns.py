@@ -10,7 +10,7 @@ import pytest
 
 from relay.access.actors import Actors
 from relay.access.quotas import SizedBy
-from relay.access.visibility import ANONYMOUS, visibility_for
+from relay.access.visibility import ANONYMOUS, Viewer, visibility_for
 from relay.groups.group import Groups
 from relay.storage import PageQuery
 from relay.storage.postgres import connections, reading
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from relay.access.visibility import Visibility
+    from relay.nostr.keys import SecretKey
     from tests.harness.postgres import PostgresServer
 
 pytestmark = pytest.mark.process
@@ -100,6 +101,31 @@ async def test_an_address_with_long_reads_lets_short_ones_of_others_go_first(
     assert answered == ["greedy long", "another", "modest", "greedy"]
     await store.close()
     await postgres.empty(url)
+
+
+@pytest.mark.parametrize("reads", ["count", "search", "page"])
+async def test_one_member_has_one_of_two_turns_however_many_it_wants(reads: str) -> None:
+    actors = Actors(agents=frozenset({cast.alice.pubkey, cast.bob.pubkey}))
+    turns, begun, may_end = reading.Turns(), list[str](), asyncio.Event()
+
+    async def read(who: SecretKey) -> None:
+        viewer = visibility_for(Viewer(frozenset({who.pubkey})), (), actors, Groups())
+        turn = {
+            "count": turns.count(viewer, "192.0.2.1"),
+            "search": turns.search(viewer, "192.0.2.1", "COUNT"),
+            "page": turns.long_page(viewer, "192.0.2.1"),
+        }[reads]
+        async with turn:
+            begun.append("alice" if who is cast.alice else "bob")
+            await may_end.wait()
+
+    async with asyncio.TaskGroup() as tasks:
+        for who in (*[cast.alice] * 5, cast.bob):
+            tasks.create_task(read(who))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert begun == ["alice", "bob"]
+        may_end.set()
 
 
 async def test_unknown_keys_search_one_at_a_time_and_known_keys_beside_them() -> None:

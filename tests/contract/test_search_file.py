@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.access.actors import Actors
-from relay.access.visibility import ANONYMOUS, visibility_for
+from relay.access.visibility import ANONYMOUS, Viewer, visibility_for
 from relay.errors import StoreVersion, TooSlow, TooWide
 from relay.groups.group import Groups
 from relay.nostr.event import event_from_raw
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.access.visibility import Visibility
+    from relay.nostr.keys import SecretKey
 
 
 async def opened(folder: Path) -> SqliteStore:
@@ -323,6 +324,45 @@ async def test_an_unknown_key_waits_for_one_count_however_many_addresses_count(
         await asyncio.sleep(0)
         may_end.set()
     assert answered == ["count", reads, *["count"] * 59]
+    await store.close()
+
+
+@pytest.mark.parametrize("reads", ["page", "count", "search"])
+async def test_members_wait_for_one_read_of_another_however_many_it_sends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: str
+) -> None:
+    """40 COUNTs of one key made the slow reads of all members and owners take minutes, also of
+    those that a reverse proxy gives the same address."""
+    store = await opened(tmp_path)
+    await says(store, "tea")
+    monkeypatch.setattr(store._loop_conn, "read", lambda _query, _how: None)
+    monkeypatch.setattr(searching, "_SEARCH_S", ANSWER_S)
+    monkeypatch.setattr(sqlite_store, "_COUNT_S", {True: ANSWER_S, False: ANSWER_S})
+    held = store._search_conn if reads == "search" else store._reader_conn
+    may_end, answered = Event(), list[str]()
+    await held._db.set_progress_handler(lambda: not may_end.wait(ANSWER_S), 1)
+    actors = Actors(frozenset({cast.owner.pubkey}), agents=frozenset({cast.alice.pubkey}))
+
+    async def read(who: SecretKey, *, is_count: bool = False) -> None:
+        viewer = visibility_for(Viewer(frozenset({who.pubkey})), (), actors, Groups())
+        if is_count:
+            terms = sought("tea") if reads == "search" else asked(kinds=[1])
+            await store.count([terms], viewer, now=0, address="192.0.2.1")
+        elif reads == "page":
+            query = PageQuery(asked(kinds=[1]), viewer, 1, MAX, 0, size=1, address="192.0.2.1")
+            await store.page(query)
+        else:
+            await store.search(sought("tea"), viewer, limit=5, upto=MAX, now=0, address="192.0.2.1")
+        answered.append(next(name for name in ("owner", "alice") if getattr(cast, name) is who))
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(9):
+            tasks.create_task(read(cast.alice, is_count=True))
+        await becomes("one has begun", held._lock.locked)
+        tasks.create_task(read(cast.owner, is_count=reads == "count"))
+        await asyncio.sleep(0)
+        may_end.set()
+    assert answered == ["alice", "owner", *["alice"] * 8]
     await store.close()
 
 

@@ -53,8 +53,9 @@ _SHORT_S: Final = 0.1
 """A page that takes longer is read again, in a queue for long reads, so that short ones do not
 wait."""
 _AT_ONCE: Final = 2
-"""Reads that run at once, separately for: short pages of unknown keys; counts, and long pages, of
-known keys and of unknown ones. So some connections are left for other reads."""
+"""Reads that run at once, separately for: short pages of unknown keys; searches of known ones;
+counts, and long pages, of known keys and of unknown ones. So some connections are left for other
+reads."""
 _CHUNK_ROWS: Final = 5_000
 _MAX_EXPLAINED: Final = 4
 _MAX_STEPS: Final = 64
@@ -65,27 +66,36 @@ _STORED_COLUMNS: Final = ("seq", "raw", "grp", "quiet", "slot", "version", "expi
 
 
 class Turns:
-    """Of reads that may take long. Those of known keys go on in order of arrival."""
+    """Of reads that may take long, by whether the client has a known key."""
 
     def __init__(self) -> None:
         self._short_pages = ReadTurns(_AT_ONCE)
-        self._long_pages = {known: ReadTurns(_AT_ONCE) for known in (False, True)}
-        self._counts = {known: ReadTurns(_AT_ONCE) for known in (False, True)}
-        self._searches = ReadTurns()
+        self._long_pages, self._counts = (
+            {known: ReadTurns(_AT_ONCE) for known in (False, True)} for _ in range(2)
+        )
+        self._searches = {False: ReadTurns(), True: ReadTurns(_AT_ONCE)}
 
     def short_page(self, visibility: Visibility, address: str | None) -> Held:
         return nullcontext() if visibility.is_known else self._short_pages.of(address)
 
     def long_page(self, visibility: Visibility, address: str | None) -> Held:
-        known = visibility.is_known
-        return self._long_pages[known].of(None if known else address)
+        return _turn(self._long_pages, visibility, address)
 
     def count(self, visibility: Visibility, address: str | None) -> Held:
-        known = visibility.is_known
-        return self._counts[known].of(None if known else address)
+        return _turn(self._counts, visibility, address)
 
     def search(self, visibility: Visibility, address: str | None, verb: Verb) -> Held:
-        return nullcontext() if visibility.is_known else self._searches.of(address, verb)
+        return _turn(self._searches, visibility, address, verb)
+
+
+def _turn(
+    turns: Mapping[bool, ReadTurns],
+    visibility: Visibility,
+    address: str | None,
+    verb: Verb = "REQ",
+) -> Held:
+    of = turns[visibility.is_known].of
+    return of(address, verb, visibility.known_as, is_owner=visibility.is_owner)
 
 
 class Reader(ABC):

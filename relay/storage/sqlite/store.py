@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack
 from functools import partial
 from itertools import accumulate
 from time import monotonic, thread_time
@@ -165,7 +165,10 @@ class SqliteStore:
         self._search_conn = AsyncReader(self._factory.search_reader)
         self._unknown_conn = AsyncReader(self._factory.search_reader)
         """For reads and searches by unknown keys, so that known keys do not wait for them."""
-        self._unknown_turns = ReadTurns(clock=self._unknown_conn.unpaused_s)
+        self._unknown_turns, self._known_turns, self._search_turns = [
+            ReadTurns(clock=db.unpaused_s)
+            for db in (self._unknown_conn, self._reader_conn, self._search_conn)
+        ]
         self._relay_conn = AsyncReader(self._factory.page_reader)
         """For what the relay reads for itself: writes wait for some of it, so no read of a client
         may hold it."""
@@ -448,7 +451,7 @@ class SqliteStore:
         self, filters: Sequence[Filter], query: Query, visibility: Visibility, address: str | None
     ) -> list[Any]:
         if any(filter_.search is not None for filter_ in filters):
-            async with self._turn(visibility, address, "COUNT"):
+            async with self._turn(visibility, address, "COUNT", searches=True):
                 return await self._searching.found(query, visibility)
         if sum([filter_.values for filter_ in filters]) <= _MANY_VALUES:
             rows = self._loop_conn.read(query, _all_of)
@@ -688,10 +691,18 @@ class SqliteStore:
             return await self._reader_for(visibility).page_within(query, _READ_S)
 
     def _turn(
-        self, visibility: Visibility, address: str | None, verb: Verb = "REQ"
+        self,
+        visibility: Visibility,
+        address: str | None,
+        verb: Verb = "REQ",
+        *,
+        searches: bool = False,
     ) -> AbstractAsyncContextManager[None]:
-        """Held by a read that may take long."""
-        return nullcontext() if visibility.is_known else self._unknown_turns.of(address, verb)
+        """Held by a read that may take long. `searches`: it reads the text index."""
+        turns = self._search_turns if searches else self._known_turns
+        if not visibility.is_known:
+            turns = self._unknown_turns
+        return turns.of(address, verb, visibility.known_as, is_owner=visibility.is_owner)
 
     def _reader_for(self, visibility: Visibility) -> AsyncReader:
         return self._reader_conn if visibility.is_known else self._unknown_conn
@@ -734,7 +745,7 @@ class SqliteStore:
     ) -> Sequence[int]:
         self._check_open()
         searching = self._searching
-        async with self._turn(visibility, address):
+        async with self._turn(visibility, address, searches=True):
             return await searching.search(filter_, visibility, limit=limit, upto=upto, now=now)
 
     async def rows(

@@ -26,6 +26,7 @@ from relay.facts import Who
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
 from relay.lifecycle.rows import Stored
+from relay.nostr.agents import Attestation
 from relay.nostr.kinds import KindSet
 from tests.cast import admin, alice, bob, carol, dave, owner, person, robot, stranger
 from tests.contract.writing import asked, group_of, unsigned
@@ -700,3 +701,26 @@ def test_a_change_of_a_group_takes_rights_from_others_or_not(
         return visibility_for(Viewer(frozenset({stranger.pubkey})), (), ACTORS, groups)
 
     assert seen(after).covers(seen(before)) is is_covered
+
+
+def test_a_viewer_is_known_as_one_of_its_known_keys_or_as_who_vouches_for_it() -> None:
+    """However many keys log in on its connections, and however many agents its owner has."""
+    attested = frozenset({Attestation(stranger.pubkey, alice.pubkey)})
+    both = frozenset({alice.pubkey, bob.pubkey})
+    known_as = {
+        name: visibility_for(viewer, (), actors, GROUPS).known_as
+        for name, viewer, actors in (
+            ("member", Viewer(frozenset({alice.pubkey, stranger.pubkey})), ACTORS),
+            ("two members", Viewer(both), ACTORS),
+            ("banned", Viewer(both), replace(ACTORS, banned=frozenset({min(both)}))),
+            ("agent", Viewer(frozenset({stranger.pubkey}), attested=attested), ACTORS),
+            ("stranger", Viewer(frozenset({stranger.pubkey})), ACTORS),
+        )
+    }
+    assert known_as == {
+        "member": alice.pubkey,
+        "two members": min(both),
+        "banned": max(both),
+        "agent": alice.pubkey,
+        "stranger": None,
+    }
