@@ -427,6 +427,7 @@ async def test_who_leaves_during_a_comparison_keeps_the_turn_until_its_thread_is
         client.says("NEG-OPEN", "n", {}, "61")
         assert (await client.hears())[0] == "NEG-MSG"
     relay.stop_comparing()
+    await eventually("the thread is busy", lambda: relay.comparing == 0)
     first.says("NEG-MSG", "n", ASK_FOR_ALL)
     await eventually("it is to be compared", lambda: relay.comparing == 1)
     leaving = asyncio.ensure_future(first.queue.aclose())
