@@ -561,11 +561,12 @@ def _rows_of_pins(group: Group) -> Iterable[str | Slot]:
 
 
 def _related_groups(event: Event, group_id: str, groups: Groups) -> Iterable[str]:
-    """Groups whose 39000 may change together with that of the event's group."""
-    if event.kind not in (kinds.EDIT_METADATA, kinds.CREATE_GROUP, kinds.DELETE_GROUP):
-        return ()
-    named = event.tag_values("parent")
+    """Groups whose 39000 may change together with that of the event's group: those above it that it
+    comes to or leaves, and its subgroups when it ends. An event with two parents is refused."""
     group = groups.get(group_id)
-    if group is None:
-        return named
-    return (*named, *group.children, *(() if group.parent is None else (group.parent,)))
+    parent = () if group is None or group.parent is None else (group.parent,)
+    if event.kind == kinds.DELETE_GROUP:
+        return parent if group is None else (*parent, *group.children)
+    if event.kind in (kinds.EDIT_METADATA, kinds.CREATE_GROUP):
+        return (*parent, *event.tag_values("parent")[:1])
+    return ()
