@@ -25,8 +25,8 @@ CLOCK_SKEW_S: Final = 900
 
 
 MAX_TARGETS: Final = 1000
-"""Ids and addresses that a kind 5 or 9005 of a client names. Each takes the writer 12 us, and a
-page of the file is written for the tombstone of most."""
+"""Ids, addresses and codes that a kind 5 or 9005 of a client names. Each takes the writer 12 us,
+and a page of the file is written for the tombstone of most."""
 _OF_AUTHOR: Final = "kind 5"
 _OF_ADMIN: Final = "9005"
 _VANISH: Final = "kind 62"
@@ -81,10 +81,11 @@ def check_number_of_targets(event: Event) -> Reject | None:
     is_deletion = event.kind == kinds.DELETION or event.kind == kinds.DELETE_EVENT
     if not is_deletion or len(event.tags) <= MAX_TARGETS:
         return None
-    number = len(event.tag_values("e")) + len(event.tag_values("a"))
+    names = ("e", "a", "code") if event.kind == kinds.DELETION else ("e", "a")
+    number = sum(len(event.tag_values(name)) for name in names)
     if number <= MAX_TARGETS:
         return None
-    text = f"e, a: {number} targets, at most {MAX_TARGETS} allowed in one deletion"
+    text = f"{', '.join(names)}: {number} targets, at most {MAX_TARGETS} allowed in one deletion"
     return Reject(Prefix.INVALID, text, "form")
 
 

@@ -426,13 +426,14 @@ class Batch:
             self._note_references(row, candidate)
         elif candidate.sender.origin is not Origin.WIRE:
             self._place_followers(row, candidate)
+        # First: it has the groups as they were judged, before a pin is removed.
+        if judged.ruling is not None and judged.group is not None:
+            apply_ruling(judged.ruling, judged.group, candidate, self._changes)
         if candidate.targets is not None:
             rows = delete_by_author(event, candidate.targets, found, self.plan)
             self._note_old_versions(rows)
             self._unpin(rows, candidate)
             note_erased(event, rows, self.plan, self._now)
-        if judged.ruling is not None and judged.group is not None:
-            apply_ruling(judged.ruling, judged.group, candidate, self._changes)
         if judged.outdated_pins:
             self._changes.unpin(judged.outdated_pins)
 

@@ -422,7 +422,7 @@ class _Builder:
         event, kind = candidate.event, candidate.event.kind
         self._add_previous(candidate, group_id)
         if kind == kinds.DELETION:
-            self._add_withdrawn(event, group_id)
+            self._add_withdrawn(candidate, group_id)
         if kind == kinds.GROUP_METADATA and candidate.sender.origin is Origin.TRUSTED_IMPORT:
             self._add_replaced(group_id)
         if kind not in kinds.GROUP_RECORDS:
@@ -449,9 +449,8 @@ class _Builder:
         related = _related_groups(event, group_id, self._groups)
         self.slots.update(Slot(self._relay, kinds.GROUP_METADATA, other) for other in related)
         group = self._groups.get(group_id)
-        if group is not None and group.requests:
-            named = {event.pubkey, *event.tag_values("p")}
-            self.ids.update(group.requests[pubkey] for pubkey in named & group.requests.keys())
+        if kind == kinds.JOIN_REQUEST and group is not None and event.pubkey in group.requests:
+            self.ids.add(group.requests[event.pubkey])
 
     def _add_replaced(self, group_id: str) -> None:
         group = self._groups.get(group_id)
@@ -463,15 +462,15 @@ class _Builder:
         for group_id in group_ids:
             self.slots.update(Slot(self._relay, kind, group_id) for kind in which)
 
-    def _add_withdrawn(self, event: Event, group_id: str) -> None:
+    def _add_withdrawn(self, candidate: Candidate, group_id: str) -> None:
         """Look up the 9009 of the codes that a kind 5 withdraws; nothing for authors without a
         role, so that not even the time it takes reveals a code."""
         group = self._groups.get(group_id)
-        if group is None or not group.invites:
+        if group is None or not group.invites or not self._may_moderate(candidate, group_id):
             return
-        if event.pubkey in self._operators or group.is_moderated_by(event.pubkey):
-            codes = group.invites.keys() & event.tag_values("code")
-            self.ids.update(group.invites[code].event_id for code in codes)
+        codes = group.invites.keys() & candidate.event.tag_values("code")
+        made_by = {group.invites[code].event_id for code in codes}
+        self._own_rows.update(OwnRow(event_id, None, group_id) for event_id in made_by)
 
     def add_vanishing(
         self,

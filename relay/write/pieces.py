@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Container
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -54,6 +54,12 @@ and 8 MB of memory for each megabyte. A request of a key that moderated a group 
 refused, unless an operator imports it."""
 Target = str | Slot
 """An id or an address."""
+
+
+class _Code(NamedTuple):
+    """An invite code that a kind 5 withdraws: its 9009 is deleted."""
+
+    code: str
 
 
 class Pieces(ABC):
@@ -112,7 +118,7 @@ class Pieces(ABC):
 
 
 class _Named(Pieces):
-    """Rows that a kind 5 or 9005 names, by id or address.
+    """Rows that a kind 5 or 9005 names, by id or address; then those that a kind 5 names by code.
 
     A kind 5 is judged by whether it deletes rows of its author that may be told of: without the
     author's login, passes that only look for one come first. Else the answer would depend on the
@@ -121,13 +127,17 @@ class _Named(Pieces):
 
     def __init__(self, event: Event) -> None:
         super().__init__()
-        self._targets = _named_by(event)
+        rows, codes = _named_by(event), _codes_of(event)
+        self._targets: list[Target | _Code] = [*rows, *codes]
+        self._number_of_rows = len(rows)
         self._size = max(1, len(self._targets) // 2)
         """Number of targets in the next piece."""
         self._place = 0
         """Index of its first target."""
-        self._kept: set[Target] = set()
+        self._kept: set[Target | _Code] = set()
         """Targets that were found and that this event must not delete."""
+        self._withdrawn: dict[_Code, str] = {}
+        """Codes of this pass → ids of their 9009s."""
         self._is_looking: bool | None = None
         """None: not known before the first pass."""
 
@@ -136,7 +146,7 @@ class _Named(Pieces):
         return self._place >= len(self._targets)
 
     @property
-    def _next(self) -> Set[Target]:
+    def _next(self) -> frozenset[Target | _Code]:
         return frozenset(self._targets[self._place : self._place + self._size])
 
     def part_of(self, candidate: Candidate) -> Candidate:
@@ -153,11 +163,19 @@ class _Named(Pieces):
         # In the last pass too what came since.
         targets = frozenset(self._targets) - self._kept if self.is_last else self._next
         is_divisible = self.is_last or self._size > 1
+        group = groups.get(candidate.group)
+        self._withdrawn = {
+            each: group.invites[each.code].event_id
+            for each in targets
+            if group is not None and isinstance(each, _Code) and each.code in group.invites
+        }
+        ids = targets.union(self._withdrawn.values())
+        # A 9005 is judged by all that it names.
+        judged = [each for each in self._targets if isinstance(each, str)]
         return replace(
             wanted,
-            # A 9005 is judged by all that it names.
-            present=wanted.present.union(self._targets if candidate.targets is None else ()),
-            own_rows=frozenset([own for own in wanted.own_rows if own.id in targets]),
+            present=wanted.present.union(judged if candidate.targets is None else ()),
+            own_rows=frozenset([own for own in wanted.own_rows if own.id in ids]),
             own_slots=wanted.own_slots & targets,
             most_own=MOST_DELETED if is_divisible else None,
         )
@@ -174,35 +192,38 @@ class _Named(Pieces):
         if self._is_looking:
             removed.are_told = any(is_told_of(row, candidate, world) for row in rows)
             return False
-        return bool(rows)
+        return bool(rows) or any(each in world.found.rows for each in self._withdrawn.values())
 
     def delete(
         self, candidate: Candidate, judged: Judgement, world: World, plan: WritePlan
     ) -> Sequence[Stored]:
         event, found = candidate.event, world.found
+        own: Sequence[Stored] = ()
         if candidate.targets is not None:
-            rows = delete_by_author(event, candidate.targets, found, plan)
-        else:
-            removes = () if judged.ruling is None else judged.ruling.removes
-            here = [each for each in removes if each in found.rows]
-            rows = delete_named(event, here, found, plan)
-        note_erased(event, rows, plan, world.now)
+            own = delete_by_author(event, candidate.targets, found, plan)
+        removes = () if judged.ruling is None else judged.ruling.removes
+        here = [each for each in removes if each in found.rows]
+        of_group = delete_named(event, here, found, plan)
+        note_erased(event, [*own, *of_group], plan, world.now)
+        # A kind 5 is not judged by the codes that it withdraws.
+        rows = of_group if candidate.targets is None else own
         self.removed.rows.update((row.event.id, target_row(row)) for row in rows)
         self.removed.slots.update(row.slot for row in rows if row.slot is not None)
         if are_restricted(rows, world):
             self.removed.were_restricted = True
         if any(is_told_of(row, candidate, world) for row in rows):
             self.removed.are_told = True
-        return rows
+        return [*own, *of_group]
 
     def advance(self, found: Found) -> None:
         if self._is_looking:
             self._place += self._size
-            if self.removed.are_told or self.is_last:
+            if self.removed.are_told or self._place >= self._number_of_rows:
                 self._place, self._is_looking = 0, False
             return
         there = found.rows.keys() | found.slots.keys()
         self._kept |= self._next & there
+        self._kept |= {code for code, event_id in self._withdrawn.items() if event_id in there}
         self._place += self._size
         self._size *= 2
 
@@ -346,3 +367,8 @@ def _named_by(event: Event) -> list[Target]:
         ids, slots = deletion_targets(event)
         return list(dict.fromkeys([*ids, *slots]))
     return list(dict.fromkeys(filter(is_hex64, event.tag_values("e"))))
+
+
+def _codes_of(event: Event) -> list[_Code]:
+    codes = event.tag_values("code") if event.kind == kinds.DELETION else ()
+    return [_Code(code) for code in dict.fromkeys(codes)]

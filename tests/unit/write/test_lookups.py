@@ -52,7 +52,7 @@ GROUPS = (
         )
     )
     .with_group(Group("lowest", parent="middle"))
-    .with_group(Group("home", founder=owner.pubkey))
+    .with_group(Group("home", founder=owner.pubkey).with_request(bob.pubkey, IDS[0]))
     .with_group(Group("square", members={admin.pubkey: (Role.ADMIN.value,)}))
 )
 
@@ -214,6 +214,15 @@ def test_an_admin_of_the_group_or_the_relay_makes_it_read_what_the_rules_need(
         assert looked.own_rows == {OwnRow(id_, None, "den") for id_ in IDS}
         assert Slot(RELAY.pubkey, kinds.GROUP_METADATA, "den") in looked.slots
         assert looked_up(policy, candidate(policy, who, 9002)).groups_with_content == {"den"}
+
+
+def test_who_admits_people_makes_it_read_none_of_their_requests(policy: PolicySet) -> None:
+    """A 9000 may name 5,000 keys, and each may have asked to join with 500 kB."""
+    for kind in (9000, 9001):
+        sent = candidate(policy, owner, kind, ["p", bob.pubkey], group="home")
+        assert looked_up(policy, sent).ids == {sent.event.id}
+    again = candidate(policy, bob, 9021, group="home")
+    assert looked_up(policy, again).ids == {again.event.id, IDS[0]}, "it is replaced"
 
 
 @pytest.mark.parametrize("kind", [9002, 9008])

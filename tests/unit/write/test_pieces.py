@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from relay.access.quotas import SizedBy
 from relay.errors import StoreFault
 from relay.facts import Origin
 from relay.groups import rules
+from relay.groups.group import EndedGroup
+from relay.groups.key_map import KeyMap
 from relay.groups.subgroups import detach_subgroups
 from relay.nostr import kinds
 from relay.write.commands import ExpireRows
@@ -35,7 +38,7 @@ from tests.property.world import run
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from relay.groups.group import EndedGroup, Group, Groups
+    from relay.groups.group import Group, Groups
     from relay.lifecycle.rows import Found, Lookups, WritePlan
     from relay.nostr.event import Event
     from relay.storage import Store
@@ -161,6 +164,50 @@ async def test_a_code_ends_with_the_piece_that_deletes_it(
     before = home.groups
     await home.restart()
     assert home.groups == before
+
+
+async def test_codes_are_withdrawn_in_pieces(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kind 5 of 700 codes read and deleted 259 MB of 9009s in one transaction."""
+    await tea_with_admin(home)
+    tags, invites = [], []
+    for number in range(12):
+        tags.append(["code", f"open-sesame-{number}"])
+        invites.append(await home.do(owner, 9009, tags[-1], h="tea", content="x" * 500))
+    read: list[int] = []
+    stored = home.ingest._stored
+
+    async def noted(items: Sequence[Any]) -> Any:
+        batch = await stored(items)
+        read.append(len(batch.plan.removes))
+        return batch
+
+    monkeypatch.setattr(home.ingest, "_stored", noted)
+    late = home.made(admin, 5, *tags, ["expiration", str(home.now - 9)], h="tea")
+    assert not (await home.take(late))[0][0]
+    assert len(home.groups.by_id["tea"].invites) == 12, "it was refused"
+    deletion = home.made(admin, 5, *tags, h="tea")
+    assert await home.take(deletion) == [STORED]
+    assert sum(read) == 12
+    assert max(read) <= 3
+    assert not home.groups.by_id["tea"].invites
+    assert await home.rebuilt() == home.groups
+    erasure = await home.store.erasure(deletion.id)
+    assert erasure is not None
+    assert {event_id for event_id, _ in erasure.ids} == {invite.id for invite in invites}
+    assert await home.take(*invites) == [STORED] * 12, "as if: it tells nobody what was there"
+    assert not {invite.id for invite in invites} & {event.id for event in await home.log()}
+
+
+async def test_who_becomes_a_moderator_in_the_batch_withdraws_codes_for_good(home: Home) -> None:
+    """The group forgot the code, but its 9009 stayed: the next start gave it back."""
+    await home.do(owner, 9007, h="tea")
+    await home.do(owner, 9009, ["code", "open-sesame"], h="tea")
+    role = home.made(owner, 9000, ["p", alice.pubkey, "admin"], h="tea")
+    assert await home.take(role, home.made(alice, 5, ["code", "open-sesame"], h="tea")) == (
+        [STORED] * 2
+    )
+    assert not home.groups.by_id["tea"].invites
+    assert await home.rebuilt() == home.groups
 
 
 async def test_pieces_of_a_deletion_tell_others_nothing_of_a_hidden_group(
@@ -1023,9 +1070,28 @@ async def rich(home: Home) -> list[Event]:
         await home.do(alice, 30023, ["d", "new"], at=home.now + 9, content="x" * 900),
         await home.do(alice, 30023, ["d", "in"], h="tea", at=home.now - 9),
         await home.do(alice, 7, ["e", "f" * 64]),
+        await home.do(
+            alice, 9009, ["code", "sesame-one"], ["code", "sesame-two"], h="tea", content="x" * 900
+        ),
+        await home.do(alice, 9009, ["code", "sesame-three"], h="tea"),
+        await home.do(alice, 9009, ["code", "sesame-four"], h="den"),
     ]
     await home.do(alice, 9010, ["a", f"30023:{alice.pubkey}:in"], h="tea")
     return made
+
+
+def name_of(row: Event, deletion: int) -> list[str]:
+    """The tag by which this kind names the row."""
+    if deletion == 5 and row.kind == 9009:
+        return ["code", row.tag("code") or ""]
+    return ["a", f"{row.kind}:{row.pubkey}:{row.d}"] if row.kind == 30023 else ["e", row.id]
+
+
+def without_codes(group: Group | EndedGroup) -> object:
+    """Stores have no tables of these: a piece that withdraws one need not write its group."""
+    if isinstance(group, EndedGroup):
+        return group
+    return replace(group, invites=KeyMap(), codes=KeyMap())
 
 
 async def state_after(
@@ -1036,10 +1102,7 @@ async def state_after(
         changed.setattr(BOUND, bound)
         async with Home(store, OPEN) as home:
             rows = await rich(home)
-            tags = [
-                ["a", f"{row.kind}:{row.pubkey}:{row.d}"] if row.kind == 30023 else ["e", row.id]
-                for row in map(rows.__getitem__, names)
-            ]
+            tags = [name_of(row, kind) for row in map(rows.__getitem__, names)]
             if kind == 62:
                 deletion = home.request(alice)
             else:
@@ -1060,7 +1123,7 @@ async def state_after(
                 sorted((row.event.kind, row.event.tags) for row in log if row.event.kind in signed),
                 sizes,
                 home.groups,
-                store.groups,
+                {id_: without_codes(group) for id_, group in store.groups.items()},
                 {(each.target, each.by, each.until, each.why) for each in store._tombstones},
                 None if erasure is None else (sorted(erasure.ids), erasure.numbers),
             )
@@ -1069,7 +1132,7 @@ async def state_after(
 @given(
     kind=st.sampled_from([5, 5, 9005, 62, 9008]),
     h=st.sampled_from([None, "tea", "den"]),
-    names=st.lists(st.integers(0, 11), min_size=2, unique=True),
+    names=st.lists(st.integers(0, 14), min_size=2, unique=True),
     origin=st.sampled_from([Origin.WIRE, *Origin]),
     bound=st.integers(1, 3000),
 )
