@@ -91,6 +91,8 @@ row is stored with it, because such an event has expired."""
 UNPINNED_AT_ONCE: Final = 16
 """Pinned rows that leave in one transaction, or groups that pin what a kind 5 deletes or what
 expires: each row may be of another group, for which the relay signs a 39005."""
+MOST_PUT_LATER: Final = 10_000
+"""9000s dated after a request to vanish whose groups are read: 6 us each. Anybody may add more."""
 MOST_WITH_PREFIX: Final = 4_096
 """Bytes of a row that is read because a `previous` names it: an event may name 64."""
 
@@ -534,9 +536,10 @@ class Found:
     stored_keys: frozenset[str] = frozenset()
     """The `Lookups.vanishing_keys` with a row by them, or a gift wrap, notice or 9000 for them; but
     not those of which a stored request of the same or a later date is known: they have vanished."""
-    put_later: dict[str, set[str]] = field(default_factory=dict)
+    put_later: dict[str, set[str] | None] = field(default_factory=dict)
     """Of these keys, and that of `Lookups.leaving` if `group_records` has some of its groups: →
-    groups that a 9000 puts it into which is dated over CLOCK_SKEW_S after the request."""
+    groups that a 9000 puts it into which is dated over CLOCK_SKEW_S after the request; None: these
+    are more than MOST_PUT_LATER, and may be of any group."""
     group_records: list[Stored] = field(default_factory=list)
     """9000–9022 and 39000–39005 of the groups, in order of seq, as they are stored, but those that
     are LONG_EXPIRED; not updated: `remaining_records` applies the batch to them."""

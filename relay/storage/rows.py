@@ -15,6 +15,7 @@ from relay.errors import StoreFault, TooMuchToRead
 from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.rows import (
     MOST_DELETED,
+    MOST_PUT_LATER,
     MOST_WITH_PREFIX,
     SENT_TO_ONE,
     UNPINNED_AT_ONCE,
@@ -253,6 +254,11 @@ def find_leaving(rows: Iterable[Sequence[Any]], leaving: Leaving, found: Found) 
             pinned[seq] = names
         else:
             seqs[seq] = about
+
+
+def put_later(groups: Sequence[str]) -> set[str] | None:
+    """As `Found.put_later`. `groups`: of the later 9000s, up to one more than are read."""
+    return None if len(groups) > MOST_PUT_LATER else set(groups)
 
 
 def records_to_sweep(rows: Iterable[tuple[int, int, int]]) -> set[int]:

@@ -44,7 +44,7 @@ def remove_author(request: Event, changes: Changes, lists: RelayLists) -> int:
     before, found = changes.world.groups, changes.found
     # Anyone can send an old request again, also one that never came here: it must not end what its
     # author began since.
-    rejoined = found.put_later.get(request.pubkey, set())
+    rejoined = _rejoined(request, changes)
     pinned = set(found.present)
     removed = vanish(request, found, changes.plan)
     note_erased(request, removed, changes.plan, changes.now)
@@ -98,11 +98,18 @@ def restate_groups(request: Event, changes: Changes) -> int:
     # Else the relay would sign a 9010 that names them.
     own = {named for named, about in found.present.items() if vanished.covers_present(about)}
     changes.set_groups(without_pins(own, changes.world.groups))
-    rejoined = found.put_later.get(request.pubkey, set())
+    rejoined = _rejoined(request, changes)
     _leave(request, changes, (group_ids & before.groups_of(request.pubkey)) - rejoined)
     size = _restate(group_ids, request, changes)
     changes.notify_since(before)
     return size
+
+
+def _rejoined(request: Event, changes: Changes) -> Set[str]:
+    """Groups that somebody put the author into since. All that it is in, if these are too many: a
+    new request, which has none, takes it out."""
+    rejoined = changes.found.put_later.get(request.pubkey, set())
+    return changes.world.groups.groups_of(request.pubkey) if rejoined is None else rejoined
 
 
 def _leave(request: Event, changes: Changes, left: Set[str]) -> None:

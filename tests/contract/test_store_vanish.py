@@ -414,6 +414,19 @@ async def test_found_has_the_groups_that_a_key_was_put_into_long_after_its_reque
     assert found.put_later == {ALICE: set()}
 
 
+async def test_of_very_many_later_records_nobody_learns_the_groups(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.storage.rows.MOST_PUT_LATER", 2)
+    puts = [unsigned(cast.owner, 9000, [["h", f"g{n}"], ["p", ALICE]], at=9000) for n in range(3)]
+    await write(store, *puts[:2])
+    found = await look_up(store, vanishing=[ALICE])
+    assert found.put_later == {ALICE: {"g0", "g1"}}
+    await write(store, puts[2])
+    found = await look_up(store, vanishing=[ALICE])
+    assert found.put_later == {ALICE: None}
+
+
 async def test_who_vanishes_is_no_former_member_of_groups_that_ended(store: Store) -> None:
     """Only the rows of that key are written, however many other members the groups had."""
     both, others = frozenset({ALICE, BOB}), frozenset({BOB})

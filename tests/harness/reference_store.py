@@ -61,6 +61,7 @@ from relay.storage.rows import (
     limited_reads,
     note_shares,
     parts_of,
+    put_later,
     records_to_sweep,
 )
 from tests.harness.fts_reading import FtsReading
@@ -313,9 +314,9 @@ class ReferenceStore:
         }
         return sorted(groups)
 
-    def _put_later(self, pubkey: str, at: int) -> set[str]:
+    def _put_later(self, pubkey: str, at: int) -> set[str] | None:
         puts = [row for row in self._rows.values() if _puts_later(pubkey, at, row.event)]
-        return {row.group for row in puts if row.group is not None}
+        return put_later([row.group for row in puts if row.group is not None])
 
     def _find_leaving(self, leaving: Leaving, found: Found) -> None:
         gone = None if leaving.pubkey is None else Vanish(leaving.pubkey, leaving.until)

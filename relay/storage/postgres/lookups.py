@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 from relay.access.quotas import Size
 from relay.errors import TooMuchToRead
 from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
-from relay.lifecycle.rows import Tombstone, all_rows_of, narrowed, outline, with_slots_of
+from relay.lifecycle.rows import (
+    MOST_PUT_LATER,
+    Tombstone,
+    all_rows_of,
+    narrowed,
+    outline,
+    with_slots_of,
+)
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.nostr.event import MAX_CREATED_AT
 from relay.storage.postgres.rows import columns, present, stored
@@ -26,6 +33,7 @@ from relay.storage.rows import (
     note_recipient,
     note_shares,
     parts_of,
+    put_later,
     sent_to_one,
 )
 
@@ -335,12 +343,11 @@ class Finder:
         rows = await self._db.fetch(QUERIES["groups_moderated"], key, until, limit)
         return [group for (group,) in rows]
 
-    async def _put_later(self, pubkey: str, at: int) -> set[str]:
-        """As `Found.put_later`."""
+    async def _put_later(self, pubkey: str, at: int) -> set[str] | None:
         p = self._hashes.tag("p", pubkey)
         after = min(at + CLOCK_SKEW_S, MAX_CREATED_AT)
-        rows = await self._db.fetch(QUERIES["groups_put_into"], p, after)
-        return {group.decode() for (group,) in rows}
+        rows = await self._db.fetch(QUERIES["groups_put_into"], p, after, MOST_PUT_LATER + 1)
+        return put_later([group.decode() for (group,) in rows])
 
     async def _rows(self, name: str, *values: object) -> list[Stored]:
         return [stored(row) for row in await self._db.fetch(QUERIES[name], *values)]

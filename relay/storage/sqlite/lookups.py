@@ -11,6 +11,7 @@ from relay.access.quotas import Size
 from relay.errors import TooMuchToRead
 from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
 from relay.lifecycle.rows import (
+    MOST_PUT_LATER,
     TAG_BYTES,
     Found,
     Tombstone,
@@ -37,6 +38,7 @@ from relay.storage.rows import (
     note_shares,
     parts_of,
     present,
+    put_later,
     sent_to_one,
     stored,
 )
@@ -322,10 +324,11 @@ class Finder:
         asked = {**key_of(pubkey), "until": until, "limit": limit}
         return [group for (group,) in self._db.execute(QUERIES["groups_moderated"], asked)]
 
-    def _put_later(self, pubkey: str, at: int) -> set[str]:
-        """As `Found.put_later`."""
-        asked = {**self._named_by_p(pubkey), "after": min(at + CLOCK_SKEW_S, MAX_CREATED_AT)}
-        return {group for (group,) in self._db.execute(QUERIES["groups_put_into"], asked)}
+    def _put_later(self, pubkey: str, at: int) -> set[str] | None:
+        after = min(at + CLOCK_SKEW_S, MAX_CREATED_AT)
+        asked = {**self._named_by_p(pubkey), "after": after, "limit": MOST_PUT_LATER + 1}
+        rows = self._db.execute(QUERIES["groups_put_into"], asked)
+        return put_later([group for (group,) in rows])
 
     def _find_named(self, lookups: Lookups, found: Found) -> None:
         self._follow(lookups.named, lookups, found, MAX_REFERENCE_STEPS)

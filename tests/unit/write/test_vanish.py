@@ -461,6 +461,20 @@ async def test_an_old_request_of_a_member_of_many_groups_is_refused(home: Home) 
     assert await home.take(home.request(bob, at=home.now - 800)) == [STORED]
 
 
+async def test_who_is_named_by_very_many_later_records_stays_until_a_new_request(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody can send an old request again, and put a key into many groups of their own."""
+    monkeypatch.setattr("relay.storage.rows.MOST_PUT_LATER", 1)
+    for group in ("tea", "den"):
+        await home.do(admin, 9007, h=group)
+        await home.do(admin, 9000, ["p", bob.pubkey], h=group)
+    assert await home.take(home.request(bob, at=home.now - 5000)) == [STORED]
+    assert home.groups.groups_of(bob.pubkey) == {"tea", "den"}
+    assert await home.take(home.request(bob)) == [STORED]
+    assert not home.groups.groups_of(bob.pubkey)
+
+
 async def test_who_was_known_as_a_member_is_unknown_at_once(private_home: Home) -> None:
     """Already for later events of the batch."""
     home = private_home

@@ -284,10 +284,10 @@ SELECT DISTINCT grp FROM events
 WHERE pubkey = $1 AND created_at <= $2 AND kind BETWEEN 9000 AND 9020 AND grp IS NOT NULL
 AND expires_at IS DISTINCT FROM 1 LIMIT $3;
 
--- :groups_put_into  hash of p, after -> groups into which a later 9000 puts the key
-SELECT DISTINCT e.grp
+-- :groups_put_into  hash of p, after, limit -> the group of each later 9000 that puts the key into one
+SELECT e.grp
 FROM tags AS t JOIN events AS e ON e.seq = t.seq
-WHERE t.hash = $1 AND t.kind = 9000 AND t.created_at > $2 AND e.grp IS NOT NULL;
+WHERE t.hash = $1 AND t.kind = 9000 AND t.created_at > $2 AND e.grp IS NOT NULL LIMIT $3;
 
 -- :records_of_groups  [group] -> columns of a row, in order of seq, of all that their state is built from, but those that are LONG_EXPIRED
 SELECT {row}

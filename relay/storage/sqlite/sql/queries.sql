@@ -197,14 +197,14 @@ SELECT DISTINCT grp FROM events INDEXED BY events_author
 WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey
 AND kind BETWEEN 9000 AND 9020 AND grp IS NOT NULL AND expires_at IS NOT 1 LIMIT :limit;
 
--- :groups_put_into  hash of p, after, [newest seq] -> groups into which a later 9000 puts the key
-SELECT DISTINCT e.grp
+-- :groups_put_into  hash of p, after, [newest seq], limit -> the group of each later 9000 that puts the key into one
+SELECT e.grp
 FROM (
     SELECT seq FROM {tags_by_kind} AND hash = :p AND kind = 9000 AND created_at > :after
     UNION ALL
     SELECT value FROM json_each(:newest)
 ) AS t CROSS JOIN events AS e ON e.seq = t.seq
-WHERE e.kind = 9000 AND e.created_at > :after AND e.grp IS NOT NULL;
+WHERE e.kind = 9000 AND e.created_at > :after AND e.grp IS NOT NULL LIMIT :limit;
 
 -- :records_of_groups  [group] -> columns of a row, in order of seq, of all that their state is built from, but those that are LONG_EXPIRED
 SELECT {row}
