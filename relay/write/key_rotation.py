@@ -24,7 +24,7 @@ from relay.nostr.filters import Filter
 from relay.storage import PageQuery
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Set
+    from collections.abc import AsyncIterator, Awaitable, Callable, Set
 
     from relay.groups.group import Groups
     from relay.groups.notices import Compat
@@ -53,16 +53,20 @@ async def signed_again(
     `groups`: replayed from the log with this key. `check` gets them with what an earlier key says,
     before anything is stored. Raises StoreFault.
     """
-    stored = await _state_rows(store, groups, now)
-    inherited = [event for event in stored if event.pubkey != relay_key.pubkey]
+    inherited: list[Event] = []
     outdated: dict[str, set[int]] = {}
-    for event in stored:
-        group = groups.get(event.d) if event.pubkey == relay_key.pubkey else None
-        if group is not None and is_outdated(event, group, compat):
+    async for event in _state_rows(store, groups, now):
+        group = groups.get(event.d)
+        if event.pubkey != relay_key.pubkey:
+            inherited.append(event)
+        elif group is not None and is_outdated(event, group, compat):
             outdated.setdefault(group.id, set()).add(event.kind)
-    own = {(event.kind, event.d) for event in stored if event.pubkey == relay_key.pubkey}
+    own = groups
     for event in inherited:
-        if event.kind in kinds.GROUP_STATE and (event.kind, event.d) not in own:
+        group = own.get(event.d)
+        if event.kind in kinds.GROUP_STATE and (
+            group is None or event.kind not in group.notice_times
+        ):
             groups = replayed(groups, (event,), event.pubkey)
     if check is not None:
         await check(groups)
@@ -105,10 +109,11 @@ async def signed_again(
 
     slots = {
         Slot(pubkey, event.kind, event.d)
-        for event in stored
+        for event in inherited
         for pubkey in (event.pubkey, relay_key.pubkey)
-        if inherited or event.d in outdated
     }
+    for group_id in changed | outdated.keys():
+        slots.update(Slot(relay_key.pubkey, kind, group_id) for kind in kinds.GROUP_STATE)
     await store.append(Lookups(frozenset(), frozenset(slots), frozenset()), decide)
     if inherited:
         _log.warning("the relay has a new key: %d groups were signed again", len(plan.groups))
@@ -120,15 +125,15 @@ async def signed_again(
     return groups
 
 
-async def _state_rows(store: Store, groups: Groups, now: int) -> list[Event]:
-    """Every stored 39000 to 39005, 13534 and 33534."""
+async def _state_rows(store: Store, groups: Groups, now: int) -> AsyncIterator[Event]:
+    """Every stored 39000 to 39005, 13534 and 33534; one page is in memory at a time."""
     filter_ = Filter(kinds=frozenset({*kinds.GROUP_STATE, *kinds.MEMBERSHIP_STATE}))
     seen, upto = everything_visible(Actors(), groups), await store.head()
-    events: list[Event] = []
     query = PageQuery(filter_, seen, upto + 1, upto, now, size=_PAGE)
     while True:
         page = await store.page(query)
-        events += map(event_from_raw, page.raws)
+        for raw in page.raws:
+            yield event_from_raw(raw)
         if page.next is None:
-            return events
+            return
         query = query.following(page)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
 
 from relay.facts import Origin
 from relay.nostr import kinds
+from relay.write import key_rotation
 from tests.cast import admin, alice, bob, carol, dave, person, robot, stranger
 from tests.contract.writing import stored
 from tests.harness.relay_in_process import RELAY, STORED, Home, policy_of, store_of
@@ -215,3 +217,22 @@ async def test_another_compat_signs_39000_and_39001_again_at_the_next_start(home
     home.policy = policy_of("open")
     await home.restart()
     assert [row.tags for row in await state(home)] == [row.tags for row in before]
+
+
+async def test_a_start_holds_few_of_the_descriptions_of_all_groups_at_once(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may make 100,000 groups: their states took a gigabyte at each start."""
+    for number in range(60):
+        await home.do(stranger, 9007, ["about", "x" * 20_000], h=f"{number}")
+    groups = home.groups
+    monkeypatch.setattr(key_rotation, "_PAGE", 4)
+    tracemalloc.start()
+    policy = home.policy
+    kept = await key_rotation.signed_again(
+        home.store, groups, RELAY, policy.keep, policy.groups.compat, home.now
+    )
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept is groups
+    assert most < 1_000_000
