@@ -26,7 +26,7 @@ from relay import __version__
 from relay.cli.database import refuse_database, refuse_store_fault
 from relay.cli.folder_lock import flocked
 from relay.cli.humanize import counted, size_of
-from relay.cli.options import WholeNumber, folder_option, json_option, print_json
+from relay.cli.options import WholeNumber, folder_option, json_option, print_json, printable
 from relay.clock import unix_now
 from relay.errors import UserError
 from relay.files import regular_file, replace_own_file, sync, trusted_users, way_to
@@ -97,12 +97,14 @@ def backup_command(dest: str, folder: Path, keep: int | None, *, as_json: bool) 
             }
         )
         return
-    click.echo(f"wrote {file}: {counted(manifest.events, 'event')}, {size_of(size)}, read back")
+    shown = printable(str(file))
+    click.echo(f"wrote {shown}: {counted(manifest.events, 'event')}, {size_of(size)}, read back")
     for path in removed:
-        click.echo(f"removed {path}")
+        click.echo(f"removed {printable(str(path))}")
     if left_out:
-        click.echo(f"not included, back them up separately: {', '.join(left_out)}")
-    click.echo(f"try it with: rookery restore {file} --check")
+        listed = ", ".join(map(printable, left_out))
+        click.echo(f"not included, back them up separately: {listed}")
+    click.echo(f"try it with: rookery restore {shown} --check")
 
 
 def _check_destination(folder: Path, file: Path) -> None:

@@ -79,7 +79,7 @@ def check_command(
         told = f", {counted(number, 'warning')}" if number else ""
         ok = coloured("ok:", Colour.OK)
         held = f"{counted(rules_in(found), 'rule')} in {counted(len(found.files), 'file')}"
-        click.echo(f"{ok} {held}{told}, {home}")
+        click.echo(f"{ok} {held}{told}, {printable(str(home))}")
     return 1 if strict and (warnings or (changes and against is not None)) else 0
 
 

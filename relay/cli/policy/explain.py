@@ -494,7 +494,7 @@ def _print_reading(asked: Asked, reading: _Reading, *, as_json: bool) -> int:
         click.echo("not readable: its author or this reader is banned")
     else:
         first = next(step for step in steps if not step.allowed)
-        click.echo(f"not readable, by {first.place.name} ({where_text(first.place)})")
+        click.echo(printable(f"not readable, by {first.place.name} ({where_text(first.place)})"))
     if not reading.has_store:
         click.echo(
             "note: this folder has no store: groups, bans and referenced events are unknown; "

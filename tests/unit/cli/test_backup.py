@@ -240,6 +240,20 @@ def test_the_owners_keys_are_in_no_backup_and_that_is_said(home: Path) -> None:
         assert "keys/owner.nsec" not in tar.getnames()
 
 
+def test_no_name_of_a_file_controls_the_terminal(home: Path) -> None:
+    """Git keeps any name, and the folder may be of a clone."""
+    (home / "data" / "keys").mkdir()
+    (home / "data" / "keys" / "a\x1b]0;t\x07\nb\u202e.nsec").write_text("nsec1secret")
+    dest = home / "b\x1b[2J"
+    dest.mkdir()
+    (home / "good.tar.gz").rename(dest / "rookery-20200101-000000.tar.gz")
+    printed, code = rookery("backup", dest, "--keep", 1, "--data", home / "data")
+    assert code == 0, printed
+    assert "keys/a�]0;t��b�.nsec" in printed
+    assert printed.count("b�[2J/rookery-") == 3, printed
+    assert all(line.isprintable() for line in printed.splitlines()), printed
+
+
 def test_the_last_backup_is_noted(home: Path) -> None:
     noted = json.loads((home / "data" / "last-backup.json").read_bytes())
     assert noted["file"].endswith("good.tar.gz")

@@ -415,6 +415,25 @@ def test_explain_says_who_of_a_group_reads_it(
     assert run(["policy", "explain", path, "--data", str(home), "--read", "nobdy"]) == 2
 
 
+def test_no_name_of_a_policy_file_controls_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Git keeps any name, and the folder may be of a clone."""
+    files = tmp_path / "a\x1b]0;t\x07"
+    files.mkdir()
+    rule = '[[rule]]\nname = "a\\u001b]0;t\\u0007"\nmatch = {}\nread = ["owner"]\n'
+    (files / "20-\x1b]0;t\x07\u202e.toml").write_text(
+        f'[actors]\nowners = ["{owner.npub}"]\n{rule}'
+    )
+    path = saved(tmp_path, as_values(NOTE))
+    assert run(["policy", "explain", path, "--data", str(files), "--read", "nobody"]) == 1
+    assert run(["policy", "check", str(files)]) == 0
+    printed = capsys.readouterr().out
+    assert "not readable, by a�]0;t�" in printed
+    assert "a�]0;t�\n" in printed
+    assert all(line.isprintable() for line in printed.splitlines()), printed
+
+
 def test_a_word_that_names_nobody_is_no_viewer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
