@@ -282,9 +282,9 @@ def _small_files(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 
 @contextmanager
-def staging_folder(parent: Path | None, prefix: str) -> Iterator[Path]:
-    """A new private folder in `parent` (None: the system's for temporary files), locked while it is
-    used, removed afterwards unless it was renamed."""
+def staging_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """A new private folder in `parent`, locked while it is used, removed afterwards unless it was
+    renamed."""
     staging = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:
         with flocked(staging):

@@ -7,6 +7,7 @@ import os
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 import click
@@ -126,7 +127,7 @@ def _move(pairs: Sequence[tuple[Path, Path]], folder: Path) -> None:
 
 
 @contextmanager
-def _extracted(file: Path, parent: Path | None) -> Iterator[tuple[Path, Manifest]]:
+def _extracted(file: Path, parent: Path) -> Iterator[tuple[Path, Manifest]]:
     """A new folder in `parent` with everything, checked; removed unless it was renamed."""
     from relay.cli.archive import STORE, read_archive
     from relay.cli.progress import Amount, progress_bar
@@ -171,8 +172,8 @@ def _drill(file: Path, parent: Path | None, *, as_json: bool) -> int:
     if parent is not None and not parent.is_dir():
         raise UserError(f"{parent} is not a folder: with --check name one that exists, or none")
     try:
-        if parent is not None:
-            refuse_root(parent)
+        parent = parent or Path(gettempdir())
+        refuse_root(parent)  # also of TMPDIR: `su` keeps that of the user who runs it
         with _extracted(file, parent) as (staging, manifest):
             asyncio.run(_opened(staging))
             report: Report = verified(staging)

@@ -16,6 +16,7 @@ import sqlite3
 import struct
 import sys
 import tarfile
+import tempfile
 import time
 import zlib
 from contextlib import closing, contextmanager
@@ -379,6 +380,35 @@ def test_a_drill_verifies_and_leaves_nothing(home: Path) -> None:
     assert as_json("restore", home / "good.tar.gz", drill, "--check")["findings"] == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has folders of root")
+def test_root_restores_nothing_where_another_user_may_swap_folders(
+    home: Path, give_away: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That user had root write the files of the backup where a link leads. The TMPDIR of another
+    user is what `su` leaves."""
+    (home / "var" / "tmp").mkdir(parents=True)
+    theirs = home / "theirs"
+    theirs.mkdir()
+    (theirs / "scratch").symlink_to(home / "var")
+    give_away(theirs)
+    monkeypatch.setattr(tempfile, "tempdir", str(theirs))
+    asked = [
+        ("--check",),
+        ("--check", theirs),
+        ("--check", theirs / "scratch" / "tmp"),
+        (theirs / "new",),
+        (theirs / "scratch" / "tmp" / "new",),
+        (theirs / "scratch" / "tmp",),
+    ]
+    for args in asked:
+        printed, code = rookery("restore", home / "good.tar.gz", *args)
+        assert (code, f"{theirs} belongs to " in printed) == (1, True), (args, printed)
+    assert names(theirs) | names(home / "var") == set()
+    monkeypatch.setattr(tempfile, "tempdir", str(home / "var" / "tmp"))
+    printed, code = rookery("restore", home / "good.tar.gz", "--check")
+    assert code == 0, printed
+
+
 def test_a_drill_finds_what_is_wrong_in_a_backup(home: Path) -> None:
     with closing(sqlite3.connect(home / "data" / "rookery.db", isolation_level=None)) as db:
         db.execute("UPDATE events SET grp = NULL WHERE kind = 9")
@@ -500,7 +530,7 @@ def test_a_folder_is_filled_by_one_command_at_a_time(
     said = []
 
     @contextmanager
-    def meanwhile(parent: Path | None, prefix: str) -> Iterator[Path]:
+    def meanwhile(parent: Path, prefix: str) -> Iterator[Path]:
         if seconds:
             said.append(seconds.pop()())
         with backup.staging_folder(parent, prefix) as staging:
