@@ -130,7 +130,8 @@ def refuse_shared(folder: Path) -> None:
             why = f"{place} belongs to another user ({about.st_uid})"
             cure = "mount a disk that keeps no owners with `uid=`"
         elif _others_write(place, about, trusted):
-            why, cure = f"other users may write to {place}", f"`chmod go-w {place}`"
+            why = f"other users may write to {place}"
+            cure = f"`chmod go-w {place}`, or mount a disk that keeps no modes with `umask=022`"
         else:
             continue
         raise UserError(

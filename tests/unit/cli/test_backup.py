@@ -297,6 +297,7 @@ def test_no_backup_is_made_where_other_users_rename_files(home: Path, shared: Pa
             shared.chmod(mode)
             printed, code = rookery("backup", place / "b.tar.gz", "--data", home / "data")
             assert (code, f"`chmod go-w {shared}`" in printed) == (1, True), (oct(mode), printed)
+            assert "keeps no modes with `umask=022`" in printed  # where chmod changes nothing
     for mode in (0o1777, 0o3770, 0o755):
         shared.chmod(mode)
         for place in (shared, inner):
