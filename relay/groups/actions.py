@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypedDict
 from uuid import UUID
@@ -326,7 +327,7 @@ def _edit_metadata(event: Event, group_id: str, fault: Fault) -> EditMetadata:
 def _put_users(event: Event, group_id: str, fault: Fault) -> PutUsers:
     users: dict[str, tuple[str, ...]] = {}
     for tag in _users(event, fault):
-        pubkey, roles = tag[1], tuple(dict.fromkeys(tag[2:]))
+        pubkey, roles = tag[1], _shared_roles(tuple(dict.fromkeys(tag[2:])))
         if len(roles) > MAX_ROLES:
             fault(f"p: {len(roles)} roles, at most {MAX_ROLES} allowed")
         if not all(1 <= len(role) <= MAX_ROLE_CHARS for role in roles):
@@ -417,7 +418,9 @@ def _notice(event: Event) -> Notice | None:
     if event.kind == kinds.GROUP_METADATA:
         description = Description(
             tuple(tuple(tag) for tag in event.tags if tag and tag[0] not in _NOT_DESCRIBING),
-            frozenset(FLAGS[tag[0]] for tag in event.tags if tag and tag[0] in FLAGS),
+            _shared_flags(
+                frozenset(FLAGS[tag[0]] for tag in event.tags if tag and tag[0] in FLAGS)
+            ),
             _supported_kinds(event, _ignore),
             event.tag("parent"),
             tuple(event.tag_values("child")),
@@ -425,6 +428,20 @@ def _notice(event: Event) -> Notice | None:
     elif event.kind == kinds.GROUP_PINS:
         pins = tuple(tuple(tag) for tag in event.tags if len(tag) > 1 and tag[0] in PIN_TAGS)
     return Notice(event.kind, group_id, event.created_at, description, pins)
+
+
+# A group keeps the sets of flags and roles, and there may be 100,000 groups: equal ones of late are
+# one object.
+
+
+@lru_cache
+def _shared_flags(flags: frozenset[Flag]) -> frozenset[Flag]:
+    return flags
+
+
+@lru_cache
+def _shared_roles(roles: tuple[str, ...]) -> tuple[str, ...]:
+    return roles
 
 
 def edit_tags(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
 
 from relay.groups.actions import (
     UNTOLD_FLAGS,
@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 
 _V = TypeVar("_V")
 _K = TypeVar("_K")
+
+_NONE: Final = KeyMap[str, Any]()
+"""Shared, as `_NO_REQUESTS`: anybody may make 100,000 groups, and most have one member only."""
+_NO_REQUESTS: Final = TwoWayMap[str, str]()
+_NOTICES: Final = {kind: kind for kind in kinds.GROUP_STATE}
+"""One int object for each kind."""
 
 Pin = tuple[str, str]
 """("e", id) or ("a", address): what a pin names."""
@@ -89,17 +95,17 @@ class Group:
     supported_kinds: frozenset[int] | None = None
     members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """pubkey → roles; a plain member has none."""
-    invites: KeyMap[str, Invite] = field(default_factory=KeyMap)
+    invites: KeyMap[str, Invite] = field(default_factory=lambda: _NONE)
     """code → invite."""
-    codes: KeyMap[str, tuple[str, ...]] = field(default_factory=KeyMap)
+    codes: KeyMap[str, tuple[str, ...]] = field(default_factory=lambda: _NONE)
     """id of a 9009 → its codes."""
-    removed: KeyMap[str, int] = field(default_factory=KeyMap)
+    removed: KeyMap[str, int] = field(default_factory=lambda: _NONE)
     """pubkey → value of `removals` after the last removal of the key by an admin (N29-40)."""
     removals: int = 0
     """Number of removals by admins so far."""
-    requests: TwoWayMap[str, str] = field(default_factory=TwoWayMap)
+    requests: TwoWayMap[str, str] = field(default_factory=lambda: _NO_REQUESTS)
     """pubkey → id of its pending 9021 (N29-35)."""
-    involved: KeyMap[str, bool] = field(default_factory=KeyMap)
+    involved: KeyMap[str, bool] = field(default_factory=lambda: _NONE)
     """Every key that was ever added, removed or asked to join: it may know of the group. True: only
     because of a pending 9021; the entry is removed together with it."""
     founder: str = ""
@@ -513,7 +519,7 @@ def _after_put(group: Group, put: PutUsers, relay_pubkey: str) -> Group:
 
 
 def _after_notice(group: Group, notice: Notice) -> Group:
-    times = {**group.notice_times, notice.kind: notice.created_at}
+    times = {**group.notice_times, _NOTICES[notice.kind]: notice.created_at}
     group = replace(group, notice_times=times)
     if notice.description is not None:
         group = group.with_description(notice.description)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from relay.groups.group import Group, Groups, GroupsByKey, Replay, replayed
 from relay.groups.key_map import KeyMap, TwoWayMap
+from relay.nostr.event import event_from_raw
 from tests.cast import admin, alice
 from tests.effort import tries
 from tests.unit.groups.world import RELAY, event
@@ -121,6 +122,29 @@ def test_a_new_group_copies_few_of_those_that_there_are() -> None:
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert held < 20_000 * len(versions)
+
+
+def test_a_small_group_takes_little_memory_after_a_replay() -> None:
+    """Anybody may make 100,000 of them."""
+    number = 1_000
+    log = [
+        row.raw
+        for name in (f"{each:06}" for each in range(number))
+        for row in (
+            event(admin, 9007, ["h", name], ["public"], ["open"]),
+            event(RELAY, 9000, ["h", name], ["p", admin.pubkey, "admin"]),
+            event(RELAY, 39000, ["d", name]),
+            event(RELAY, 39001, ["d", name], ["p", admin.pubkey, "admin"]),
+            event(RELAY, 39002, ["d", name], ["p", admin.pubkey]),
+            event(RELAY, 39003, ["d", name]),
+        )
+    ]
+    tracemalloc.start()
+    groups = replayed(Groups(), map(event_from_raw, log), RELAY)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(groups.by_id) == number
+    assert held < 1_600 * number
 
 
 def test_a_replay_copies_the_ids_of_the_groups_of_one_key_once(
