@@ -332,11 +332,13 @@ class ReaderFactory:
 class _Use:
     """Calls functions on the thread of a connection, until it is over."""
 
-    __slots__ = ("_db", "is_over")
+    __slots__ = ("_db", "cursor", "is_over")
 
     def __init__(self, db: aiosqlite.Connection) -> None:
         self._db = db
         self.is_over = False
+        self.cursor: sqlite3.Cursor | None = None
+        """Left open between two calls."""
 
     def check(self) -> None:
         """Before each query, on the thread: one that has not begun cannot be interrupted, and
@@ -354,9 +356,10 @@ class _Use:
         done: T = await self._db._execute(on_thread)  # type: ignore[no-untyped-call]
         return done
 
-
-def _nothing() -> None:
-    """For a thread that is to drop the result of its last function."""
+    def close(self) -> None:
+        """On the thread, which then drops the result of its last function, too."""
+        if self.cursor is not None:
+            self.cursor.close()
 
 
 class AsyncReader:
@@ -457,16 +460,16 @@ class AsyncReader:
                 await self._settle()
         except BaseException as error:
             use.is_over = True
-            self._ending = asyncio.create_task(self._end())
+            self._ending = asyncio.create_task(self._end(use))
             if isinstance(error, TimeoutError):
                 raise TooSlow from None
             raise
         self._lock.release()
 
-    async def _end(self) -> None:
-        """Wait until the thread has ended the query and has dropped its result: an open statement
-        keeps its snapshot, and the connection interrupted."""
-        ended = asyncio.ensure_future(self._db._execute(_nothing))  # type: ignore[no-untyped-call]
+    async def _end(self, use: _Use) -> None:
+        """Wait until the thread has ended the query and has closed it: an open statement keeps its
+        snapshot, and the connection interrupted."""
+        ended = asyncio.ensure_future(self._db._execute(use.close))  # type: ignore[no-untyped-call]
         try:
             with suppress(sqlite3.Error, ValueError):  # ValueError: closed
                 while not ended.done():
@@ -497,7 +500,7 @@ class BulkReader(AsyncReader):
     async def chunks(self, query: Query, take: Callable[[list[Any]], None]) -> None:
         """Call `take` with some thousand rows at a time, on the loop."""
         async with self._use() as use:
-            cursor = await use.run(lambda db: db.execute(query.sql, query.values))
+            use.cursor = cursor = await use.run(lambda db: db.execute(query.sql, query.values))
             while rows := await use.run(lambda _: cursor.fetchmany(_CHUNK_ROWS)):
                 take(rows)
             await use.run(lambda _: cursor.close())

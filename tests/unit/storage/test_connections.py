@@ -133,6 +133,23 @@ async def test_who_leaves_a_bulk_read_leaves_no_snapshot_behind(
             assert await reader.rows(Query("SELECT count(*) FROM t", ())) == [(2,)]
 
 
+async def test_a_bulk_read_that_fails_between_two_chunks_is_closed() -> None:
+    """It was open as long as somebody had the error, and interrupted all that followed."""
+    taken = list[list[Any]]()
+
+    def take(rows: list[Any]) -> None:
+        taken.append(rows)
+        raise StoreFault("enough")
+
+    async with BulkReader(partial(sqlite3.connect, ":memory:", check_same_thread=False)) as reader:
+        query = Query(_NUMBERS.format(first="1"), (100_000,))
+        with pytest.raises(StoreFault, match="enough") as kept:
+            await reader.chunks(query, take)
+        assert await reader.rows(Query("SELECT 1", ())) == [(1,)]
+        assert len(taken) == 1
+        del kept
+
+
 async def test_reads_that_nobody_waits_for_do_not_pile_up() -> None:
     """Each went on to its end, before all that was asked later."""
     async with BulkReader(partial(sqlite3.connect, ":memory:", check_same_thread=False)) as reader:
