@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 MAX_KEY_FILE: Final = 64 << 10
 _MAX_FILE: Final = 16 << 20
 _JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
+CONTAINER_FILES: Final = (Path("/.dockerenv"), Path("/run/.containerenv"))
+"""Of Docker and Podman."""
 _MAX_LINKS: Final = 40
 """As Linux: https://man7.org/linux/man-pages/man7/path_resolution.7.html"""
 _MAX_ADDRESS: Final = 100
@@ -97,6 +99,11 @@ def way_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
             left += reversed(Path(os.readlink(here)).parts)
             here = here.parent
+
+
+def in_container() -> bool:
+    """Folders of the host may belong to anybody there, and no other user works in it."""
+    return any(path.exists() for path in CONTAINER_FILES)
 
 
 def trusted_users() -> set[int]:

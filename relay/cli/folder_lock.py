@@ -9,10 +9,10 @@ from pwd import getpwuid
 from typing import TYPE_CHECKING
 
 from relay.errors import FolderBusy, UserError
-from relay.files import regular_file, take_lock, trusted_users, way_to
+from relay.files import in_container, regular_file, take_lock, trusted_users, way_to
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 
@@ -56,7 +56,7 @@ def refuse_root(folder: Path) -> None:
     """For root in the folder of another user, whose relay could not open the files that root makes,
     and who could make root read or write others by links, and run plug-ins; also below a folder of
     that user, who could put another one in its place. The key and the store may tell whose folder
-    it is, too. Raises UserError, also where no folder is; OSError.
+    it is, too; in a container only they do. Raises UserError, also where no folder is; OSError.
     """
     try:
         _refuse_root_in(folder)
@@ -74,15 +74,21 @@ def refuse_root_to_make(folder: Path) -> None:
 def _refuse_root_in(folder: Path) -> None:
     if os.geteuid() != 0:
         return
-    _refuse_way_of_others(folder)
+    is_contained = in_container()
+    if is_contained:
+        folder.stat()
+    else:
+        _refuse_places_of_others(way_to(folder))
     for name in ("relay.key", "rookery.db"):
+        path = folder / name
         with suppress(FileNotFoundError, NotADirectoryError):
-            _refuse_way_of_others(folder / name)
+            ends = [(path, path.lstat()), (path, path.stat())]
+            _refuse_places_of_others(ends if is_contained else way_to(path))
 
 
-def _refuse_way_of_others(path: Path) -> None:
+def _refuse_places_of_others(places: Iterable[tuple[Path, os.stat_result]]) -> None:
     trusted = trusted_users()
-    for place, about in way_to(path):
+    for place, about in places:
         if about.st_uid in trusted:
             continue
         owner = about.st_uid

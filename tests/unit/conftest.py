@@ -29,6 +29,12 @@ async def home(store: Store) -> AsyncIterator[Home]:
         yield home
 
 
+@pytest.fixture(autouse=True)
+def _on_no_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests may run in one, where the owners of folders tell less."""
+    monkeypatch.setattr("relay.files.CONTAINER_FILES", ())
+
+
 @pytest.fixture
 def give_away(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
     """As if another user had made the file."""

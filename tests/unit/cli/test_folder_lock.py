@@ -266,6 +266,24 @@ def test_root_does_not_work_below_a_folder_of_another_user(
         pass
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has folders of root")
+def test_in_a_container_the_key_and_the_store_tell_whose_folder_it_is(
+    tmp_path: Path, give_away: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of the host may belong to a user whom the container does not know."""
+    (tmp_path / "mark").touch()
+    monkeypatch.setattr("relay.files.CONTAINER_FILES", (tmp_path / "mark",))
+    folder, archive = tmp_path / "theirs" / "data", tmp_path / "theirs" / "backup.tar.gz"
+    stocked(folder, notes=1)
+    for path in (tmp_path / "theirs", folder):
+        give_away(path)
+    assert rookery("backup", archive, "--data", folder)[1] == 0
+    give_away(folder / "rookery.db")
+    printed, code = rookery("backup", archive, "--data", folder)
+    assert code == 1
+    assert "rookery.db belongs to user 4711" in printed
+
+
 def test_a_folder_that_root_does_not_find_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
