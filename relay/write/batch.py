@@ -275,7 +275,13 @@ class Batch:
             unsigned=unsigned,
         )
         self._changes = changes = Changes(
-            world, self.plan, self.rows, self._relay_key, unsigned, self._unlisted_before
+            world,
+            self.plan,
+            self.rows,
+            self._relay_key,
+            unsigned,
+            self._unlisted_before,
+            0 if self._pieces is None else self._pieces.passes,
         )
         self._found = found
         self._lists = RelayLists(changes)
@@ -379,6 +385,7 @@ class Batch:
                 self._changes.unpin(judged.outdated_pins)
                 self._changes.forget(rows, keeps_pins=candidate.sender.origin is not Origin.WIRE)
         pieces.advance(self._found)
+        pieces.passes += 1
         self.is_piece = True
         return WriteOutcome.STORED  # said to nobody
 

@@ -46,15 +46,18 @@ class Changes:
         relay_key: SecretKey,
         unsigned: dict[str, Group],
         unlisted: Mapping[str, Group],
+        passes: int,
     ) -> None:
         """`unsigned`: of `world`, empty. `unlisted`: groups whose lists are due since an earlier
-        batch, as they were when the last ones were signed."""
+        batch, as they were when the last ones were signed. `passes`: earlier ones of the deletion
+        of which the batch is a piece."""
         self.world = world
         self.found = world.found
         self.now = world.now
         self.plan = plan
         self.rows = rows
         """Everything accepted, in order."""
+        self.passes = passes
         self.unlisted: dict[str, Group] = {}
         """Groups whose lists another batch will sign, as they were when the last ones were."""
         self._relay_key = relay_key

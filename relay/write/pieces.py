@@ -69,6 +69,8 @@ class Pieces(ABC):
 
     def __init__(self) -> None:
         self.removed = Removed()
+        self.passes = 0
+        """That are done."""
 
     @property
     @abstractmethod

@@ -27,9 +27,11 @@ from tests.harness.relay_in_process import (
     STORED,
     URL,
     Home,
+    Letter,
     policy_of,
     store_of,
 )
+from tests.harness.relay_program import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -384,6 +386,31 @@ async def test_a_member_of_many_groups_leaves_few_at_a_time(home: Home) -> None:
         assert await members_shown(home, group) == {admin.pubkey}
     assert len(await home.found(kinds=[9001])) == 70
     assert await home.rebuilt() == home.groups
+
+
+async def test_who_is_put_back_between_two_pieces_is_removed_by_another_record(home: Home) -> None:
+    """Two pieces of one second made the same 9001, and a copy of the log had one: its reader would
+    have put the key back."""
+    await in_groups(home, 40, bob)
+    stored, put = home.ingest._stored, list[Letter]()
+
+    async def noted(items: Sequence[LaneItem]) -> Batch:
+        before = home.groups.groups_of(bob.pubkey)
+        batch = await stored(items)
+        if not put:
+            for group in before - home.groups.groups_of(bob.pubkey):
+                again = home.made(admin, 9000, ["p", bob.pubkey], h=group)
+                put.append(home.post(again, connection=2))
+            await eventually("they wait", lambda: home.ingest.waiting["commit"] == len(put))
+        return batch
+
+    home.ingest._stored = noted  # type: ignore[method-assign]
+    request = home.post(home.request(bob), connection=1)
+    assert await request.answer == STORED
+    assert [await letter.answer for letter in put] == [STORED] * 16
+    removals = [event.id for event in await home.found(kinds=[9001])]
+    assert len(removals) == len(set(removals)) == 40 + 16
+    await is_the_same_after_a_restart(home)
 
 
 @pytest.mark.parametrize("number", [20, 90])
