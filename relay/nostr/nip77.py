@@ -106,8 +106,9 @@ class Items:
         if self._timestamps[index - 1] != timestamp:
             return Bound(timestamp)
         pairs = zip(self.id(index - 1), id_, strict=True)
-        first_other = next(at for at, (before, here) in enumerate(pairs) if before != here)
-        return Bound(timestamp, id_[: first_other + 1])
+        differing = (at for at, (before, here) in enumerate(pairs) if before != here)
+        # An id that is there twice has none: there may be such rows.
+        return Bound(timestamp, id_[: next(differing, _ID) + 1])
 
     def bound_at(self, index: int) -> Bound:
         """The item itself as a bound."""

@@ -100,6 +100,19 @@ def test_two_sets_learn_exactly_where_they_differ(
     assert need == {id_ for _, id_ in theirs} - {id_ for _, id_ in ours}
 
 
+@given(st.sets(st.integers(0, 400), min_size=1), st.lists(st.integers(0, 150), max_size=20))
+@settings(max_examples=examples(100))
+def test_ids_that_come_twice_end_no_dialogue(numbers: set[int], missing: list[int]) -> None:
+    """Their comparison never ended: no bound lies between two of them."""
+    theirs = [(5, number(each)) for each in range(401)]
+    ours = [pair for place, pair in enumerate(theirs) if place not in missing]
+    twice = [theirs[each] for each in numbers]
+    have, need = differences(ours, theirs + twice + twice, sys.maxsize)
+    assert (have, need) == (set(), {id_ for _, id_ in theirs} - {id_ for _, id_ in ours})
+    have, need = differences(theirs + twice, ours, sys.maxsize)
+    assert (have, need) == ({id_ for _, id_ in theirs} - {id_ for _, id_ in ours}, set())
+
+
 @pytest.mark.proves("N77-10", "N77-32")
 @pytest.mark.parametrize("client_frame", [SMALLEST_FRAME, FRAME_BYTES])
 @pytest.mark.parametrize(
