@@ -327,11 +327,13 @@ def _edit_metadata(event: Event, group_id: str, fault: Fault) -> EditMetadata:
 def _put_users(event: Event, group_id: str, fault: Fault) -> PutUsers:
     users: dict[str, tuple[str, ...]] = {}
     for tag in _users(event, fault):
-        pubkey, roles = tag[1], _shared_roles(tuple(dict.fromkeys(tag[2:])))
+        pubkey, roles = tag[1], tuple(dict.fromkeys(tag[2:]))
         if len(roles) > MAX_ROLES:
             fault(f"p: {len(roles)} roles, at most {MAX_ROLES} allowed")
-        if not all(1 <= len(role) <= MAX_ROLE_CHARS for role in roles):
+        elif not all(1 <= len(role) <= MAX_ROLE_CHARS for role in roles):
             fault(f"p: a role has 1 to {MAX_ROLE_CHARS} characters")
+        else:
+            roles = _shared_roles(roles)
         if users.get(pubkey, roles) != roles:
             fault("p: one key with two sets of roles")
         users[pubkey] = roles

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from relay.errors import Invalid
+from relay.groups import actions
 from relay.groups.actions import (
     MAX_COPIED_TAGS,
     MAX_PINS,
@@ -267,3 +268,11 @@ def test_a_second_h_tag_is_invalid_even_if_equal(kind: int, second: str) -> None
 def test_an_empty_h_is_invalid(tag: list[str]) -> None:
     with pytest.raises(Invalid, match=r"^invalid: h: "):
         group_of(event(alice, 9, tag))
+
+
+def test_refused_roles_are_not_kept() -> None:
+    """Each of the last 128 could take 4 MB, whoever had sent it."""
+    before = actions._shared_roles.cache_info().misses
+    assert refusal(9000, ["p", ID, *"123456789"]).startswith("invalid: p: 9 roles")
+    assert refusal(9000, ["p", ID, "x" * 65]).startswith("invalid: p: a role")
+    assert actions._shared_roles.cache_info().misses == before
