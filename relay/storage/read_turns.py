@@ -142,13 +142,14 @@ class _Line:
         return account if self._cost(account) < self._cost(oldest) * _ALIKE else oldest
 
     def _cost(self, account: object) -> float:
+        reads = self._waiting[account]
+        # An agent that an owner vouches for has the owner's account.
+        if any(read.is_owner for read in reads):
+            return -1.0
         record = self._records.get(account)
         if record is None:
-            first = self._waiting[account][0]
-            if first.is_owner:
-                return -1.0
             # A member may have any number of keys: a new one is what its address is.
-            record = self._records.get(first.site)
+            record = self._records.get(reads[0].site)
         return self._first_cost / _OF_NEW if record is None else record[0]
 
     def end(self, read: _Read, took: float, now: float, *, was_oldest: bool) -> None:
