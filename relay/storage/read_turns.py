@@ -63,7 +63,7 @@ class ReadTurns:
             await read.turn
             yield
         finally:
-            if not read.turn.cancelled():  # else its client has left before
+            if not read.turn.cancelled():
                 given_at, was_oldest = read.turn.result()
                 now = self._clock()
                 took = now - given_at
@@ -71,6 +71,8 @@ class ReadTurns:
                 line.end(read, took, now, was_oldest=was_oldest)
                 self._free += 1
                 self._give()
+            else:
+                line.drop(read)
 
     def _give(self) -> None:
         while self._free:
@@ -124,13 +126,22 @@ class _Line:
             self._fade(site, now)
         (self._waiting.setdefault(account, []) if behind is None else behind).append(read)
 
+    def drop(self, read: _Read) -> None:
+        """Its client has left before its turn."""
+        account = read.account
+        reads = self._waiting.get(account) or self._behind.get(account) or []
+        if read in reads:
+            reads.remove(read)
+            if not reads:
+                self._waiting.pop(account, None)
+
     def give(self, now: float) -> bool:
         """Whether somebody waited."""
         while self._waiting:
             oldest = next(iter(self._waiting))
             account = oldest if self._owed_s <= 0 else self._least_costly(oldest)
             reads = [read for read in self._waiting.pop(account) if not read.turn.done()]
-            if reads:  # else their tasks were cancelled
+            if reads:  # else their tasks are being cancelled
                 reads.pop(0).turn.set_result((now, account is oldest))
                 self._behind[account] = reads
                 return True
