@@ -114,11 +114,14 @@ class Visibility:
 
     @property
     def known_as(self) -> str | None:
-        """The least of its known keys; if it has none, of the owners that vouch for one. None: it
-        has neither."""
+        """The least of its known keys; if it has none, agents that one owner vouches for are known
+        together. None: it has neither."""
         keys, actors, groups = self.viewer.keys, self.actors, self.groups
         own = [key for key in keys if is_known(key, actors, groups)]
-        return min(own or _lenders(self.viewer, keys, actors, groups), default=None)
+        if own:
+            return min(own)
+        lenders = _lenders(self.viewer, keys, actors, groups)
+        return f"agents of {min(lenders)}" if lenders else None
 
     @property
     def is_owner(self) -> bool:

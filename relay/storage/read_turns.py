@@ -154,7 +154,7 @@ class _Line:
 
     def _cost(self, account: object) -> float:
         reads = self._waiting[account]
-        # An agent that an owner vouches for has the owner's account.
+        # Another connection of the account may have its key without that of the owner.
         if any(read.is_owner for read in reads):
             return -1.0
         record = self._records.get(account)

@@ -703,7 +703,7 @@ def test_a_change_of_a_group_takes_rights_from_others_or_not(
     assert seen(after).covers(seen(before)) is is_covered
 
 
-def test_a_viewer_is_known_as_one_of_its_known_keys_or_as_who_vouches_for_it() -> None:
+def test_a_viewer_is_known_as_one_of_its_known_keys_or_with_the_agents_of_one_owner() -> None:
     """However many keys log in on its connections, and however many agents its owner has."""
     attested = frozenset({Attestation(stranger.pubkey, alice.pubkey)})
     both = frozenset({alice.pubkey, bob.pubkey})
@@ -721,6 +721,6 @@ def test_a_viewer_is_known_as_one_of_its_known_keys_or_as_who_vouches_for_it() -
         "member": alice.pubkey,
         "two members": min(both),
         "banned": max(both),
-        "agent": alice.pubkey,
+        "agent": f"agents of {alice.pubkey}",
         "stranger": None,
     }
