@@ -108,7 +108,7 @@ def in_container() -> bool:
 
 def trusted_users() -> set[int]:
     """Ids of this user and of root. In a user namespace root of the system may have another id,
-    which the owner of the root folder tells."""
+    which the owner of the root folder tells; all users that are not mapped have the same one."""
     return {0, os.geteuid(), os.stat("/").st_uid}
 
 
