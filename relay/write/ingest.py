@@ -205,9 +205,9 @@ class Ingest:
     async def __aenter__(self) -> Ingest:
         tasks = await self._tasks.__aenter__()
         self._running = [
-            tasks.create_task(self._signatures.lane.run(), name="verify"),
-            tasks.create_task(self._asking.lane.run(), name="ask plug-ins"),
-            tasks.create_task(self._lane.run(), name="lane"),
+            tasks.create_task(_run(self._signatures.lane), name="verify"),
+            tasks.create_task(_run(self._asking.lane), name="ask plug-ins"),
+            tasks.create_task(_run(self._lane), name="lane"),
         ]
         return self
 
@@ -777,6 +777,18 @@ class Ingest:
         stages.commit.add(batch.stored_at - batch.decided_at)
         if batch.judged_s:
             stages.policies.add(batch.judged_s)
+
+
+async def _run(lane: Lane[Any]) -> None:
+    """Raises RuntimeError if what the lane waits for is cancelled, and not the lane itself: its
+    TaskGroup would take that for its end."""
+    try:
+        await lane.run()
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise RuntimeError("what a lane of writes waited for was cancelled") from error
 
 
 @contextmanager
