@@ -3,7 +3,7 @@
 Only ids are compared; events travel by EVENT and REQ (N77-06). One message of a connection is
 processed at a time, on a worker thread: fingerprints of a million records take a second or two. A
 snapshot is valid while its reader keeps all rights that it was taken with (N77-09). Where there is
-no room for another one, those of addresses that hold clearly more are closed, see `HeldSets`.
+no memory for another one, sets of addresses that hold clearly more are closed, see `HeldSets`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ _MAX_RETRIES: Final = 4
 """How often a snapshot is read again because read rights changed during the read."""
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
 _INTERNAL: Final = Refused(Prefix.ERROR, "internal error, try again later")
-_GIVEN_UP: Final = "others need the memory, and your address has most of it; try again later"
+_CLOSED_FOR_OTHERS: Final = (
+    "others need the memory, and your address has most of it; try again later"
+)
 _TOO_EARLY: Final = Refused(Prefix.RATE_LIMITED, "wait for the reply before the next message")
 
 
@@ -182,14 +184,14 @@ class Negentropy:
         raise _rights_changed()
 
     async def _items(self, filter_: Filter, visibility: Visibility, holder: str | None) -> Items:
-        most, room = self.limits.neg_records, self._room(visibility, holder)
-        at_most = min(most, max(room, self._most_instead(visibility, holder)))
+        most, free = self.limits.neg_records, self._free(visibility, holder)
+        at_most = min(most, max(free, self._most_by_closing(visibility, holder)))
         if at_most <= 0:
             raise _busy()
         # Reserved before the first record is read: other connections may ask during the read. Not
         # for the address, whose other clients would be refused although there are few records. Nor
-        # beyond the room: how much others give up is known when all is read.
-        reserved = min(at_most, room)
+        # beyond what is free: which sets are closed is known when all is read.
+        reserved = min(at_most, free)
         self._held.add(_READING, reserved)
         try:
             items = await self._store.items(
@@ -204,24 +206,25 @@ class Negentropy:
                 raise TooManyRecords(most) if at_most == most else _busy()
         finally:
             self._held.add(_READING, -reserved)
-        self._make_room(len(items), visibility, holder)
+        self._close_for(len(items), visibility, holder)
         self._held.add(holder, len(items))
         return items
 
-    def _room(self, visibility: Visibility, holder: str | None) -> int:
+    def _free(self, visibility: Visibility, holder: str | None) -> int:
         """Records; 0 or more."""
         most = _MAX_SNAPSHOTS * self.limits.neg_records
         return max(0, self._held.room_for(visibility, holder, most))
 
-    def _most_instead(self, visibility: Visibility, holder: str | None) -> int:
-        """How many records there may be room for if others give up as many."""
-        if visibility.is_owner:  # they have room of their own
+    def _most_by_closing(self, visibility: Visibility, holder: str | None) -> int:
+        """Records of the largest set that others may be closed for."""
+        if visibility.is_owner:  # owners have a share of their own
             return 0
         return self._closable.most_for(self._held.of(holder), is_known=visibility.is_known)
 
-    def _make_room(self, size: int, visibility: Visibility, holder: str | None) -> None:
-        """Raises Refused when there is none, and nobody has to give up so much."""
-        short = size - self._room(visibility, holder)
+    def _close_for(self, size: int, visibility: Visibility, holder: str | None) -> None:
+        """Close sets of others if one of this size needs that. Raises Refused if they are too
+        small."""
+        short = size - self._free(visibility, holder)
         if short <= 0:
             return
         closed = None
@@ -231,7 +234,7 @@ class Negentropy:
         if closed is None:
             raise _busy()
         for exchange in closed:
-            exchange.queue.give_up(exchange)
+            exchange.queue.close_for_others(exchange)
 
     def hold(self, exchange: _Exchange, snapshot: Snapshot) -> None:
         """From now on it may be closed for others."""
@@ -390,9 +393,9 @@ class NegentropyQueue:
         seconds = round(self._negentropy.idle_timeout_s)
         self._end(exchange, messages.neg_ended(exchange.sub, f"no message for {seconds} s"))
 
-    def give_up(self, exchange: _Exchange) -> None:
+    def close_for_others(self, exchange: _Exchange) -> None:
         """Others need its memory; see `HeldSets`."""
-        self._end(exchange, messages.neg_ended(exchange.sub, _GIVEN_UP))
+        self._end(exchange, messages.neg_ended(exchange.sub, _CLOSED_FOR_OTHERS))
 
     def _refuse(self, exchange: _Exchange, refused: Refused) -> None:
         self._end(exchange, messages.neg_error(exchange.sub, refused))

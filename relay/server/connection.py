@@ -695,8 +695,8 @@ class Connection:
     async def _read_by_client(self) -> None:
         """Until it has read most of what was sent. Raises ConnectionError.
 
-        All tasks of a connection that wait in `drain` share one future, which the first that is
-        cancelled cancels for the others; so a task of its own does, which nobody cancels.
+        All tasks that wait in `drain` share one future, and the first that is cancelled cancels it
+        for the others. So only one task waits there, which nobody cancels.
         """
         if self._drain is None or self._drain.done():
             self._drain = asyncio.create_task(self._request.writer.drain(), name="drain")

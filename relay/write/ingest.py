@@ -130,8 +130,8 @@ STORE_FAILED: Final = Reject(
 
 
 class Ingest:
-    """A context manager: its lanes run inside; leaving it commits what is queued. If one of them
-    fails, the task that entered it is cancelled, and leaving raises an ExceptionGroup: all writes
+    """A context manager: its lanes run inside; leaving it commits what is queued. If a lane fails,
+    the task that entered it is cancelled, and leaving raises an ExceptionGroup; else all writes
     would wait for ever."""
 
     def __init__(

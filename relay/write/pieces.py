@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Container
 from dataclasses import replace
-from itertools import islice
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -255,7 +255,7 @@ class _Emptying(Pieces):
         self._left_groups = frozenset()
         if leaves_many(candidate, groups):
             member_of = groups.groups_of(candidate.event.pubkey)
-            self._left_groups = frozenset(islice(member_of, _LEFT_AT_ONCE))
+            self._left_groups = frozenset(nsmallest(_LEFT_AT_ONCE, member_of))
         return self._left_groups
 
     def lookups(self, wanted: Lookups, candidate: Candidate, groups: Groups) -> Lookups:

@@ -267,14 +267,13 @@ class Checkpoints:
         for _ in range(2):  # most of the work, during reads and writes
             await self._connection.rows(_PASSIVE)
         holding = monotonic()
-        busy, began = True, holding
-        async with self._pauses.of(self._readers):
-            with suppress(TimeoutError):  # its reads have no limit of time
-                async with asyncio.timeout(_MAX_HOLD_S) as waiting, self._relay_reader.paused():
-                    waiting.reschedule(None)
-                    async with self._writer_held():
-                        began = monotonic()
-                        ((busy, *_),) = await self._connection.rows(_TRUNCATE)
+        began, paused = holding, self._pauses.of(self._readers)
+        try:
+            async with paused, self._relay_reader_paused(), self._writer_held():
+                began = monotonic()
+                ((busy, *_),) = await self._connection.rows(_TRUNCATE)
+        except TimeoutError:
+            busy = True
         held_s = monotonic() - holding
         self._truncate_at = monotonic() + _REST_RATIO * held_s
         self.upkeep.held_s += held_s
@@ -285,6 +284,14 @@ class Checkpoints:
         if self._oldest is not None:
             self._oldest = began if self._newest >= began else None
         return True
+
+    @asynccontextmanager
+    async def _relay_reader_paused(self) -> AsyncIterator[None]:
+        """Raises TimeoutError after `_MAX_HOLD_S`: its reads have no limit of time, and clients
+        wait meanwhile."""
+        async with asyncio.timeout(_MAX_HOLD_S) as waiting, self._relay_reader.paused():
+            waiting.reschedule(None)
+            yield
 
     @asynccontextmanager
     async def _writer_held(self) -> AsyncIterator[None]:
