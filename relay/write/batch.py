@@ -8,6 +8,7 @@ codes are counted here, and stay counted when the commit fails.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from time import perf_counter, thread_time
@@ -281,7 +282,7 @@ class Batch:
             self._relay_key,
             unsigned,
             self._unlisted_before,
-            0 if self._pieces is None else self._pieces.passes,
+            Counter() if self._pieces is None else self._pieces.signed,
         )
         self._found = found
         self._lists = RelayLists(changes)
@@ -385,7 +386,7 @@ class Batch:
                 self._changes.unpin(judged.outdated_pins)
                 self._changes.forget(rows, keeps_pins=candidate.sender.origin is not Origin.WIRE)
         pieces.advance(self._found)
-        pieces.passes += 1
+        pieces.signed.update(self._changes.signed)
         self.is_piece = True
         return WriteOutcome.STORED  # said to nobody
 

@@ -46,18 +46,19 @@ class Changes:
         relay_key: SecretKey,
         unsigned: dict[str, Group],
         unlisted: Mapping[str, Group],
-        passes: int,
+        signed_before: Mapping[tuple[int, str], int],
     ) -> None:
         """`unsigned`: of `world`, empty. `unlisted`: groups whose lists are due since an earlier
-        batch, as they were when the last ones were signed. `passes`: earlier ones of the deletion
-        of which the batch is a piece."""
+        batch, as they were when the last ones were signed. `signed_before`: as `Pieces.signed`."""
         self.world = world
         self.found = world.found
         self.now = world.now
         self.plan = plan
         self.rows = rows
         """Everything accepted, in order."""
-        self.passes = passes
+        self.signed_before = signed_before
+        self.signed: set[tuple[int, str]] = set()
+        """(kind, group) of what this batch signs for a request to vanish."""
         self.unlisted: dict[str, Group] = {}
         """Groups whose lists another batch will sign, as they were when the last ones were."""
         self._relay_key = relay_key

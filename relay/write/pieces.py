@@ -8,6 +8,7 @@ transaction, and the event is judged and stored as any other.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Container
 from dataclasses import replace
 from heapq import nsmallest
@@ -69,8 +70,8 @@ class Pieces(ABC):
 
     def __init__(self) -> None:
         self.removed = Removed()
-        self.passes = 0
-        """That are done."""
+        self.signed = Counter[tuple[int, str]]()
+        """(kind, group) → in how many passes the relay has signed such events for the request."""
 
     @property
     @abstractmethod

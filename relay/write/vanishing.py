@@ -191,12 +191,14 @@ def _uses_of(code: str, group: Group | None) -> int:
 
 
 def _sign_for(request: Event, draft: Draft, changes: Changes) -> Event:
-    """Sign with the request's id and the number of the pass: two drafts of one second would be the
-    same event."""
+    """Sign with the request's id, and the number of earlier passes that signed such an event: two
+    drafts of one second would be the same event."""
     (_, group_id), *_ = draft.tags
     # Of a 9002 a tag `e` would become part of the 39000, of a 9010 a pin.
     name = "e" if draft.kind in _ABOUT_MEMBERS else "nonce"
     tags = (*draft.tags, (name, request.id))
-    if changes.passes:
-        tags += (("nonce", f"{changes.passes}"),)
+    kind_and_group = draft.kind, group_id
+    changes.signed.add(kind_and_group)
+    if before := changes.signed_before.get(kind_and_group):
+        tags += (("nonce", f"{before}"),)
     return changes.sign(replace(draft, tags=tags), group_id)
