@@ -66,3 +66,31 @@ async def test_what_was_purged_leaves_the_other_machine_whatever_became_of_the_g
                 await other.sync()
                 assert "oolong" not in str(await other.context("kettle"))
                 assert await other.search("oolong") == []
+
+
+async def test_what_was_deleted_leaves_the_cache_however_many_others_name_it(
+    tmp_path: Path,
+) -> None:
+    """More kinds 5 of another key than the relay returns at once, all later than one's own."""
+    robot, most = cast.robot, 3
+    async with Rookery(tmp_path / "relay") as rookery:
+        await rookery.init(
+            "--preset", "open", "--owner", cast.owner.pubkey, "--agent", robot.pubkey
+        )
+        rookery.set_up("limits", f"max_limit = {most}")
+        await rookery.start()
+        async with (
+            Nmem(rookery.url, robot, tmp_path / "nmem.db") as machine,
+            Client(rookery.url, robot) as other_machine,
+            Client(rookery.url, cast.alice) as somebody,
+        ):
+            await machine.mark("oolong", "kettle")
+            await machine.sync()
+            (record,) = await other_machine.query({"kinds": [kinds.APP_RECORD], "#t": ["nmem"]})
+            deleted = await other_machine.send(kinds.DELETION, "", [["e", record.id]])
+            for number in range(1, most + 2):
+                at = deleted.created_at + number
+                named = [["e", record.id]]
+                await somebody.publish(cast.alice.sign(kinds.DELETION, named, "", at))
+            await machine.sync()
+            assert await machine.search("oolong") == []

@@ -290,12 +290,13 @@ async def fetch(
     fetched = await asyncio.to_thread(
         put_all, database, events, signer.pubkey, owners, progress=progress
     )
-    deleted = await _deletions_of(client, missing)
+    authors = {**known.foreign, **{id_: author for id_, author in known.pins.items() if author}}
+    writers = {authors.get(id_, signer.pubkey) for id_ in missing}
+    deleted = await _deletions_of(client, writers, missing)
     if sources.group is not None and lists_nip(document, GROUPS):
         # Of another relay, or in a group of their own, anybody could send one.
         deleted += await _deletions_by_admins(client, signer.pubkey, sources.group, missing)
     deleted += await _deletions_by_address(client, signer.pubkey, database, missing)
-    authors = {**known.foreign, **{id_: author for id_, author in known.pins.items() if author}}
     gone = [id_ for id_ in missing if id_ in authors]
     no_more_given = await withdrawn(client, signer.pubkey, document, gone)
     if document:
@@ -445,15 +446,20 @@ async def _with_ids(client: Client, ids: Sequence[str]) -> list[Event]:
     return events
 
 
-async def _deletions_of(client: Client, ids: Sequence[str]) -> list[tuple[str, str]]:
-    """(id, author of the deletion) for those deleted by a kind 5."""
-    deletions: list[tuple[str, str]] = []
+async def _deletions_of(
+    client: Client, writers: Collection[str], ids: Sequence[str]
+) -> list[tuple[str, str]]:
+    """(id, author of the deletion) for those deleted by a kind 5 of one of their writers. Anybody
+    may name these ids in a kind 5, in as many as a relay will take."""
+    by_writers = {"kinds": [kinds.DELETION], "authors": sorted(writers)}
+    wanted, deletions = set(ids), list[tuple[str, str]]()
     for start in range(0, len(ids), _FETCH_BATCH):
         part = list(ids[start : start + _FETCH_BATCH])
-        for event in await client.query({"kinds": [kinds.DELETION], "#e": part}):
-            deletions += [(id_, event.pubkey) for id_ in event.tag_values("e")]
-    wanted = set(ids)
-    return [each for each in deletions if each[0] in wanted]
+        async for events in client.query_pages({**by_writers, "#e": part}, most_bytes=_MAX_HELD):
+            for event in events:
+                named = wanted.intersection(event.tag_values("e"))
+                deletions += [(id_, event.pubkey) for id_ in sorted(named)]
+    return deletions
 
 
 async def _deletions_by_admins(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from relay.memory.check_options import CheckOptions
 from relay.memory.draft import Draft
-from relay.memory.fields import compact, storable_object
+from relay.memory.fields import compact, is_integer, storable_object
 from relay.memory.nmem.checks import OBSERVATION, PIN, PROMPT, SESSION, check, session_in
 from relay.memory.nmem.summary import EMPTY_SESSION, Summary, summary_from
 from relay.memory.unreadable import UnreadableRecord, next_created_at
@@ -220,7 +220,8 @@ def record_in(event: Event) -> Record | UnreadableRecord:
     if fields is None:  # too deeply nested, or a lone surrogate
         return UnreadableRecord(event, "content cannot be written again")
     for name in ("timestamp", "started_at", "ended_at", "at"):
-        if abs(fields.get(name) or 0) > _MAX_TIME:
+        value = fields.get(name)  # `check` looks only at those of the record's own type
+        if is_integer(value) and abs(value) > _MAX_TIME:
             return UnreadableRecord(event, f"content.{name} is no time")
     return _record(event, fields)
 
