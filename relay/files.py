@@ -116,14 +116,24 @@ def regular_file(path: str, flags: int) -> int:
     """An `opener` for what must be a file: opening a pipe would wait until somebody writes to it. A
     new file is private. Raises OSError."""
     fd = os.open(path, flags | os.O_NONBLOCK, 0o600)
-    mode = os.fstat(fd).st_mode
+    try:
+        _refuse_irregular(path, os.fstat(fd))
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _refuse_irregular(path: str, about: os.stat_result) -> None:
+    mode = about.st_mode
     if stat.S_ISREG(mode):
-        return fd
-    os.close(fd)
+        return
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if stat.S_ISLNK(mode):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
     kind = "pipe" if stat.S_ISFIFO(mode) else "device"
-    raise OSError(errno.EINVAL, f"it is a {kind}, not a file", str(path))
+    raise OSError(errno.EINVAL, f"it is a {kind}, not a file", path)
 
 
 def own_file(path: Path, flags: int = 0) -> int:
@@ -138,15 +148,23 @@ def own_file(path: Path, flags: int = 0) -> int:
     return fd
 
 
-def own_database(path: Path, flags: int = 0) -> int:
+def own_database(path: Path, *, follows: bool = True) -> None:
     """As `own_file`, before SQLite opens it, which would make it readable for everyone, and which
-    writes to its logs whoever made them."""
+    writes to its logs whoever made them. `follows`: a symbolic link."""
+    real = Path(os.path.realpath(path))
     for end in ("-journal", "-wal", "-shm"):
-        log = Path(f"{os.path.realpath(path)}{end}")
+        log = Path(f"{real}{end}")
         with suppress(FileNotFoundError):
             _refuse_foreign(log, log.lstat())
     refuse_super_journal(path)
-    return own_file(path, flags)
+    file = real if follows else path
+    try:
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        # Not opened: closing it would end the locks that this process may have of it (fcntl(2)).
+        about = file.lstat()
+        _refuse_irregular(str(path), about)
+        _refuse_foreign(path, about)
 
 
 def refuse_super_journal(path: Path) -> None:
@@ -166,14 +184,13 @@ def refuse_super_journal(path: Path) -> None:
             raise OSError(errno.EINVAL, text, str(path))
 
 
-def private_database(path: Path, flags: int = 0) -> None:
+def private_database(path: Path, *, follows: bool = True) -> None:
     """`own_database`, with mode 0600, as its logs: SQLite gives new ones the mode of the file."""
-    os.close(own_database(path, flags))
+    own_database(path, follows=follows)
     real = os.path.realpath(path)
     for file in (Path(f"{real}{end}") for end in ("", "-wal", "-shm")):
         with suppress(FileNotFoundError):
             about = file.lstat()
-            # Not by a descriptor: closing it would end the locks of other connections.
             if stat.S_ISREG(about.st_mode) and about.st_mode & 0o077:
                 file.chmod(0o600)
 

@@ -7,7 +7,6 @@ Existing tables may have other columns; columns for the origin of a row are adde
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
@@ -161,7 +160,7 @@ def replace_rows(
 
 def _opened_to_write(path: Path) -> sqlite3.Connection:
     """The file may come from somebody else. Raises OSError, sqlite3.Error."""
-    os.close(own_database(path))
+    own_database(path)
     return sqlite3.connect(path, isolation_level=None)
 
 

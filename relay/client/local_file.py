@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from contextlib import contextmanager
 from threading import Lock, Timer
@@ -52,7 +51,7 @@ class LocalFile:
         `may_lag`: the last transactions may be lost on power failure.
         """
         make_private(path.parent)
-        private_database(path, os.O_NOFOLLOW)
+        private_database(path, follows=False)
         self._path = path
         self._lock = Lock()
         self._eraser: Timer | None = None

@@ -37,6 +37,8 @@ VERSION: Final = 2
 """`user_version` of nmem."""
 _WRITE: Final = "BEGIN IMMEDIATE"
 _SUFFIXES: Final = ("", "-wal", "-shm")
+_opened: Final[set[Database]] = set()
+"""Those of this process."""
 
 
 class CacheUnusable(ClientError):
@@ -67,6 +69,7 @@ class Database:
         self._thread_lock = Lock()
         self._errors = database_errors()
         make_private(path.parent)
+        self.inode = 0
         self._lock_path = lock_path(path)
         self._lock = os.open(self._lock_path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
@@ -82,6 +85,7 @@ class Database:
         with self._thread_lock:
             if self._lock >= 0:
                 self._connection.close()
+                _opened.discard(self)
                 os.close(self._lock)
                 self._lock = -1
 
@@ -178,7 +182,7 @@ class Database:
     def _was_replaced(self) -> bool:
         """Whether the file was replaced or deleted since it was opened."""
         try:
-            return os.stat(self.path).st_ino != self._inode
+            return os.stat(self.path).st_ino != self.inode
         except FileNotFoundError:
             return True
 
@@ -193,7 +197,8 @@ class Database:
             except BaseException:
                 self._connection.close()
                 raise
-            self._inode = os.stat(self.path).st_ino
+            self.inode = os.stat(self.path).st_ino
+            _opened.add(self)
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
@@ -275,7 +280,9 @@ def open_connection(path: Path, key: CacheKey | None, *, busy_s: float) -> tuple
 
     Raises CacheUnusable.
     """
-    encrypted = is_encrypted(path)
+    encrypted = _known_here(path)
+    if encrypted is None:
+        encrypted = is_encrypted(path)
     cipher = cipher_module()
     if encrypted is None:
         encrypted = key is not None and cipher is not None
@@ -298,6 +305,16 @@ def open_connection(path: Path, key: CacheKey | None, *, busy_s: float) -> tuple
     connection.execute("PRAGMA cipher_log_level = NONE")
     connection.execute(key.pragma)
     return connection, True
+
+
+def _known_here(path: Path) -> bool | None:
+    """Whether a file that this process has open is encrypted: a look at it would end the locks that
+    the process has of it (fcntl(2))."""
+    try:
+        inode = os.stat(path).st_ino
+    except FileNotFoundError:
+        return None
+    return next((each.is_encrypted for each in _opened.copy() if each.inode == inode), None)
 
 
 def _prepare(connection: Any, path: Path, adopt: Adopt | None) -> None:

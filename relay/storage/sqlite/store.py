@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from itertools import accumulate
 from time import monotonic, thread_time
@@ -72,6 +72,7 @@ from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.sweep import SweepQueries
 from relay.storage.sqlite.tag_buffer import TAG_BUFFER_ROWS, TagBuffer
 from relay.storage.sqlite.text_index import opened_index
+from relay.storage.sqlite.wal import opened
 from relay.storage.sqlite.work_thread import WorkThread
 from relay.storage.sqlite.writer import Writer
 
@@ -196,6 +197,7 @@ class SqliteStore:
             lambda: tag_buffer.is_behind,
             self._writer.give_back,
         )
+        self._files = ExitStack()
         self._open_connections = AsyncExitStack()
         self._opened_at = monotonic()
         self._erasing: dict[str, float] = {}
@@ -221,6 +223,9 @@ class SqliteStore:
         writer, hashes, head = await asyncio.to_thread(open_file, path, terms, synchronous)
         tag_buffer = TagBuffer(tag_buffer_rows)
         async with AsyncExitStack() as opened_so_far:
+            files = ExitStack()
+            files.enter_context(opened(path))
+            opened_so_far.callback(files.close)
             opened_so_far.callback(writer.close)
             with sqlite_faults(path):
                 await asyncio.to_thread(fill_tag_buffer, writer, hashes, terms, tag_buffer)
@@ -230,6 +235,7 @@ class SqliteStore:
             with sqlite_faults(path):
                 store = cls(path, writer, hashes, terms, head, tag_buffer, index, meanings)
                 await store._connect()
+            store._files = files
             store._opened_at = monotonic()  # a crash may have left more to erase
             opened_so_far.pop_all()
         return store
@@ -800,6 +806,7 @@ class SqliteStore:
         self._closed = True
         self._wake()
         async with AsyncExitStack() as last_first:  # each, also when one is cancelled
+            last_first.callback(self._files.close)
             last_first.callback(self._writing.close)
             last_first.push_async_callback(self._writing.run, self._writer.finish)
             last_first.push_async_callback(self._index.close)

@@ -16,11 +16,16 @@ import ctypes
 import os
 import sqlite3
 import struct
+from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from relay.errors import StoreFault
 from relay.storage.sqlite.connections import fault_of, file_connection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _HEADER: Final = struct.Struct(">8I")
 _FRAME: Final = struct.Struct(">6I")
@@ -31,14 +36,32 @@ _MAX_FRAME_AT: Final = 16
 _MAX_CHECKED: Final = 8
 
 _Sums = tuple[int, int]
+_opened: Final = Counter[str]()
+"""How often this process has a store open, by its path."""
+
+
+@contextmanager
+def opened(store: Path) -> Iterator[None]:
+    """This process has the store open: `check_log` looks at none of its files. Closing a descriptor
+    of a file ends all locks that the process has of it (fcntl(2)). Without those of `-shm` the next
+    program takes itself for the first one, and truncates it while others have it mapped."""
+    path = os.path.realpath(store)
+    _opened[path] += 1
+    try:
+        yield
+    finally:
+        _opened[path] -= 1
 
 
 def check_log(store: Path) -> None:
     """Call it before anything else opens the file: the last connection that is closed copies what
-    it reads of the log into the file and deletes the log, and then no damage can be seen.
+    it reads of the log into the file and deletes the log, and then no damage can be seen. Does
+    nothing while this process has the store open; the log was checked before.
 
     Raises StoreFault when the log is damaged before its end.
     """
+    if _opened[os.path.realpath(store)]:
+        return
     log = Path(f"{store}-wal")
     try:
         if log.stat().st_size <= _HEADER.size:
