@@ -15,7 +15,7 @@ from relay.nostr.erasure import Erasure
 from relay.nostr.event import MADE_FROM, address_of, event_from_raw, is_hex64
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence, Set
+    from collections.abc import Iterable, Iterator, Sequence, Set
 
     from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan
     from relay.nostr.event import Base, Event
@@ -133,6 +133,18 @@ def is_deleted(
         for target in targets
         for tombstone in found.tombstones.get(target, ())
     )
+
+
+def refusals_of(event: Event) -> Iterator[tuple[str, str]]:
+    """Target and `by` of the tombstones by which `is_deleted` refuses an event for its id."""
+    target = event_target(event.id)
+    yield target, ""
+    yield target, event.pubkey
+    h = event.tag("h")
+    if h is not None and "\0" not in h:  # no group is called so
+        yield target, _admins_of(h)
+    if event.kind == kinds.GIFT_WRAP:
+        yield from ((target, pubkey) for pubkey in event.tag_values("p") if is_hex64(pubkey))
 
 
 def _refuses(tombstone: Tombstone, event: Event, number: int) -> bool:

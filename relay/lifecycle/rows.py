@@ -275,6 +275,10 @@ def no_names(_: Event) -> frozenset[RecordName]:
     return frozenset()
 
 
+def no_refusals() -> Iterable[tuple[str, str]]:
+    return ()
+
+
 def no_accounts(_: Found) -> Iterable[Account]:
     return ()
 
@@ -463,6 +467,10 @@ class Lookups:
     """Rows of these are read whole if their id has one of `id_prefixes`; of others an `outline`."""
     usage_by: Callable[[Found], Iterable[Account]] = no_accounts
     """The rows of `ids` and `slots` that are found → further accounts, into `Found.usage`."""
+    refusals: Callable[[], Iterable[tuple[str, str]]] = no_refusals
+    """Target and `by` of the tombstones that matter. If there are more than `most_tombstones`, only
+    these are read of their targets: anybody can leave one for any id, with as many keys as they
+    like."""
 
     @property
     def limited(self) -> frozenset[Limited]:
@@ -471,6 +479,11 @@ class Lookups:
             *(self.ids, [own.id for own in self.own_rows], self.slots, self.own_slots),
             *(self.id_prefixes, self.vanishing_keys, map(all_rows_of, self.ending_groups)),
         )
+
+
+def most_tombstones(targets: int) -> int:
+    """Tombstones that are read of so many targets, whoever left them."""
+    return 64 + 4 * targets
 
 
 def narrowed(lookups: Lookups, stored_keys: frozenset[str], groups: Iterable[str]) -> Lookups:

@@ -22,6 +22,7 @@ from relay.lifecycle.deletion import (
     address_target,
     event_target,
     key_target,
+    refusals_of,
     slot_target,
     versions_target,
 )
@@ -35,6 +36,7 @@ from relay.lifecycle.rows import (
     address_slot,
     no_accounts,
     no_pins,
+    no_refusals,
     no_slots,
 )
 from relay.memory.registry import NO_REFERENCES
@@ -215,6 +217,7 @@ class _Builder:
         self.usage_by: Callable[[Found], Iterable[Account]] = no_accounts
         self.dependencies: set[RetentionDependency] = set()
         self._tombstones: set[str] = set()
+        self._candidates: list[Candidate] = []
         self._present: set[str | Slot] = set()
         self._prefixes: set[tuple[str, str]] = set()
         self._used_groups: set[str] = set()
@@ -234,6 +237,7 @@ class _Builder:
             frozenset(self.ids),
             frozenset(self.slots),
             frozenset(self._tombstones),
+            refusals=self._refusals if self._candidates else no_refusals,
             present=frozenset(self._present),
             id_prefixes=frozenset(self._prefixes),
             whole_kinds=self._whole_kinds,
@@ -261,11 +265,19 @@ class _Builder:
             referring_kinds=self._settings.derived,
         )
 
+    def _refusals(self) -> Iterable[tuple[str, str]]:
+        for candidate in self._candidates:
+            event, base = candidate.event, candidate.base
+            yield from refusals_of(event)
+            if base is not None:
+                yield event_target(base.id), event.pubkey
+
     # -- events -------------------------------------------------------------------------------
 
     def add_event(self, candidate: Candidate) -> None:
         event, kind = candidate.event, candidate.event.kind
         tombstones = self._tombstones
+        self._candidates.append(candidate)
         self.ids.add(event.id)
         tombstones.add(event_target(event.id))
         tombstones.add(key_target(event.pubkey))

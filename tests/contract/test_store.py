@@ -24,6 +24,7 @@ from relay.lifecycle.rows import (
     Stored,
     Tombstone,
     WritePlan,
+    most_tombstones,
 )
 from relay.nostr.kinds import ALL_KINDS, NO_KINDS, KindSet
 from relay.storage import PARSED_BYTES, PageQuery
@@ -161,6 +162,21 @@ async def test_found_has_the_wanted_tombstones(store: Store) -> None:
     assert {target: set(stones) for target, stones in found.tombstones.items()} == {
         by_author.target: {by_author, by_other},
         address.target: {address},
+    }
+
+
+async def test_of_many_tombstones_of_an_id_only_those_that_matter_are_read(store: Store) -> None:
+    """Anybody may delete an id, as far as they can: with as many keys as they like."""
+    target, other = "e:" + "1" * 64, f"p:{ALICE}"
+    keys = [f"{number:064x}" for number in range(1, 1 + most_tombstones(2))]
+    stones = [Tombstone(target, key, None, "kind 5") for key in (*keys, ALICE, "", "h:tea")]
+    vanished = Tombstone(other, "", 5, "kind 62")
+    await add_tombstone(store, *stones, vanished)
+    matter = [(target, ALICE), (target, ""), (target, "h:den")]
+    found = await look_up(store, tombstones=[target, other], refusals=matter)
+    assert {target: set(stones) for target, stones in found.tombstones.items()} == {
+        target: {stone for stone in stones if stone.by in {ALICE, ""}},
+        other: {vanished},
     }
 
 

@@ -35,7 +35,7 @@ from relay.write import lookups
 from relay.write.candidate import Sender, candidate_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence, Set
+    from collections.abc import Callable, Iterable, Sequence, Set
 
     from relay.access.quotas import Account, Quota
     from relay.access.visibility import Visibility
@@ -250,6 +250,7 @@ async def look_up(
     most_moderated: int | None = None,
     most_records: int | None = None,
     leaving: Leaving | None = None,
+    refusals: Iterable[tuple[str, str]] = (),
 ) -> Found:
     """What the store looks up; nothing is written."""
     answers: list[Found] = []
@@ -275,6 +276,7 @@ async def look_up(
         most_records=most_records,
         leaving=leaving,
         whole_kinds=whole_kinds,
+        refusals=lambda: refusals,
     )
     await store.append(wanted, decide)
     return answers[0]

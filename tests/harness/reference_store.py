@@ -43,6 +43,7 @@ from relay.lifecycle.rows import (
     Tombstone,
     Vanish,
     all_rows_of,
+    most_tombstones,
     narrowed,
     outline,
     references_of,
@@ -128,9 +129,13 @@ class ReferenceStore:
     def _found(self, lookups: Lookups) -> Found:
         """The facts, in containers of their own: `decide` may change them and then fail."""
         found = Found(self._head)
-        for stone in self._tombstones:
-            if stone.target in lookups.tombstones:
-                found.tombstones.setdefault(stone.target, []).append(stone)
+        stones = [stone for stone in self._tombstones if stone.target in lookups.tombstones]
+        if len(stones) > most_tombstones(len(lookups.tombstones)):
+            pairs = {*lookups.refusals()}
+            targets = {target for target, _ in pairs}
+            stones = [s for s in stones if s.target not in targets or (s.target, s.by) in pairs]
+        for stone in stones:
+            found.tombstones.setdefault(stone.target, []).append(stone)
         found.stored_keys = frozenset(filter(self._is_stored, not_vanished(lookups, found)))
         keys = found.stored_keys | lookups.deleted_keys
         with_keys = [r for r in self._rows.values() if _goes_with(keys, r.event)]

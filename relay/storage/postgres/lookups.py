@@ -12,6 +12,7 @@ from relay.lifecycle.rows import (
     MOST_PUT_LATER,
     Tombstone,
     all_rows_of,
+    most_tombstones,
     narrowed,
     outline,
     with_slots_of,
@@ -59,13 +60,24 @@ class Finder:
         self._sweeps = sweeps
         self._found = found
 
+    async def _tombstones(self, lookups: Lookups) -> Sequence[tuple[Any, ...]]:
+        targets = [target.encode() for target in lookups.tombstones]
+        most = most_tombstones(len(targets))
+        stones: list[Any] = await self._db.fetch(QUERIES["tombstones"], targets, most + 1)
+        if len(stones) <= most:
+            return stones
+        pairs = {(target.encode(), by.encode()) for target, by in lookups.refusals()}
+        named = [target for target, _ in pairs]
+        others = list({*targets}.difference(named))
+        stones = await self._db.fetch(QUERIES["tombstones"], others, None)
+        by = [by for _, by in pairs]
+        return [*stones, *await self._db.fetch(QUERIES["tombstones_by"], named, by)]
+
     async def look_up(self, lookups: Lookups) -> None:
         """Raises TooMuchToRead."""
         found = self._found
         if lookups.tombstones:
-            targets = [target.encode() for target in lookups.tombstones]
-            stones = await self._db.fetch(QUERIES["tombstones"], targets)
-            for target, by, until, why, request in stones:
+            for target, by, until, why, request in await self._tombstones(lookups):
                 stone = Tombstone(target.decode(), by.decode(), until, why.decode(), request)
                 found.tombstones.setdefault(stone.target, []).append(stone)
         if lookups.vanishing_keys:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from relay.lifecycle.deletion import (
@@ -9,6 +10,7 @@ from relay.lifecycle.deletion import (
     event_target,
     is_deleted,
     key_target,
+    refusals_of,
     slot_target,
 )
 from relay.lifecycle.rows import Found, Keep, references_of, version_of
@@ -58,7 +60,7 @@ class DeletionCheck:
             if event.kind == kinds.GIFT_WRAP:
                 targets += map(key_target, event.tag_values("p"))
         found = Found(0)
-        find_tombstones(self._db, targets, found)
+        find_tombstones(self._db, targets, partial(_refusals_of, known), found)
         if not found.tombstones:
             return
         certain = _without_kind_5(found)
@@ -78,7 +80,8 @@ class DeletionCheck:
     def is_deleted_version(self, event: Event, slot: Slot, group: str | None) -> bool:
         """Whether an old version was deleted, when all rows are read."""
         found, targets = Found(0), [event_target(event.id), key_target(event.pubkey)]
-        find_tombstones(self._db, [*targets, address_target(slot), slot_target(slot)], found)
+        targets += [address_target(slot), slot_target(slot)]
+        find_tombstones(self._db, targets, partial(refusals_of, event), found)
         version, certain = _highest_version(event), found
         if group is not None:
             certain = _without_kind_5(found)
@@ -131,6 +134,11 @@ class _Suspect(NamedTuple):
 def _suspect_of(event: Event, slot: Slot | None, group: str | None) -> _Suspect:
     address = () if slot is None else (("a", address_target(slot)[2:]),)
     return _Suspect(event.pubkey, event.created_at, group or "", (("e", event.id), *address))
+
+
+def _refusals_of(known: Sequence[tuple[Row, Event]]) -> Iterator[tuple[str, str]]:
+    for _, event in known:
+        yield from refusals_of(event)
 
 
 def _highest_version(event: Event) -> int:

@@ -16,6 +16,7 @@ from relay.lifecycle.rows import (
     Found,
     Tombstone,
     all_rows_of,
+    most_tombstones,
     narrowed,
     outline,
     with_slots_of,
@@ -47,7 +48,7 @@ from relay.storage.sqlite.sql.writes import usage_of
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from relay.lifecycle.rows import Leaving, Limited, Lookups, OwnRow, Slot, Stored
     from relay.memory.registry import RecordName
@@ -91,12 +92,29 @@ class _BytesLeft:
         return taken
 
 
-def find_tombstones(db: sqlite3.Connection, targets: Iterable[str], found: Found) -> None:
-    """Into `Found.tombstones`."""
+def find_tombstones(
+    db: sqlite3.Connection,
+    targets: Collection[str],
+    refusals: Callable[[], Iterable[tuple[str, str]]],
+    found: Found,
+) -> None:
+    """Into `Found.tombstones`. `refusals`: as in `Lookups`."""
+    most = most_tombstones(len(targets))
+    stones = _tombstones(db, targets, most + 1)
+    if len(stones) > most:
+        pairs = {*refusals()}
+        stones = _tombstones(db, {*targets}.difference(target for target, _ in pairs), -1)
+        named = {"named": orjson.dumps([*pairs]).decode()}
+        stones += db.execute(QUERIES["tombstones_by"], named).fetchall()
+    for stone in stones:
+        found.tombstones.setdefault(stone[0], []).append(Tombstone(*stone))
+
+
+def _tombstones(db: sqlite3.Connection, targets: Iterable[str], most: int) -> list[Any]:
     # SQLite cuts texts from JSON at a NUL.
     listed = [[each.encode().hex()] if "\0" in each else each for each in targets]
-    for stone in db.execute(QUERIES["tombstones"], {"targets": orjson.dumps(listed).decode()}):
-        found.tombstones.setdefault(stone[0], []).append(Tombstone(*stone))
+    values = {"targets": orjson.dumps(listed).decode(), "most": most}
+    return db.execute(QUERIES["tombstones"], values).fetchall()
 
 
 class Finder:
@@ -117,7 +135,7 @@ class Finder:
     def found(self, lookups: Lookups, head: int) -> Found:
         """`head`: seq of the newest row. Raises TooMuchToRead."""
         found, left = Found(head), _BytesLeft(lookups.most, TAG_BYTES)
-        find_tombstones(self._db, lookups.tombstones, found)
+        find_tombstones(self._db, lookups.tombstones, lookups.refusals, found)
         if lookups.vanishing_keys:
             found.stored_keys = frozenset(filter(self._is_stored, not_vanished(lookups, found)))
         if lookups.most_own is not None:

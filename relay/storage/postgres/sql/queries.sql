@@ -184,9 +184,15 @@ WITH found AS MATERIALIZED (
 )
 SELECT seq FROM found ORDER BY seq LIMIT $4;
 
--- :tombstones  [target] -> columns of tombstones
+-- :tombstones  [target], number or null -> columns of so many tombstones; null: of all
 SELECT target, by, until, why, request FROM tombstones
-WHERE sha256(target) = ANY(SELECT sha256(w.target) FROM unnest($1::bytea[]) AS w (target));
+WHERE sha256(target) = ANY(SELECT sha256(w.target) FROM unnest($1::bytea[]) AS w (target))
+LIMIT $2;
+
+-- :tombstones_by  [target], [by] -> columns of tombstones
+SELECT t.target, t.by, t.until, t.why, t.request
+FROM unnest($1::bytea[], $2::bytea[]) AS w (target, by)
+JOIN tombstones AS t ON sha256(t.target) = sha256(w.target) AND sha256(t.by) = sha256(w.by);
 
 -- :rows_with_prefix  [group], [lowest id], [highest id] -> place, from 1, and id, kind, author, expires_at, quiet, bytes of each row of the group with an id between
 SELECT w.place, e.id, e.kind, e.pubkey, e.expires_at, e.quiet, octet_length(e.raw)

@@ -288,10 +288,16 @@ DELETE FROM old_versions WHERE seq IN (SELECT value FROM json_each(?));
 -- :set_drop_at  drop_at, seq
 UPDATE old_versions SET drop_at = ? WHERE seq = ?;
 
--- :tombstones  [target, or in hex as [target]] -> columns of tombstones
+-- :tombstones  [target, or in hex as [target]], number -> columns of so many tombstones; -1: of all
 SELECT t.target, t.by, t.until, t.why, t.request
 FROM json_each(:targets) AS j CROSS JOIN tombstones AS t
-ON t.target = CASE j.type WHEN 'array' THEN text_of(json_extract(j.value, '$[0]')) ELSE j.value END;
+ON t.target = CASE j.type WHEN 'array' THEN text_of(json_extract(j.value, '$[0]')) ELSE j.value END
+LIMIT :most;
+
+-- :tombstones_by  [target, by] -> columns of tombstones
+SELECT t.target, t.by, t.until, t.why, t.request
+FROM json_each(:named) AS j CROSS JOIN tombstones AS t
+ON t.target = json_extract(j.value, '$[0]') AND t.by = json_extract(j.value, '$[1]');
 
 -- :rows_with_prefix  low and high id_key, group -> seq, id, kind, author, expires_at, quiet, bytes
 SELECT e.seq, e.id, e.kind, e.pubkey, e.expires_at, e.quiet, length(e.raw)
