@@ -286,7 +286,7 @@ class SocketInput(web.RequestHandler):
             raise ConnectionResetError from None
         finally:
             self._waiting, self._leave = 0, None
-            self._unfinished.note(self, self.unfinished() if self.transport is not None else 0)
+            self._unfinished.note(self, self.unfinished())
 
     def carries(self, messages: Messages) -> None:
         """From now on messages of this websocket arrive."""
@@ -378,8 +378,9 @@ class SocketInput(web.RequestHandler):
 
     def unfinished(self) -> int:
         """Bytes of a message whose end has not arrived or has not been parsed; an upper bound when
-        it has many frames. With what waits behind it, and in `waiting`."""
-        if self._websocket is None:
+        it has many frames. With what waits behind it, and in `waiting`. 0 once the socket is
+        closed."""
+        if self._websocket is None or self.transport is None:
             return 0
         arrived = self._websocket.arrived()
         number, size = self._arrived
@@ -423,6 +424,7 @@ class SocketInput(web.RequestHandler):
             super().log_exception(*args, **given)
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        self._left = b""  # aiohttp resumes also after this, when messages that came are handled
         self._unfinished.note(self, 0)
         if self._leave is not None:
             self._leave.reschedule(0)

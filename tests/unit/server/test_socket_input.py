@@ -79,6 +79,25 @@ async def test_input_that_waits_counts_as_unfinished(
     assert unfinished._total <= held
 
 
+async def test_a_socket_that_is_lost_counts_no_more_and_nothing_of_it_is_taken(
+    relay: Relay,
+) -> None:
+    """Input that waited was taken after the end, or was looked at: the sum kept the socket, with
+    its connection, until a restart."""
+    _, connection = await floods(relay, "one")
+    socket = connection._input
+    assert socket.transport is not None
+    socket.transport.abort()
+    await eventually("the socket is lost", lambda: socket.transport is None)
+    connection.check()
+    socket._resume_transport_reading()  # as aiohttp does while what had arrived is handled
+    relay.disk.may_commit.set()
+    await eventually("the connection is over", lambda: not relay.server.connections)
+    assert socket not in socket._unfinished._places
+    assert socket._unfinished._total == 0
+    assert (socket._left, socket._fresh) == (b"", 0)
+
+
 async def test_few_pongs_wait_for_a_client_that_does_not_read(relay: Relay) -> None:
     """Up to 256 KiB did, of each connection."""
     visit = await relay.visit()
