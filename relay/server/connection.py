@@ -257,7 +257,7 @@ class Connection:
 
     @property
     def is_over(self) -> bool:
-        return self._is_over
+        return self._is_over or self._request.transport is None
 
     @property
     def address(self) -> IPv4Address | IPv6Address | None:
@@ -474,7 +474,7 @@ class Connection:
                 if is_over:  # more frames may be buffered, and reading those never waits
                     await work.rest()
         except ConnectionError:
-            pass  # closed while the socket sent a pong
+            pass  # closed before a pong was sent, or while answers or a turn were waited for
         finally:
             self._is_over = True
             self._count()
@@ -616,8 +616,10 @@ class Connection:
             self._expiry = asyncio.get_running_loop().call_later(delay, self._end_attestations)
 
     async def _wait_for_answers(self) -> None:
+        """Raises ConnectionError when the socket is closed."""
         self._may_read_on = asyncio.Event()
-        await self._may_read_on.wait()
+        async with self._input.while_open():
+            await self._may_read_on.wait()
         self._may_read_on = None
 
     def _take_account(self) -> None:

@@ -225,7 +225,7 @@ class SocketInput(web.RequestHandler):
         self._taken = 0
         """Bytes of messages that had arrived up to that one."""
         self._leave: asyncio.Timeout | None = None
-        """Ends that wait."""
+        """Ends `while_open`."""
 
     @property
     def is_websocket(self) -> bool:
@@ -269,23 +269,32 @@ class SocketInput(web.RequestHandler):
         self._unfinished.note_any(self, self.unfinished())
 
     @asynccontextmanager
-    async def waiting(self, size: int, taken: int) -> AsyncIterator[None]:
-        """For the time that a whole message of so many bytes waits to be handled. It counts as
-        unfinished, with those that arrive behind it. `taken`: bytes of all up to this one.
-
-        Raises ConnectionError when the socket is closed: or its messages would stay in memory.
-        """
+    async def while_open(self) -> AsyncIterator[None]:
+        """Raises ConnectionError when the socket is closed, before or meanwhile."""
         if self.transport is None:
             raise ConnectionResetError
         try:
             async with asyncio.timeout(None) as self._leave:
-                self._waiting, self._taken = size, taken
-                self._unfinished.note(self, self.unfinished())
                 yield
         except TimeoutError:
             raise ConnectionResetError from None
         finally:
-            self._waiting, self._leave = 0, None
+            self._leave = None
+
+    @asynccontextmanager
+    async def waiting(self, size: int, taken: int) -> AsyncIterator[None]:
+        """For the time that a whole message of so many bytes waits to be handled. It counts as
+        unfinished, with those that arrive behind it. `taken`: bytes of all up to this one.
+
+        Raises as `while_open`: or the messages of a closed socket would stay in memory.
+        """
+        try:
+            async with self.while_open():
+                self._waiting, self._taken = size, taken
+                self._unfinished.note(self, self.unfinished())
+                yield
+        finally:
+            self._waiting = 0
             self._unfinished.note(self, self.unfinished())
 
     def carries(self, messages: Messages) -> None:

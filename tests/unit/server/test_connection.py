@@ -919,6 +919,44 @@ async def test_a_lost_connection_leaves_nothing_but_its_event(relay: Relay) -> N
     assert shown(said) in await other.asks({})
 
 
+async def test_a_lost_connection_does_not_wait_for_answers(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 512 events or more that waited it kept its place and its subscriptions until then."""
+    monkeypatch.setattr("relay.server.connection._MAX_UNANSWERED", 1)
+    relay.disk.may_commit.clear()
+    async with ClientSession() as cable:
+        visit = Visit(await cable.ws_connect(f"ws://{relay.at}/"))
+        await visit.asks({})
+        await visit.says("EVENT", fields(note("good-bye")))
+        await relay.disk.append_called.wait()
+    await eventually("the connection has ended", lambda: not relay.server.connections)
+    assert len(relay.fanout) == 0
+
+
+async def test_a_lost_connection_is_over_whatever_it_waits_for(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has sent and what waits for its turn is refused when nobody is there any more."""
+    may_go_on, waits = asyncio.Event(), asyncio.Event()
+
+    async def wait(_turns: Turns, _account: Account) -> None:
+        waits.set()
+        await may_go_on.wait()
+
+    monkeypatch.setattr("relay.server.socket_input.perf_counter", lambda: 0)
+    visit = await relay.visit()
+    (connection,) = relay.server.connections
+    monkeypatch.setattr(Turns, "wait", wait)
+    await visit.says("CLOSE", "x" * 20_000)
+    await waits.wait()
+    assert not connection.is_over
+    visit.socket._writer.transport.abort()
+    await eventually("it is over", lambda: connection.is_over)
+    assert connection in relay.server.connections
+    may_go_on.set()
+
+
 async def test_an_event_in_flight_gets_its_ok_before_the_close(relay: Relay) -> None:
     """SIGTERM: what is in flight is committed and gets its OK."""
     visit, other, event = await relay.visit(), await relay.visit(), note("in flight")
