@@ -135,26 +135,28 @@ class QueryRunner:
     def open_subscriptions(self) -> int:
         return len(self._fanout)
 
+    def admit(self, peer: Peer, sub: str, filters: tuple[Filter, ...]) -> Subscription | None:
+        """A query that gets no live rows: `catch_up` sends stored ones, EOSE and CLOSED.
+
+        None: CLOSED was sent instead.
+        """
+        if not self._wants_invite(peer, filters):
+            refusal = self._state.visibility(peer.reader.viewer).gate(filters)
+            if refusal is not None:
+                peer.outbox.put(messages.closed(sub, refusal.refused()))
+                return None
+        return Subscription(sub, filters, peer.reader, peer.outbox, self._store.committed())
+
     def start(self, peer: Peer, sub: str, filters: tuple[Filter, ...]) -> Subscription | None:
         """Open a subscription. One short read is sent at once with EOSE; then `backlog` is None.
 
         None: CLOSED was sent, instead of everything or of EOSE, or behind EOSE.
         """
         arrived = perf_counter()
-        visibility = self._state.visibility(peer.reader.viewer)
-        wants_invite = self._wants_invite(peer, filters)
-        refusal = None if wants_invite else visibility.gate(filters)
-        if refusal is not None:
-            peer.outbox.put(messages.closed(sub, refusal.refused()))
+        subscription = self.admit(peer, sub, filters)
+        if subscription is None:
             return None
-        # Cursor and registration before the first read: rows committed after this are sent as live.
-        subscription = Subscription(
-            sub,
-            filters,
-            peer.reader,
-            peer.outbox,
-            self._store.committed(),
-        )
+        # Before the first read: rows committed after the cursor are sent as live.
         self._fanout.open(subscription, peer.counted_as)
         began = perf_counter()
         is_long = False
@@ -163,10 +165,11 @@ class QueryRunner:
             and filters[0].search is None
             and peer.is_reading
             and peer.has_time
-            and not wants_invite
+            and not self._wants_invite(peer, filters)
             and work_of(filters) <= LONG_S
             and self._state.knows(subscription.cursor)
         ):
+            visibility = self._state.visibility(peer.reader.viewer)
             try:
                 query = PageQuery(
                     filters[0],

@@ -32,13 +32,9 @@ class StoredRows:
         `max_weight`, see `parsing_weight`. Raises Refused for a REQ that would be closed without a
         row, or because of an error."""
         queries, peer = self._queries, _Peer(viewer, max_weight)
-        subscription = queries.start(peer, _SUB, filters)
+        subscription = queries.admit(peer, _SUB, filters)
         if subscription is not None:
-            try:
-                if subscription.backlog is not None:
-                    await queries.catch_up(subscription, peer, lambda _: not peer.outbox.is_full)
-            finally:
-                queries.stop(subscription)
+            await queries.catch_up(subscription, peer, lambda _: not peer.outbox.is_full)
         refused = peer.outbox.refused
         if refused is not None and (refused.prefix is Prefix.ERROR or not peer.outbox.raws):
             raise refused
@@ -111,9 +107,6 @@ class _Rows(Outbox):
         elif verb == "CLOSED" and not self._is_whole:
             prefix, _, text = rest[0].partition(": ")
             self.refused = Refused(Prefix(prefix), text)
-
-    def put_framed(self, frames: bytes, number: int = 1) -> None:
-        """Live events come after the answer."""
 
     def put_each(self, head: bytes, bodies: Sequence[bytes], tail: bytes) -> None:
         for raw in bodies:

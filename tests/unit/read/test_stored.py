@@ -12,8 +12,9 @@ from relay.nostr.event import parsing_weight
 from relay.observe import Metrics
 from relay.read.query import QueryRunner
 from relay.read.stored import StoredRows
-from tests.cast import alice
+from tests.cast import alice, bob
 from tests.contract.writing import asked
+from tests.harness.controlled_store import ControlledStore
 from tests.harness.reference_store import ReferenceStore
 from tests.harness.relay_in_process import Home, policy_of
 
@@ -60,6 +61,22 @@ async def test_rows_end_with_the_one_that_reaches_the_weight(
     for most, number in ((1, 1), (first, 1), (first + 1, 2), (first + second, 2), (1 << 30, 5)):
         found = await rows.of(ANONYMOUS, (asked(kinds=[1]),), most)
         assert list(found) == notes[:number]
+
+
+async def test_events_that_are_stored_meanwhile_do_not_matter() -> None:
+    """One of anybody, and a page of several filters, of many rows or of a long read was refused."""
+    store = ControlledStore(page_size=2)
+    async with Home(store, policy_of("open")) as home:
+        made = [home.made(alice, 1, content=f"{number}") for number in range(5)]
+        await home.take(*made)
+
+        async def meanwhile() -> None:
+            await home.take(home.made(bob, 1))
+
+        store.before_page = meanwhile
+        for filters in ((asked(kinds=[1]),), (asked(kinds=[1]), asked(kinds=[7]))):
+            found = await rows_of(home).of(ANONYMOUS, filters, 1 << 30)
+            assert {each.raw for each in made} <= set(found)
 
 
 @pytest.mark.usefixtures("notes")
