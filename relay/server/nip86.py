@@ -32,6 +32,7 @@ from relay.access.membership import claim_id, claims_of, listed_members
 from relay.access.visibility import Viewer, visibility_for
 from relay.errors import Invalid, Prefix, Refused, StoreFault
 from relay.files import content_of, replace_own_file, sync
+from relay.memory.fields import repaired
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw, is_hex64, object_in
 from relay.nostr.filters import Filter
@@ -385,7 +386,7 @@ class Calls:
                 break
             name = (object_in(profile.content) or {}).get("name")
             if isinstance(name, str):
-                names[profile.pubkey] = name[:_MAX_NAME]
+                names[profile.pubkey] = repaired(name[:_MAX_NAME])
         return [
             {**entry("pubkey", key, reason), **({"name": names[key]} if key in names else {})}
             for key, reason in banned.items()

@@ -14,6 +14,7 @@ from relay.console.page import Found, Page
 from relay.console.pages.groups import of_relay, tree_of, users_in
 from relay.console.tables import Column, Holds, Rows, in_pieces
 from relay.errors import Invalid
+from relay.memory.fields import repaired
 from relay.nostr import kinds
 from relay.nostr.event import object_in
 from relay.nostr.filters import Filter
@@ -173,7 +174,9 @@ async def _person(ask: Ask) -> Found:
         "key": key,
         "npub": people[key]["npub"],
         "profile": {
-            name: text for name in _FIELDS if isinstance(text := profile.get(name), str) and text
+            name: repaired(text)
+            for name in _FIELDS
+            if isinstance(text := profile.get(name), str) and text
         },
         "groups": sorted(groups.get(key, [])),
         "roles": roles.get(key, []),

@@ -364,6 +364,16 @@ async def test_people_are_those_of_lists_that_one_may_read() -> None:
         assert data["groups"] == []
 
 
+async def test_half_a_surrogate_pair_in_a_profile_is_replaced() -> None:
+    """JSON has none: the page of that person was an internal error."""
+    async with site() as here:
+        profile = r'{"name": "al\ud800ice", "about": "\udc00", "website": "x"}'
+        await here.publish(alice.sign(0, [], profile, NOW))
+        browser = await here.browser_of(owner)
+        data = await browser.json(f"/console/person.json?key={alice.pubkey}")
+        assert data["profile"] == {"name": "al\ufffdice", "about": "\ufffd", "website": "x"}
+
+
 async def test_the_events_page_asks_as_a_client_does() -> None:
     async with site() as here:
         await here.make_group("den", "private", members=[alice])

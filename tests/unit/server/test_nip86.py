@@ -439,6 +439,19 @@ async def test_names_of_banned_keys_are_read_from_so_many_bytes_only(
         assert sum("name" in each for each in listed) == 1
 
 
+async def test_half_a_surrogate_pair_in_the_name_of_a_banned_key_is_replaced() -> None:
+    """JSON has none: one such name, and nobody could list the banned keys."""
+    async with serving() as relay:
+        visit = await relay.visit()
+        assert await visit.publishes(alice.sign(0, [], r'{"name": "al\ud800ice"}', NOW)) == (
+            True,
+            "",
+        )
+        await called(relay, "banpubkey", alice.pubkey)
+        (listed,) = await called(relay, "listbannedpubkeys")
+        assert listed["name"] == "al\ufffdice"
+
+
 async def test_members_are_listed_before_13534_is_signed() -> None:
     async with serving(policy="") as relay:
         both: list[dict[str, Any]] = [
