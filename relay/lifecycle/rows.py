@@ -234,7 +234,8 @@ class WritePlan:
     of a group in `ending`, the store adds `tombstones_of_ended`. Records of a group that are more
     than MOST_DELETED become LONG_EXPIRED instead."""
     vanishes: list[Vanish] = field(default_factory=list)
-    """Requests to vanish; rows that the batch itself adds are deleted too (N62-01)."""
+    """Requests to vanish; rows that the batch itself adds are deleted too (N62-01). If `leaving`
+    would find more than MOST_DELETED of a key, a store raises TooMuchToRead."""
     deleted_authors: dict[str, int] = field(default_factory=dict)
     """Banned key → seq up to which its rows are deleted, with `tombstones_of_author`;
     `is_group_record` rows stay (N86-11)."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         Sequence,
     )
 
-    from relay.lifecycle.rows import Found, Limited, Lookups
+    from relay.lifecycle.rows import Found, Limited, Lookups, Vanish
     from relay.nostr.event import Event
 
 Key = TypeVar("Key")
@@ -254,6 +254,16 @@ def find_leaving(rows: Iterable[Sequence[Any]], leaving: Leaving, found: Found) 
             pinned[seq] = names
         else:
             seqs[seq] = about
+
+
+def check_vanish(rows: Iterable[Sequence[Any]], gone: Vanish) -> None:
+    """Raises TooMuchToRead when not all rows fit into one transaction, whatever was found before:
+    another process may have added some. `rows`: as in `find_leaving`, which then finds a piece."""
+    sizes: dict[int, int] = {}
+    for seq, bytes_, *_ in rows:
+        sizes[seq] = bytes_
+        if len(sizes) > 1 and sum(sizes.values()) > MOST_DELETED:
+            raise TooMuchToRead({gone.pubkey: 1.0})
 
 
 def put_later(groups: Sequence[str]) -> set[str] | None:

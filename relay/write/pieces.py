@@ -117,7 +117,7 @@ class Pieces(ABC):
 
     @abstractmethod
     def shrink(self) -> None:
-        """The lookups were too large: make the next piece smaller."""
+        """The lookups or the last pass were too large: make the next piece smaller."""
 
 
 class _Named(Pieces):
@@ -325,7 +325,7 @@ class _Emptying(Pieces):
         )
 
     def shrink(self) -> None:
-        raise AssertionError("the last pass has no bound")
+        self.is_last = False  # rows came since
 
 
 class _PinnedBy(Container[Target]):

@@ -229,7 +229,7 @@ async def test_what_mentions_a_key_or_name_is_not_read_for_its_kind(
     p, pubkey = store._hashes.tag("p", key), bytes.fromhex(key)
     asked_of: dict[str, tuple[object, ...]] = {
         "keys_stored": ([pubkey], [p]),
-        "size_of_keys": ([pubkey], [key.encode()], [p], 100),
+        "size_of_key": (pubkey, p, 100),
         "groups_with_keys": ([pubkey], [p]),
         "groups_put_into": (p, 0, 1),
         "leaving_of_key": (pubkey, p, 5000, 100),

@@ -350,7 +350,7 @@ async def test_free_pages_go_back_in_quiet_moments(tmp_path: Path) -> None:
         events = [unsigned(cast.alice, content="x" * 4000, at=at) for at in range(500)]
         await write(store, *events)
         await write(store, *[unsigned(cast.bob, content=f"{n}", at=n) for n in range(50)])
-        await by_a_vanish(store, [])
+        await by_a_ban(store, [])
         await becomes("the file is small", lambda: 0 < file.stat().st_size < 600_000)
         assert len(await read(store)) == 50
 

@@ -236,6 +236,26 @@ async def test_what_mentions_a_key_or_name_is_not_read_for_its_kind(
     assert taken[1] < taken[0] + 200
 
 
+@pytest.mark.parametrize("place", ["in memory", "on disk"])
+async def test_of_what_was_sent_to_a_key_no_more_is_read_than_fits_into_a_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Anybody may send any number of gift wraps to a key."""
+    monkeypatch.setattr(Checkpoints, "_start", lambda _: None)
+    wanted = replace(NOTHING_WANTED, vanishing_keys={_ALICE: 1000}, most_own=MOST_DELETED)
+    path, taken = tmp_path / "rookery.db", list[int]()
+    for numbers in (range(MOST_DELETED // 256 + 1), range(1000, 1000 + MANY)):
+        store = await SqliteStore.open(path, TERMS)
+        to_alice = [["p", _ALICE]]
+        await write(store, *[unsigned(cast.bob, 1059, to_alice, f"{n}") for n in numbers])
+        if place == "on disk":
+            await store.close()
+            store = await SqliteStore.open(path, TERMS)
+        taken.append(await steps(store, wanted))
+        await store.close()
+    assert taken[1] < 2 * taken[0]  # those on disk, and those in memory
+
+
 async def test_a_key_that_vanishes_does_not_read_what_it_wrote_later(store: SqliteStore) -> None:
     """Anybody can repeat an old request of a key that has a million notes by now."""
     wanted = replace(NOTHING_WANTED, vanishing_keys={_ALICE: 1000})

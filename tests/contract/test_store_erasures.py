@@ -87,7 +87,10 @@ async def test_an_old_erasure_is_dropped_with_the_next(reopenable: Reopenable) -
     assert await store.erasure("1" * 64) is not None
 
 
-async def test_a_vanish_names_what_the_store_deletes(store: Store) -> None:
+async def test_a_vanish_names_what_the_store_deletes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.storage.rows.MOST_DELETED", 1 << 20)
     events = [unsigned(cast.alice, content=f"{n}", at=n) for n in range(MAX_IDS + 5)]
     await write(store, *events)
     gone = Vanish(cast.alice.pubkey, 9999, REQUEST)

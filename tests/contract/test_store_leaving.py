@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.access.quotas import SizedBy
+from relay.access.quotas import MAX_RECIPIENTS, SizedBy
 from relay.errors import TooMuchToRead
 from relay.groups.group import EndedGroup
 from relay.lifecycle.rows import (
@@ -363,10 +363,13 @@ async def test_what_the_groups_of_a_banned_key_pin_is_found(store: Store) -> Non
 
 
 async def test_keys_and_groups_of_much_are_too_much_for_one_transaction(store: Store) -> None:
-    """The records of a group are left to a sweep, and do not count."""
+    """The records of a group are left to a sweep, and do not count. A gift wrap for more recipients
+    than quotas count does."""
+    to_many = [["p", cast.person(f"k{number}").pubkey] for number in range(MAX_RECIPIENTS)]
     rows = [
         unsigned(cast.alice, 9, HERE, "x" * 900),
         unsigned(cast.bob, 1059, TO_ALICE),
+        unsigned(cast.bob, 1059, [*TO_ALICE, *to_many]),
         unsigned(cast.carol, 44100, [*TO_ALICE, ["p", BOB]]),
         unsigned(cast.alice, 9000, [*HERE, ["p", BOB]], "x" * 9000),
     ]

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from relay.errors import TooMuchToRead, WriteOutcome
 from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import CLOCK_SKEW_S, key_target
-from relay.lifecycle.rows import Leaving, Slot, Stored, Tombstone, Vanish, WritePlan
+from relay.lifecycle.rows import (
+    MOST_DELETED,
+    Leaving,
+    Slot,
+    Stored,
+    Tombstone,
+    Vanish,
+    WritePlan,
+)
 from relay.nostr.event import MAX_CREATED_AT, event_from_raw, signed
 from relay.storage import PageQuery
 from relay.storage.sqlite import writer as module
@@ -209,6 +217,28 @@ async def test_all_rows_of_a_key_are_deleted_in_chunks(
     last = await stored(store, unsigned(cast.alice, 1, tags, at=50))
     await write(store, request_of(cast.alice, 49))
     assert await read(store) == await read(store, asked(tag_t=["x"])) == raws(last.event)
+
+
+@pytest.mark.parametrize("kind", [1, 1059])
+async def test_more_than_one_transaction_may_delete_is_refused_whatever_was_looked_up(
+    store: Store, kind: int
+) -> None:
+    """Only pieces delete so much; what is left then is one larger row, or less."""
+    by = cast.alice if kind == 1 else cast.bob
+    sizes = [MOST_DELETED // 2, MOST_DELETED // 2, MOST_DELETED]
+    rows = [unsigned(by, kind, [["p", ALICE]], "x" * size, at) for at, size in enumerate(sizes)]
+    await write(store, *rows)
+
+    async def vanish_until(at: int) -> None:
+        await change(store, lambda plan: plan.vanishes.append(Vanish(ALICE, at)))
+
+    for at in (1, MAX):
+        with pytest.raises(TooMuchToRead):
+            await vanish_until(at)
+        assert await read(store) == in_order(*rows)
+    for at in (0, 1, 2):
+        await vanish_until(at)
+        assert await read(store) == in_order(*rows[at + 1 :])
 
 
 async def test_a_vanish_that_fails_changes_nothing(store: Store) -> None:

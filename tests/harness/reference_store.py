@@ -57,6 +57,7 @@ from relay.storage import PAGE_BYTES, PARSED_BYTES, Features, Page, PageQuery, P
 from relay.storage.rows import (
     INDEXED_BYTES,
     check_sizes,
+    check_vanish,
     expired_row,
     is_read_whole,
     limited_reads,
@@ -323,17 +324,16 @@ class ReferenceStore:
         puts = [row for row in self._rows.values() if _puts_later(pubkey, at, row.event)]
         return put_later([row.group for row in puts if row.group is not None])
 
+    def _leaving(self, gone: Vanish) -> list[Stored]:
+        rows = self._rows.values()
+        return [row for row in rows if gone.covers(row.event) and not _is_needed(row)]
+
     def _find_leaving(self, leaving: Leaving, found: Found) -> None:
-        gone = None if leaving.pubkey is None else Vanish(leaving.pubkey, leaving.until)
-        rows = [
-            row
-            for row in self._rows.values()
-            if (
-                row.group == leaving.group and not is_group_record(row.event)
-                if gone is None
-                else gone.covers(row.event) and not _is_needed(row)
-            )
-        ]
+        if leaving.pubkey is not None:
+            rows = self._leaving(Vanish(leaving.pubkey, leaving.until))
+        else:
+            rows = [row for row in self._rows.values() if row.group == leaving.group]
+            rows = [row for row in rows if not is_group_record(row.event)]
         fit = sum(
             size <= leaving.most for size in accumulate(self._size_with_old(row) for row in rows)
         )
@@ -353,6 +353,9 @@ class ReferenceStore:
         found.pinned = [*chain.from_iterable(pinned[:UNPINNED_AT_ONCE])]
 
     def _apply(self, plan: WritePlan) -> None:
+        for gone in plan.vanishes:
+            leaving = self._leaving(gone)
+            check_vanish([(row.seq, self._size_with_old(row)) for row in leaving], gone)
         for seq, moved_to in plan.moves.items():
             self._rows[seq] = structs.replace(self._rows[seq], group=moved_to)
         for seq in plan.removes:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from relay.storage.postgres.hashes import KeyedHashes
     from relay.storage.postgres.sql.sweep import SweepQueries
 
-_LEAVING_ROWS: Final = 1000
+LEAVING_ROWS: Final = 1000
 """Rows read to fill one piece of a deletion: more than fit into 64 KiB. A row may come twice."""
 
 
@@ -168,8 +168,8 @@ class Finder:
         sizes: dict[Limited, int] = {}
         enough = enough_sizes(most)
         for key in self._found.stored_keys:
-            asked = [bytes.fromhex(key)], [key.encode()], [self._hashes.tag("p", key)], enough
-            sizes[key] = await self._db.fetchval(QUERIES["size_of_keys"], *asked)
+            asked = bytes.fromhex(key), self._hashes.tag("p", key), enough
+            sizes[key] = await self._db.fetchval(QUERIES["size_of_key"], *asked)
         for group in ending_groups:
             size = await self._db.fetchval(QUERIES["size_of_group"], group.encode(), enough)
             sizes[all_rows_of(group)] = size
@@ -179,11 +179,11 @@ class Finder:
         """seq, bytes, and the columns for `present`, of more than fit."""
         if leaving.pubkey is not None:
             key, p = bytes.fromhex(leaving.pubkey), self._hashes.tag("p", leaving.pubkey)
-            asked = key, p, leaving.until, _LEAVING_ROWS
+            asked = key, p, leaving.until, LEAVING_ROWS
             rows = await self._db.fetch(QUERIES["leaving_of_key"], *asked)
         else:
             group = (leaving.group or "").encode()
-            rows = await self._db.fetch(QUERIES["leaving_of_group"], group, _LEAVING_ROWS)
+            rows = await self._db.fetch(QUERIES["leaving_of_group"], group, LEAVING_ROWS)
         return [
             (*row[:5], row[5].decode(), row[6], (row[7] or b"").decode(), *row[8:]) for row in rows
         ]

@@ -28,10 +28,16 @@ from relay.nostr.event import event_from_raw
 from relay.storage.hashes import id_key
 from relay.storage.postgres.connections import FAULTS, end
 from relay.storage.postgres.following import Changes, others_since
-from relay.storage.postgres.lookups import Finder
+from relay.storage.postgres.lookups import LEAVING_ROWS, Finder
 from relay.storage.postgres.rows import columns
 from relay.storage.postgres.sql.named import QUERIES
-from relay.storage.rows import Growth, PreparedColumns, erasure_of, records_to_sweep
+from relay.storage.rows import (
+    Growth,
+    PreparedColumns,
+    check_vanish,
+    erasure_of,
+    records_to_sweep,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
@@ -404,6 +410,8 @@ class Writer:
         self, db: Any, gone: Vanish, change: _Change, erasure: Erasure | None
     ) -> None:
         key, p = bytes.fromhex(gone.pubkey), self._hashes.tag("p", gone.pubkey)
+        leaving = await db.fetch(QUERIES["leaving_of_key"], key, p, gone.until, LEAVING_ROWS)
+        check_vanish(leaving, gone)
         rows = await db.fetch(QUERIES["rows_of_key"], key, p, gone.until, gone.upto)
         await self._delete_many(db, [seq for (seq,) in rows], change, erasure)
         await self._forget(db, change, erasure, "forget_of_key", key, gone.until, _MAX_INT)

@@ -214,7 +214,7 @@ class Finder:
             size = self._db.execute(QUERIES["size_of_group"], asked).fetchone()[0]
             sizes[all_rows_of(group)] = size
         for key in keys:
-            asked = {"pubkey": bytes.fromhex(key), "recipient": key, **self._named_by_p(key)}
+            asked = {"pubkey": bytes.fromhex(key), **self._named_by_p(key)}
             sizes[key] = self._db.execute(QUERIES["size_of_key"], {**asked, **enough}).fetchone()[0]
         check_sizes(sizes, most)
 

@@ -46,6 +46,7 @@ from relay.storage.rows import (
     FOUND_BY_KEY,
     Growth,
     PreparedColumns,
+    check_vanish,
     erasure_of,
     event_in,
     records_to_sweep,
@@ -560,16 +561,15 @@ class Writer:
 
     def _delete_of_key(self, gone: Vanish, change: _Change, erasure: Erasure | None) -> None:
         p = self._hashes.tag("p", gone.pubkey)
-        found = self._db.execute(
-            QUERIES["rows_of_key"],
-            {
-                **key_of(gone.pubkey),
-                "p": p,
-                "until": gone.until,
-                "upto": gone.upto,
-                "newest": self._newest(p, change),
-            },
-        )
+        asked = {
+            **key_of(gone.pubkey),
+            "p": p,
+            "until": gone.until,
+            "upto": gone.upto,
+            "newest": self._newest(p, change),
+        }
+        check_vanish(self._db.execute(QUERIES["leaving_of_key"], asked), gone)
+        found = self._db.execute(QUERIES["rows_of_key"], asked)
         self._delete_many([seq for (seq,) in found.fetchall()], change, erasure)
         self._forget_of_key(gone.pubkey, gone.until, _MAX_INT, change, erasure)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.access.quotas import SizedBy
+from relay.access.quotas import MAX_RECIPIENTS, SizedBy
 from relay.errors import StoreFault
 from relay.facts import Origin
 from relay.groups import rules
@@ -21,7 +21,7 @@ from relay.groups.subgroups import detach_subgroups
 from relay.nostr import kinds
 from relay.write.commands import ExpireRows
 from tests.cast import admin, alice, bob, carol, owner, person
-from tests.contract.writing import asked
+from tests.contract.writing import asked, write
 from tests.effort import examples
 from tests.harness.reference_store import ReferenceStore
 from tests.harness.relay_in_process import (
@@ -988,6 +988,41 @@ async def test_notices_to_a_vanishing_key_leave_in_pieces(home: Home) -> None:
     deleted = Deleted(home)
     assert await home.take(home.request(alice)) == [STORED]
     assert deleted.most_of(notices) <= 5
+
+
+async def test_gift_wraps_for_many_recipients_leave_in_pieces(home: Home) -> None:
+    """They are in no total by recipient: 200 left in one transaction of 19 s."""
+    to = [["p", person(f"k{number}").pubkey] for number in range(MAX_RECIPIENTS)]
+    wraps = [home.made(bob, 1059, *to, ["p", alice.pubkey]) for _ in range(6)]
+    await write(home.store, *wraps)
+    deleted = Deleted(home)
+    assert await home.take(home.request(alice)) == [STORED]
+    assert deleted.most_of(wraps) <= 1
+
+
+async def test_what_comes_after_the_last_piece_leaves_in_pieces_too(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another relay with the same database knows nothing of the request."""
+    monkeypatch.setattr("relay.storage.rows.MOST_DELETED", SMALL)
+    await rows_of_alice(home)
+    to_alice = ["p", alice.pubkey]
+    wraps = [home.made(bob, 1059, to_alice, content=f"{n}" * 500) for n in range(12)]
+    deleted, stored, late = Deleted(home), home.ingest._stored, [*wraps]
+
+    async def then_add(items: Sequence[Any]) -> Any:
+        batch = await stored(items)
+        pieces = items[0].pieces
+        if pieces is not None and pieces.is_last and batch.is_piece:
+            await write(home.store, *late)
+            late.clear()
+        return batch
+
+    monkeypatch.setattr(home.ingest, "_stored", then_add)
+    request = home.request(alice)
+    assert await home.take(request) == [STORED]
+    assert deleted.most_of(wraps) <= 3
+    assert await noted_in_receipt(home, request) >= {wrap.id for wrap in wraps}
 
 
 async def test_a_sweep_meanwhile_takes_nothing_out_of_the_receipt(

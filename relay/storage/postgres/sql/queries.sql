@@ -225,14 +225,12 @@ UNION  -- wraps and notices that were sent to it (N62-05)
 SELECT seq FROM tags WHERE hash = $2 AND created_at <= $3 AND kind IN (1059, 44100, 44101)
 AND seq <= $4;
 
--- :size_of_keys  [pubkey], [recipient], [hash of p], limit -> bytes of what would go with the keys, of at most so many rows of `sizes` and 500 notices
+-- :size_of_key  pubkey, hash of p, limit -> bytes of what would go with the key, of so many rows of `sizes` and as many that were sent to it at most
 SELECT coalesce(sum(bytes), 0)::bigint FROM (
-    (SELECT bytes FROM sizes WHERE pubkey = ANY($1::bytea[]) LIMIT $4)
-    UNION ALL
-    SELECT bytes FROM received WHERE recipient = ANY($2::bytea[])
-    UNION ALL (
+    (SELECT bytes FROM sizes WHERE pubkey = $1 LIMIT $3)
+    UNION ALL (  -- no total: in `received` a gift wrap for many recipients is missing
         SELECT octet_length(e.raw) FROM tags AS t JOIN events AS e ON e.seq = t.seq
-        WHERE t.hash = ANY($3::bigint[]) AND t.kind IN (44100, 44101) LIMIT 500
+        WHERE t.hash = $2 AND t.kind IN (1059, 44100, 44101) LIMIT $3
     )
 ) AS found;
 
