@@ -225,12 +225,18 @@ UNION  -- wraps and notices that were sent to it (N62-05)
 SELECT seq FROM tags WHERE hash = $2 AND created_at <= $3 AND kind IN (1059, 44100, 44101)
 AND seq <= $4;
 
+-- :kinds_to_one  kinds that are sent to one key. With one kind at a time, and an order, `tags_kind` is read no further than to a LIMIT
+(VALUES (1059), (44100), (44101)) AS k (kind);
+
 -- :size_of_key  pubkey, hash of p, limit -> bytes of what would go with the key, of so many rows of `sizes` and as many that were sent to it at most
 SELECT coalesce(sum(bytes), 0)::bigint FROM (
     (SELECT bytes FROM sizes WHERE pubkey = $1 LIMIT $3)
     UNION ALL (  -- no total: in `received` a gift wrap for many recipients is missing
-        SELECT octet_length(e.raw) FROM tags AS t JOIN events AS e ON e.seq = t.seq
-        WHERE t.hash = $2 AND t.kind IN (1059, 44100, 44101) LIMIT $3
+        SELECT octet_length(e.raw) FROM {kinds_to_one} CROSS JOIN LATERAL (
+            SELECT seq FROM tags
+            WHERE hash = $2 AND kind IN (1059, 44100, 44101) AND kind = k.kind
+            ORDER BY created_at LIMIT $3
+        ) AS t JOIN events AS e ON e.seq = t.seq LIMIT $3
     )
 ) AS found;
 
@@ -256,8 +262,11 @@ AND (e.kind NOT BETWEEN 9000 AND 9020 OR e.expires_at IS NOT DISTINCT FROM 1)
 AND e.kind NOT BETWEEN 39000 AND 39005
 UNION ALL
 SELECT e.seq, {size}, {about}
-FROM tags AS t JOIN events AS e ON e.seq = t.seq
-WHERE t.hash = $2 AND t.created_at <= $3 AND t.kind IN (1059, 44100, 44101)
+FROM {kinds_to_one} CROSS JOIN LATERAL (
+    SELECT seq FROM tags
+    WHERE hash = $2 AND created_at <= $3 AND kind IN (1059, 44100, 44101) AND kind = k.kind
+    ORDER BY created_at LIMIT $4
+) AS t JOIN events AS e ON e.seq = t.seq
 LIMIT $4;
 
 -- :leaving_of_group  group, limit -> as `leaving_of_key`
