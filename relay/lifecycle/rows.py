@@ -214,8 +214,8 @@ class WritePlan:
     forgotten: list[Forgotten] = field(default_factory=list)
     """Applied after `replaced`, whose rows these conditions may cover."""
     leaving: dict[str, list[int]] = field(default_factory=dict)
-    """id of a kind 62 or 9008 → seq of rows that it deletes, with their old versions; they are
-    noted in its erasure."""
+    """id of a kind 62 or 9008 → seq of rows that it deletes, with their old versions, or of old
+    versions whose rows stay; they are noted in its erasure."""
     ending: dict[str, str] = field(default_factory=dict)
     """id of a 9008 in `leaving` → its group."""
     dropped_versions: set[int] = field(default_factory=set)
@@ -535,7 +535,7 @@ class Found:
     present: dict[str | Slot, Present] = field(default_factory=dict)
     """Those of `Lookups.present` that are stored and not removed since."""
     leaving: list[int] = field(default_factory=list)
-    """seq of the rows to delete now."""
+    """seq of the rows to delete now, or of old versions whose rows stay."""
     withdrawn: dict[str, set[str]] = field(default_factory=dict)
     """Group → ids of the 9021s among them."""
     pinned: list[str | Slot] = field(default_factory=list)

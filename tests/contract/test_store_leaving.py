@@ -297,6 +297,33 @@ async def test_old_versions_count_as_bytes_of_their_row(store: Store) -> None:
         await store.append(replace(wanted, most_own=size), lambda _: WritePlan())
 
 
+@pytest.mark.parametrize(("pubkey", "group"), [(ALICE, None), (None, "tea")])
+async def test_old_versions_of_a_row_that_stays_leave_by_themselves(
+    store: Store, pubkey: str | None, group: str | None
+) -> None:
+    """The row is newer than the request, and of no group."""
+    of_tea = [unsigned(cast.alice, 30023, [["d", "x"], *HERE], f"{n}" * 900, n) for n in range(5)]
+    newest = unsigned(cast.alice, 30023, [["d", "x"]], at=1001)
+    for event in (*of_tea, newest):
+        batch = Batch(event, now=1000, history=History(9))
+        await store.append(batch.wanted, batch.decide)
+    pins = frozenset[str | Slot]({Slot(ALICE, 30023, "x")})
+    size, request = len(of_tea[0].raw), "ab" * 32
+    for left in (3, 1):
+        seqs, pinned = await leaving(store, pubkey, group, pins, 2 * size)
+        assert (len(seqs), pinned) == (2, [])
+        await leave(store, seqs, Erasure(request, ALICE, 62, 0))
+        assert len(await store.old_versions(0, 9)) == left
+    assert await leaving(store, pubkey, group, pins, 2 * size) == ([], []), "all fit"
+    noted = await store.erasure(request)
+    assert noted is not None
+    assert len(noted.ids) == 4
+    assert await read(store) == raws(newest)
+    assert sum(line.size.bytes for line in await store.sizes(SizedBy.AUTHOR, 9)) == sum(
+        len(event.raw) for event in (newest, of_tea[0])
+    )
+
+
 async def test_what_is_to_be_deleted_leads_to_further_slots_and_other_rows_do_not(
     store: Store,
 ) -> None:

@@ -35,9 +35,11 @@ from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
 from relay.lifecycle.rows import (
     ERASURE_DAYS,
     LONG_EXPIRED,
+    MOST_DELETED,
     SENT_TO_ONE,
     UNPINNED_AT_ONCE,
     Found,
+    Leaving,
     OldVersion,
     Present,
     Tombstone,
@@ -78,7 +80,6 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import (
         ExpiredRow,
         Forgotten,
-        Leaving,
         Limited,
         Lookups,
         Reference,
@@ -324,16 +325,22 @@ class ReferenceStore:
         puts = [row for row in self._rows.values() if _puts_later(pubkey, at, row.event)]
         return put_later([row.group for row in puts if row.group is not None])
 
-    def _leaving(self, gone: Vanish) -> list[Stored]:
-        rows = self._rows.values()
-        return [row for row in rows if gone.covers(row.event) and not _is_needed(row)]
+    def _leaving(self, leaving: Leaving) -> list[Stored]:
+        """Old versions whose rows stay have no slot."""
+        gone = None if leaving.pubkey is None else Vanish(leaving.pubkey, leaving.until)
+
+        def leaves(row: Stored) -> bool:
+            if gone is None:
+                return row.group == leaving.group and not is_group_record(row.event)
+            return gone.covers(row.event) and not _is_needed(row)
+
+        rows = [row for row in self._rows.values() if leaves(row)]
+        slots = {row.slot for row in rows}
+        old = [each.row for each in self._old.values() if each.row.slot not in slots]
+        return [*rows, *(structs.replace(row, slot=None) for row in old if leaves(row))]
 
     def _find_leaving(self, leaving: Leaving, found: Found) -> None:
-        if leaving.pubkey is not None:
-            rows = self._leaving(Vanish(leaving.pubkey, leaving.until))
-        else:
-            rows = [row for row in self._rows.values() if row.group == leaving.group]
-            rows = [row for row in rows if not is_group_record(row.event)]
+        rows = self._leaving(leaving)
         fit = sum(
             size <= leaving.most for size in accumulate(self._size_with_old(row) for row in rows)
         )
@@ -354,8 +361,8 @@ class ReferenceStore:
 
     def _apply(self, plan: WritePlan) -> None:
         for gone in plan.vanishes:
-            leaving = self._leaving(gone)
-            check_vanish([(row.seq, self._size_with_old(row)) for row in leaving], gone)
+            rows = self._leaving(Leaving(gone.pubkey, gone.until, None, (), MOST_DELETED))
+            check_vanish([(row.seq, self._size_with_old(row)) for row in rows], gone)
         for seq, moved_to in plan.moves.items():
             self._rows[seq] = structs.replace(self._rows[seq], group=moved_to)
         for seq in plan.removes:
@@ -375,10 +382,11 @@ class ReferenceStore:
         for seq, drop_at in plan.version_deadlines.items():
             self._old[seq] = self._old[seq]._replace(drop_at=drop_at)
         for request, seqs in plan.leaving.items():
-            rows = [self._rows.pop(seq) for seq in sorted(seqs)]
+            rows = [self._rows.pop(seq) for seq in sorted(seqs) if seq in self._rows]
             if request in plan.ending:
                 self._tombstones += chain.from_iterable(map(tombstones_of_ended, rows))
-            left = [*self._without_holder(), *rows]
+            forgotten = [self._old.pop(seq).row for seq in sorted(seqs) if seq in self._old]
+            left = [*self._without_holder(), *rows, *forgotten]
             for row in left if request in plan.erasures else ():
                 plan.erasures[request].add(row.event.id, row.event.kind)
         # After the adds: rows that the same batch adds to a deleted group are deleted too.

@@ -398,12 +398,13 @@ class Writer:
     async def _delete_many(
         self, db: Any, seqs: Sequence[int], change: _Change, erasure: Erasure | None = None
     ) -> None:
-        """Delete rows and their old versions, in chunks: a key may have written most of the
-        store."""
+        """Delete rows and their old versions, in chunks: a key may have written most of the store.
+        `seqs`: also of old versions whose rows stay."""
         seqs = sorted(seqs)
         for start in range(0, len(seqs), _DELETE_CHUNK):
             chunk = seqs[start : start + _DELETE_CHUNK]
             await self._forget(db, change, erasure, "forget_of_rows", chunk)
+            await self._forget(db, change, erasure, "forget_by_seq", chunk)
             await self._delete(db, chunk, change, erasure)
 
     async def _delete_of_key(

@@ -586,13 +586,14 @@ class Writer:
         erasure: Erasure | None = None,
         keep_out: Callable[[Stored], Iterable[Tombstone]] | None = None,
     ) -> None:
-        """In chunks, for a key may have written most of the store; with their old versions.
-        `keep_out`: as in `_delete`."""
+        """In chunks, for a key may have written most of the store; with their old versions. `seqs`:
+        also of old versions whose rows stay. `keep_out`: as in `_delete`."""
         seqs = sorted(seqs)
         for start in range(0, len(seqs), _DELETE_CHUNK):
             chunk = seqs[start : start + _DELETE_CHUNK]
             named = {"seqs": orjson.dumps(chunk).decode()}
             self._forget_found(change, "old_of_rows", named, erasure)
+            self._forget_found(change, "old_by_seq", named, erasure)
             self._delete(chunk, change, erasure, keep_out=keep_out)
 
     def _put_group(self, group_id: str, group: Group | EndedGroup) -> None:

@@ -1025,6 +1025,37 @@ async def test_what_comes_after_the_last_piece_leaves_in_pieces_too(
     assert await noted_in_receipt(home, request) >= {wrap.id for wrap in wraps}
 
 
+@pytest.mark.parametrize("kind", ["reference", "sqlite"])
+async def test_old_versions_of_records_that_stay_leave_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The records are newer than the request: nothing else of the key leaves."""
+    monkeypatch.setattr(BOUND, SMALL)
+    monkeypatch.setattr("relay.storage.rows.MOST_DELETED", SMALL)
+    rule = '[[retention]]\nname = "history"\nmatch = { kinds = [30023] }\nhistory = { count = 9 }\n'
+    async with store_of(kind) as store, Home(store, policy_of("open", rule)) as home:
+        old: list[Event] = []
+        for name in "ab":
+            for ago in range(6, -1, -1):
+                at = home.now - ago if ago else home.now + 60
+                old.append(await home.do(alice, 30023, ["d", name], content="x" * 500, at=at))
+            old.pop()
+        stored, left = home.ingest._stored, [len(await store.old_versions(0, 99))]
+
+        async def counted(items: Sequence[Any]) -> Any:
+            batch = await stored(items)
+            left.append(len(await store.old_versions(0, 99)))
+            return batch
+
+        monkeypatch.setattr(home.ingest, "_stored", counted)
+        request = home.request(alice)
+        assert await home.take(request) == [STORED]
+        assert (left[0], left[-1]) == (len(old), 0)
+        assert max(before - after for before, after in pairwise(left)) <= 3
+        assert await noted_in_receipt(home, request) == {event.id for event in old}
+        assert len(await home.found(kinds=[30023])) == 2
+
+
 async def test_a_sweep_meanwhile_takes_nothing_out_of_the_receipt(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,9 @@ octet_length(e.raw) + coalesce((
 -- :about  what is known of a row without its event
 e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at;
 
+-- :about_old  the same of an old version whose row stays: nothing pins it
+''::bytea, o.pubkey, o.kind, ''::bytea, NULL, o.grp, NULL, o.created_at;
+
 -- :begin  -> in the transaction that it begins, no other process writes
 BEGIN; SELECT pg_advisory_xact_lock('head'::regclass::oid::bigint);
 
@@ -267,6 +270,10 @@ FROM {kinds_to_one} CROSS JOIN LATERAL (
     WHERE hash = $2 AND created_at <= $3 AND kind IN (1059, 44100, 44101) AND kind = k.kind
     ORDER BY created_at LIMIT $4
 ) AS t JOIN events AS e ON e.seq = t.seq
+UNION ALL
+SELECT o.seq, octet_length(o.raw), {about_old}
+FROM old_versions AS o WHERE o.pubkey = $1 AND o.created_at <= $3 AND NOT EXISTS (
+    SELECT FROM events AS e WHERE e.slot = o.slot AND e.pubkey = o.pubkey AND e.created_at <= $3)
 LIMIT $4;
 
 -- :leaving_of_group  group, limit -> as `leaving_of_key`
@@ -275,7 +282,13 @@ FROM {content_kinds} CROSS JOIN LATERAL (
     SELECT * FROM events
     WHERE substring(grp, 1, 64) = substring($1::bytea, 1, 64) AND grp = $1
     AND kind BETWEEN k.low AND k.high LIMIT $2
-) AS e LIMIT $2;
+) AS e
+UNION ALL
+SELECT o.seq, octet_length(o.raw), {about_old}
+FROM old_versions AS o
+WHERE substring(o.grp, 1, 64) = substring($1::bytea, 1, 64) AND o.grp = $1 AND NOT EXISTS (
+    SELECT FROM events AS e WHERE e.slot = o.slot AND e.pubkey = o.pubkey AND e.grp = $1)
+LIMIT $2;
 
 -- :keys_stored  [pubkey], [hash of p] -> those of which something would go
 SELECT w.pubkey FROM unnest($1::bytea[], $2::bigint[]) AS w (pubkey, p)

@@ -13,6 +13,9 @@ CROSS JOIN old_versions AS o ON o.slot = e.slot AND o.pubkey = e.pubkey;
 -- :about  what is known of a row without its event
 e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at;
 
+-- :about_old  the same of an old version whose row stays: nothing pins it
+x'', o.pubkey, o.kind, '', NULL, o.grp, NULL, o.created_at;
+
 -- :rows_by_id  [id_key] -> columns of a row; index events_id
 SELECT {row}
 FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_id ON e.id_key = j.value;
@@ -166,12 +169,23 @@ FROM (
     UNION ALL
     SELECT value FROM json_each(:newest)
 ) AS t CROSS JOIN events AS e ON e.seq = t.seq
-WHERE e.kind IN (1059, 44100, 44101) AND e.created_at <= :until;
+WHERE e.kind IN (1059, 44100, 44101) AND e.created_at <= :until
+UNION ALL
+SELECT o.seq, length(o.raw), {about_old}
+FROM old_versions AS o INDEXED BY old_versions_author
+WHERE o.pubkey = :pubkey AND o.created_at <= :until AND NOT EXISTS (
+    SELECT 1 FROM events AS e
+    WHERE e.slot = o.slot AND e.pubkey = o.pubkey AND e.created_at <= :until);
 
 -- :leaving_of_group  group -> as `leaving_of_key`
 SELECT e.seq, {size}, {about}
 FROM {content_kinds} CROSS JOIN events AS e INDEXED BY events_group
-ON e.grp = :grp AND e.kind BETWEEN k.low AND k.high;
+ON e.grp = :grp AND e.kind BETWEEN k.low AND k.high
+UNION ALL
+SELECT o.seq, length(o.raw), {about_old}
+FROM old_versions AS o INDEXED BY old_versions_group
+WHERE o.grp = :grp AND NOT EXISTS (
+    SELECT 1 FROM events AS e WHERE e.slot = o.slot AND e.pubkey = o.pubkey AND e.grp = :grp);
 
 -- :key_is_stored  id_key and pubkey, hash of p, [newest seq] -> 1 when something would go with the key
 SELECT 1 FROM events INDEXED BY events_author WHERE author_key = :key AND pubkey = :pubkey
