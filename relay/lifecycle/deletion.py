@@ -106,16 +106,16 @@ def is_deleted(
     `group`: that of its row, as far as the event tells."""
     if not found.tombstones:  # as in most batches
         return False
-    for tombstone in found.tombstones.get(event_target(event.id), ()):
-        if not tombstone.by or (
-            tombstone.by == event.pubkey and not kinds.is_undeletable(event.kind)
-        ):
+    stones = found.tombstones.get(event_target(event.id))
+    if stones is not None:
+        by = {stone.by for stone in stones}
+        if "" in by or (event.pubkey in by and not kinds.is_undeletable(event.kind)):
             return True
-        if event.kind == kinds.GIFT_WRAP and tombstone.by in event.tag_values("p"):
+        if event.kind == kinds.GIFT_WRAP and event.has_value("p", by):
             return True
         if (
             group is not None
-            and tombstone.by == _admins_of(group)
+            and _admins_of(group) in by
             and event.tag("h") == group
             and kinds.is_deletable_by_admin(event.kind)
         ):

@@ -91,6 +91,8 @@ row is stored with it, because such an event has expired."""
 UNPINNED_AT_ONCE: Final = 16
 """Pinned rows that leave in one transaction, or groups that pin what a kind 5 deletes or what
 expires: each row may be of another group, for which the relay signs a 39005."""
+MOST_TOMBSTONES: Final = 2048
+"""Tombstones that are read for a batch, whoever left them; see `Lookups.refusals`."""
 MOST_PUT_LATER: Final = 10_000
 """9000s dated after a request to vanish whose groups are read: 6 us each. Anybody may add more."""
 MOST_WITH_PREFIX: Final = 4_096
@@ -469,7 +471,7 @@ class Lookups:
     usage_by: Callable[[Found], Iterable[Account]] = no_accounts
     """The rows of `ids` and `slots` that are found → further accounts, into `Found.usage`."""
     refusals: Callable[[], Iterable[tuple[str, str]]] = no_refusals
-    """Target and `by` of the tombstones that matter. If there are more than `most_tombstones`, only
+    """Target and `by` of the tombstones that matter. If there are more than MOST_TOMBSTONES, only
     these are read of their targets: anybody can leave one for any id, with as many keys as they
     like."""
 
@@ -480,11 +482,6 @@ class Lookups:
             *(self.ids, [own.id for own in self.own_rows], self.slots, self.own_slots),
             *(self.id_prefixes, self.vanishing_keys, map(all_rows_of, self.ending_groups)),
         )
-
-
-def most_tombstones(targets: int) -> int:
-    """Tombstones that are read of so many targets, whoever left them."""
-    return 64 + 4 * targets
 
 
 def narrowed(lookups: Lookups, stored_keys: frozenset[str], groups: Iterable[str]) -> Lookups:

@@ -16,6 +16,7 @@ from relay.facts import Who
 from relay.groups.actions import Flag
 from relay.groups.group import EndedGroup, Group, Groups
 from relay.lifecycle.rows import (
+    MOST_TOMBSTONES,
     MOST_WITH_PREFIX,
     Found,
     Keep,
@@ -24,7 +25,6 @@ from relay.lifecycle.rows import (
     Stored,
     Tombstone,
     WritePlan,
-    most_tombstones,
 )
 from relay.nostr.kinds import ALL_KINDS, NO_KINDS, KindSet
 from relay.storage import PARSED_BYTES, PageQuery
@@ -168,7 +168,7 @@ async def test_found_has_the_wanted_tombstones(store: Store) -> None:
 async def test_of_many_tombstones_of_an_id_only_those_that_matter_are_read(store: Store) -> None:
     """Anybody may delete an id, as far as they can: with as many keys as they like."""
     target, other = "e:" + "1" * 64, f"p:{ALICE}"
-    keys = [f"{number:064x}" for number in range(1, 1 + most_tombstones(2))]
+    keys = [f"{number:064x}" for number in range(1, 1 + MOST_TOMBSTONES)]
     stones = [Tombstone(target, key, None, "kind 5") for key in (*keys, ALICE, "", "h:tea")]
     vanished = Tombstone(other, "", 5, "kind 62")
     await add_tombstone(store, *stones, vanished)

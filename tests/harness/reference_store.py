@@ -36,6 +36,7 @@ from relay.lifecycle.rows import (
     ERASURE_DAYS,
     LONG_EXPIRED,
     MOST_DELETED,
+    MOST_TOMBSTONES,
     SENT_TO_ONE,
     UNPINNED_AT_ONCE,
     Found,
@@ -45,7 +46,6 @@ from relay.lifecycle.rows import (
     Tombstone,
     Vanish,
     all_rows_of,
-    most_tombstones,
     narrowed,
     outline,
     references_of,
@@ -132,7 +132,7 @@ class ReferenceStore:
         """The facts, in containers of their own: `decide` may change them and then fail."""
         found = Found(self._head)
         stones = [stone for stone in self._tombstones if stone.target in lookups.tombstones]
-        if len(stones) > most_tombstones(len(lookups.tombstones)):
+        if len(stones) > MOST_TOMBSTONES:
             pairs = {*lookups.refusals()}
             targets = {target for target, _ in pairs}
             stones = [s for s in stones if s.target not in targets or (s.target, s.by) in pairs]

@@ -10,9 +10,9 @@ from relay.errors import TooMuchToRead
 from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
 from relay.lifecycle.rows import (
     MOST_PUT_LATER,
+    MOST_TOMBSTONES,
     Tombstone,
     all_rows_of,
-    most_tombstones,
     narrowed,
     outline,
     with_slots_of,
@@ -62,9 +62,9 @@ class Finder:
 
     async def _tombstones(self, lookups: Lookups) -> Sequence[tuple[Any, ...]]:
         targets = [target.encode() for target in lookups.tombstones]
-        most = most_tombstones(len(targets))
-        stones: list[Any] = await self._db.fetch(QUERIES["tombstones"], targets, most + 1)
-        if len(stones) <= most:
+        most = MOST_TOMBSTONES + 1
+        stones: list[Any] = await self._db.fetch(QUERIES["tombstones"], targets, most)
+        if len(stones) < most:
             return stones
         pairs = {(target.encode(), by.encode()) for target, by in lookups.refusals()}
         named = [target for target, _ in pairs]

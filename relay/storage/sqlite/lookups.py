@@ -12,11 +12,11 @@ from relay.errors import TooMuchToRead
 from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
 from relay.lifecycle.rows import (
     MOST_PUT_LATER,
+    MOST_TOMBSTONES,
     TAG_BYTES,
     Found,
     Tombstone,
     all_rows_of,
-    most_tombstones,
     narrowed,
     outline,
     with_slots_of,
@@ -99,9 +99,8 @@ def find_tombstones(
     found: Found,
 ) -> None:
     """Into `Found.tombstones`. `refusals`: as in `Lookups`."""
-    most = most_tombstones(len(targets))
-    stones = _tombstones(db, targets, most + 1)
-    if len(stones) > most:
+    stones = _tombstones(db, targets, MOST_TOMBSTONES + 1)
+    if len(stones) > MOST_TOMBSTONES:
         pairs = {*refusals()}
         stones = _tombstones(db, {*targets}.difference(target for target, _ in pairs), -1)
         named = {"named": orjson.dumps([*pairs]).decode()}
