@@ -489,8 +489,11 @@ class Connection:
                     await self._queries.aclose()
                     await self._negentropy.aclose()
                     work.charge()
+                transport = self._request.transport
                 if self._hangup is not None:
                     await self._hangup
+                elif transport is not None and transport.get_write_buffer_size():
+                    await self._linger(transport)
             finally:
                 self._set_unsent(0)
             _log.debug("connection closed")
@@ -684,8 +687,12 @@ class Connection:
         with contextlib.suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(2 * CLOSE_S):
                 await self._socket.close(code=code, message=reason.encode(), drain=False)
-        if transport is None:
-            return
+        if transport is not None:
+            await self._linger(transport)
+
+    async def _linger(self, transport: asyncio.Transport) -> None:
+        """While the client reads what was sent, but not for long: what is closed stays open without
+        end until all is read."""
         loop = asyncio.get_running_loop()
         end = loop.time() + _LINGER_S
         loop.call_at(end, transport.abort)

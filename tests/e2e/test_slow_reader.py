@@ -20,7 +20,7 @@ from tests.harness.patience import here
 from tests.harness.relay_program import Rookery, Wire, command, connected, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from relay.nostr.event import Event
 
@@ -192,16 +192,28 @@ async def test_a_long_answer_waits_for_its_reader(
         assert memory(library) - before < 64 * MIB
 
 
-async def test_who_reads_nothing_and_is_hung_up_on_keeps_no_socket(library: Rookery) -> None:
-    """Its query, which waited for it, was cancelled, and with it the end of the hang-up."""
+async def _send_nonsense(wire: Wire) -> None:
+    """Until the relay hangs up. The query, which waits for the client, is cancelled, and with it
+    was the end of the hang-up."""
+    for _ in range(20):
+        await wire.send("bad")
+
+
+async def _send_close(wire: Wire) -> None:
+    wire.send_close()
+
+
+@pytest.mark.parametrize("end", [_send_nonsense, _send_close], ids=["hung up on", "closes"])
+async def test_who_reads_nothing_keeps_no_socket(
+    library: Rookery, end: Callable[[Wire], Awaitable[None]]
+) -> None:
     async with connected(library.url) as other, connected(library.url, **DEAF) as wire:
         before = sockets(library)
         await wire.send("REQ", "all", {"kinds": [1]})
         for _ in range(40):  # until the answer waits for its reader
             await other.query({"kinds": [1], "limit": 100})
         with contextlib.suppress(ConnectionError):
-            for _ in range(20):
-                await wire.send("bad")
+            await end(wire)
         async with until("its socket is closed") as tries:
             async for _ in tries:
                 if sockets(library) == before - 1:

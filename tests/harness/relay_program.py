@@ -267,6 +267,10 @@ class Wire:
     async def send_event(self, event: Event, verb: str = "EVENT") -> None:
         await self._socket.send(f'["{verb}",{event.raw.decode()}]')
 
+    def send_close(self) -> None:
+        """A close frame, and nothing is waited for."""
+        self._socket.transport.write(b"\x88\x80" + bytes(4))
+
     def abort(self) -> None:
         """Gone without a word, as by a pulled cable; also what has stopped reading ends at once."""
         self._socket.transport.abort()
