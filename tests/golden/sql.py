@@ -274,7 +274,7 @@ def text_of(title: str, compiler: Any, sweeps: Iterable[tuple[str, Query]] = ())
     for case in cases():
         statements: dict[str, list[str]] = {}
         for name, visibility in viewers.items():
-            text, names = case.compose(compiler, visibility).sql, [name]
+            text, names = _apart(case.compose(compiler, visibility)).sql, [name]
             for letter, filter_ in zip("ab", case.filters, strict=False):
                 condition = compiler.visible(visibility, filter_)
                 if len(condition.sql) > _SHORT and condition.sql in text:
@@ -284,14 +284,30 @@ def text_of(title: str, compiler: Any, sweeps: Iterable[tuple[str, Query]] = ())
         out.append(f"## {case.name}")
         for text, readers in statements.items():
             out += [*_lines(text), f"-- {', '.join(readers)}"]
-        values = case.compose(compiler, everything).values
+        values = _apart(case.compose(compiler, everything)).values
         out += [f"-- values, without those of conditions: {_shown(values)}", ""]
     for condition, number in numbers.items():
         out += [f"## condition {number}", *_lines(condition.sql)]
         out += [f"-- values: {_shown(condition.values)}", ""]
     for name, query in sweeps:
-        out += [f"## sweep: {name}", *_lines(query.sql), f"-- values: {_shown(query.values)}", ""]
+        sql, given = _apart(query)
+        out += [f"## sweep: {name}", *_lines(sql), f"-- values: {_shown(given)}", ""]
     return "\n".join(out)
+
+
+def _apart(query: Any) -> Any:
+    """With a value for each place, as before `binding_once`."""
+    places = _PLACE.findall(query.sql)
+    if not any(places):  # none has two, or it is of another store
+        return query
+    values: list[Any] = []
+    bare = iter(query.values)
+    for number in places:
+        values.append(query.values[int(number) - 1] if number else next(bare))
+    return Query(_PLACE.sub("?", query.sql), values)
+
+
+_PLACE: Final = re.compile(r"\?(\d*)")
 
 
 _SHORT: Final = 12

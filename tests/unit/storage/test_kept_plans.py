@@ -92,8 +92,7 @@ def test_the_plan_of_many_keys_has_their_list_once() -> None:
     asked = PageQuery(filter_from({}, TERMS), seen, 5, upto=9, now=1, size=5)
     query = compiler.page(asked, "e.raw")
     lists = [value for value in query.values if isinstance(value, str) and len(value) > 1000]
-    assert len(lists) >= 50
-    assert len({id(value) for value in lists}) == 1
+    assert len(lists) == 1
 
 
 def test_visibilities_without_rules_do_not_displace_others() -> None:

@@ -6,6 +6,7 @@ once for all filters of a shape.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -246,6 +247,31 @@ def _as_hex(values: tuple[bytes, ...]) -> str:
     """Cached, so that all conditions of a viewer share one string: 64 keys take 4 kB in each of
     40."""
     return orjson.dumps([value.hex() for value in values]).decode()
+
+
+def binding_once(sql: str, values: Iterable[Bound]) -> tuple[str, list[Bound]]:
+    """The same with each value once: SQLite copies a value for each place, and 16 scans may have
+    the same long list. None keeps a place of its own, for a value that a caller puts there; so do
+    the question marks that are left after the last value."""
+    numbers: dict[Bound, int] = {}
+    once: list[Bound] = []
+    left = [*values][::-1]
+
+    def numbered(found: re.Match[str]) -> str:
+        if found[0] != "?" or not left:
+            return found[0]
+        value = left.pop()
+        if value in numbers:
+            return f"?{numbers[value]}"
+        once.append(value)
+        if value is not None:
+            numbers[value] = len(once)
+        return "?"
+
+    return _LITERAL_OR_PLACE.sub(numbered, sql), once
+
+
+_LITERAL_OR_PLACE: Final = re.compile(r"'[^']*'|\?")
 
 
 def listed(seqs: Sequence[int]) -> str:

@@ -27,6 +27,7 @@ from relay.storage.sqlite.sql.conditions import (
     Query,
     all_of,
     any_of,
+    binding_once,
     has_hash_of,
     listed,
     one_of,
@@ -80,8 +81,8 @@ class Plan:
     __slots__ = ("_buffered", "_fixed_hashes", "_late", "_late_rows", "_values", "sql")
 
     def __init__(self, condition: Condition) -> None:
-        self.sql = condition.sql
-        values = self._values = list(condition.values)
+        self.sql, self._values = binding_once(*condition)
+        values = self._values
         self._late_rows: list[tuple[BufferedRows, int]] = []
         self._late = [
             (at, value.list, value.item)
@@ -92,7 +93,7 @@ class Plan:
         """Conditions on rows of the tag buffer, and the positions of their values. Mostly there are
         no such rows."""
         fixed: set[int] = set()
-        for at, value in enumerate(condition.values):
+        for at, value in enumerate(values):
             if isinstance(value, BufferedRows):
                 if isinstance(value.hashes, int):
                     self._late_rows.append((value, at))
@@ -280,14 +281,14 @@ class Compiler:
                 parts.append(f"SELECT {once}e.seq AS seq {scan.source} WHERE {where.sql}")
                 values += [arguments.value(value) for value in where.values]
         found = " UNION ".join(parts)
-        if common is None:
-            return Query(found, values)
-        arguments = self._arguments(filters[0], now)
-        return Query(
-            f"SELECT e.seq AS seq FROM ({found}) AS f CROSS JOIN events AS e ON e.seq = f.seq"
-            f" WHERE {common.sql}",
-            [*values, *[arguments.value(value) for value in common.values]],
-        )
+        if common is not None:
+            arguments = self._arguments(filters[0], now)
+            values += [arguments.value(value) for value in common.values]
+            found = (
+                f"SELECT e.seq AS seq FROM ({found}) AS f"
+                f" CROSS JOIN events AS e ON e.seq = f.seq WHERE {common.sql}"
+            )
+        return Query(*binding_once(found, values))  # type: ignore[arg-type]  # as they were given
 
     def search(
         self,
@@ -333,7 +334,9 @@ class Compiler:
             guided = [rule.match for rule in visibility.rules if rule.effective_target]
             others = [self.matching(match).negated() for match in guided]
             lasts = all_of([Condition("e.expires_at IS NULL"), *others])
-            return Condition(recall.CHECKED % (lasts.sql, rest.sql), (*lasts.values, *rest.values))
+            return Condition(
+                recall.CHECKED % (lasts.sql, rest.sql), (None, *lasts.values, *rest.values)
+            )
 
         arguments = self._arguments(filter_, now, upto)
         made = (("recall", readable), ("checked", checked))
@@ -357,11 +360,11 @@ class Compiler:
             return Condition(
                 "SELECT e.seq FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.value"
                 f" WHERE e.seq <= ? AND {rest.sql} ORDER BY j.key LIMIT ?",
-                (UPTO, *rest.values),
+                (None, UPTO, *rest.values),
             )
 
         plan = self._plan("readable", filter_, visibility, made)
-        sql, values = plan.bound(self._arguments(filter_, now, upto))
+        sql, (_, *values) = plan.bound(self._arguments(filter_, now, upto))
         return Query(sql, [listed(seqs), *values, limit])
 
     def _plan(
@@ -421,10 +424,10 @@ class Compiler:
                 "SELECT e.raw, j.key FROM json_each(?) AS j"
                 " CROSS JOIN events AS e ON e.seq = j.value"
                 f" WHERE {rest.sql} ORDER BY j.key",
-                rest.values,
+                (None, *rest.values),
             )
 
-        sql, values = self._plan("rows", filter_, visibility, made).bound(
+        sql, (_, *values) = self._plan("rows", filter_, visibility, made).bound(
             self._arguments(filter_, now)
         )
         return Query(sql, [listed(seqs), *values])

@@ -58,7 +58,7 @@ class Asked(NamedTuple):
     readable: Query
     """READABLE, with the values before the last two."""
     checked: Query
-    """CHECKED, with the values after the first."""
+    """CHECKED; its first value is open."""
 
 
 class Asking:
@@ -112,7 +112,7 @@ class Asking:
         unknown = {seq for seqs in fresh for seq in seqs if seq not in known}
         if not unknown:
             return unknown
-        sql, values = self._asked.checked
+        sql, (_, *values) = self._asked.checked
         (columns,) = self._rows(sql, [_json([*unknown]), *values])
         readable, lasting = map(orjson.loads, columns)
         self._known.add(compress(readable, lasting), changes)
