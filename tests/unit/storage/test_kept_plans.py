@@ -17,6 +17,7 @@ from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.kinds import KindSet
 from relay.storage import PageQuery
 from relay.storage.hashes import Hashes
+from relay.storage.sqlite.sql import filters
 from relay.storage.sqlite.sql.filters import Compiler
 from relay.storage.sqlite.tag_buffer import TagBuffer
 
@@ -71,6 +72,21 @@ def test_no_plan_holds_what_a_filter_lists_without_end(asked: dict[str, Any]) ->
     before = len(kept)
     kept.ask(asked)
     assert len(kept) == before
+
+
+def test_the_plans_are_bounded_in_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A filter of a few kB may have a text of 150,000 characters: its conditions in 16 scans."""
+    monkeypatch.setattr(filters, "_CACHED_PLAN_CHARS", 200_000)
+    compiler, seen = Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10)), seen_in(Groups())
+    values = [str(number) for number in range(16)]
+    for number in range(1, 17):
+        asked: dict[str, Any] = {f"#{letter}": values for letter in "abcdfgijklmn"}
+        asked["authors"] = [f"{author:064x}" for author in range(number)]
+        page = PageQuery(filter_from(asked, TERMS), seen, 5, upto=9, now=1, size=5)
+        compiler.page(page, "e.raw")
+    kept = [len(plan.sql) for _, plan in compiler._plans.values()]
+    assert max(kept) > 20_000
+    assert sum(kept) <= 200_000
 
 
 def test_what_is_kept_holds_the_groups_of_one_moment_only() -> None:

@@ -69,7 +69,10 @@ sort."""
 _KIND_SCANS: Final = 8
 _KINDS_APART: Final = 32
 """Up to this many kinds of a search have a condition each."""
-_CACHED_PLANS: Final = 1024
+_CACHED_PLAN_CHARS: Final = 8 << 20
+"""Of all cached plans together: a client may ask for texts of 150,000 characters …"""
+_PLAN_CHARS: Final = 8192
+"""… and each counts as this many at least."""
 _CACHED_PREFIXES: Final = 16
 _CACHED_PREFIX_CHARS: Final = 1024
 """A plan with more of them is not cached: it has them several times."""
@@ -128,7 +131,9 @@ class Compiler:
         self._hashes = hashes
         self._buffer = buffer
         self._reading = ReadConditions(hashes, index_tags)
-        self._plans = VisibilityCache[Plan](_CACHED_PLANS)
+        self._plans = VisibilityCache[Plan](
+            _CACHED_PLAN_CHARS, lambda plan: max(len(plan.sql), _PLAN_CHARS)
+        )
 
     @property
     def kept(self) -> int:
