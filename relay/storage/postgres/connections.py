@@ -39,6 +39,8 @@ _HOSTS: Final = (
 )
 _PORTS: Final = re.compile(r"(?P<before>[?&]port=)(?P<ports>[\d,]*)")
 _STATEMENTS: Final = 512
+_STATEMENT_BYTES: Final = 32_768
+"""A longer text, as of a COUNT with many filters, is prepared anew each time."""
 _SETTINGS: Final = {
     "application_name": "rookery",
     "jit": "off",  # no query here runs long enough to benefit from it
@@ -233,7 +235,7 @@ class Connections:
             "timeout": _CONNECT_S / len(self._urls),
             "command_timeout": _COMMAND_S,
             "statement_cache_size": _STATEMENTS,
-            "max_cacheable_statement_size": 0,
+            "max_cacheable_statement_size": _STATEMENT_BYTES,
             "max_cached_statement_lifetime": 0,
             "server_settings": settings,
         }
