@@ -42,6 +42,12 @@ _MMAP_BYTES: Final = 1 << 30
 _CACHE_KIB: Final = 65_536
 _BULK_CACHE_KIB: Final = 8_192
 _STATEMENTS: Final = 512
+_MOST_KEPT: Final = 64 << 20
+"""Bytes that the cached statements of a reader may keep, until a new connection replaces it."""
+_PROGRAM_BYTES: Final = 24
+"""Of a prepared statement, for each character of its text."""
+_SHORT_VALUES: Final = 1024
+"""Characters that are not counted, for each statement."""
 _LOOP_READ_S: Final = 0.05
 """How long a read on the loop may take, for reads that wait for the disk."""
 _PROGRESS_STEPS: Final = 5_000
@@ -154,28 +160,44 @@ def sqlite_faults(where: object = "store") -> Iterator[None]:
 
 
 class TagReader(sqlite3.Connection):
-    """With the SQL functions of `TagFunctions`; used by one thread at a time."""
+    """With the SQL functions of `TagFunctions`; used by one thread at a time.
+
+    It counts what its cached statements may keep: their programs, and the texts bound to them last.
+    Clients choose both, and the cache is bounded in number only.
+    """
 
     _functions: TagFunctions | None = None
+    _cursor = sqlite3.Cursor
+    kept = 0
+    """Bytes, also of statements that are no longer cached."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._bound: dict[str, int] = {}
+        """Statement → bytes of the texts bound to it last, if they were long."""
 
     def follow(self, functions: TagFunctions) -> None:
         self.create_function("tag_hash", 3, functions.tag_hash, deterministic=True)
         self.create_function("buffered_rows", 1, functions.buffered_rows)
         self._functions = functions
 
+    def __call__(self, sql: str, /) -> Any:
+        """For a text that is not in the cache."""
+        self.kept += len(sql) * _PROGRAM_BYTES
+        return super().__call__(sql)
+
     def execute(self, sql: str, values: Any = (), /) -> sqlite3.Cursor:
         if self._functions is not None:
             self._functions.begin()
-        return super().execute(sql, values)
-
-
-class PageReader(TagReader):
-    """`fetchmany` of its cursors gives a page."""
-
-    def execute(self, sql: str, values: Any = (), /) -> PageCursor:
-        if self._functions is not None:
-            self._functions.begin()
-        return self.cursor(PageCursor).execute(sql, values)
+        chars = 0
+        for value in values:
+            if value.__class__ is str:
+                chars += len(value)
+        if chars > _SHORT_VALUES:
+            size = sum([len(value.encode()) for value in values if isinstance(value, str)])
+            self.kept += size - self._bound.get(sql, 0)
+            self._bound[sql] = size
+        return self.cursor(self._cursor).execute(sql, values)
 
 
 class PageCursor(sqlite3.Cursor):
@@ -196,6 +218,12 @@ class PageCursor(sqlite3.Cursor):
         return rows
 
 
+class PageReader(TagReader):
+    """`fetchmany` of its cursors gives a page."""
+
+    _cursor = PageCursor
+
+
 def page_of(db: sqlite3.Connection, query: Query) -> list[Any]:
     with closing(db.execute(query.sql, query.values)) as cursor:
         return cursor.fetchmany()
@@ -208,7 +236,7 @@ class LoopReader:
     is interrupted, so that they do not hold up the loop.
     """
 
-    def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(self, connector: Callable[[], TagReader]) -> None:
         self._connector = connector
         self._interrupted: dict[str, int] = {}
         self._calls_left = 0
@@ -231,6 +259,8 @@ class LoopReader:
         self._called_at, self._until = now, now + _LOOP_READ_S
         self._bytes_left = _LOOP_BYTES
         calls = self._calls_left = max(_LEAST_CALLS, min(int(self._unwasted), _LOOP_CALLS))
+        if self._db.kept > _MOST_KEPT:
+            self._replace()
         if self._interrupted:
             query = self._never_interrupted(query)
         try:
@@ -253,7 +283,7 @@ class LoopReader:
     def close(self) -> None:
         self._db.close()
 
-    def _connection(self) -> sqlite3.Connection:
+    def _connection(self) -> TagReader:
         db = self._connector()
         db.set_progress_handler(self._is_over, _PROGRESS_STEPS)
         for function, number in OF_ROWS:
@@ -291,9 +321,13 @@ class LoopReader:
         statement = sql.rstrip(" ")
         self._interrupted[statement] = self._interrupted.get(statement, 0) + 1
         if sum(self._interrupted.values()) > _MAX_INTERRUPTED:
+            self._replace()
+
+    def _replace(self) -> None:
+        with suppress(sqlite3.Error, StoreFault):  # then the next read tries again
+            former, self._db = self._db, self._connection()
+            former.close()
             self._interrupted.clear()
-            self._db.close()
-            self._db = self._connection()
 
 
 class ReaderFactory:
@@ -304,24 +338,24 @@ class ReaderFactory:
         self._hashes = hashes
         self._tag_buffer = tag_buffer
 
-    def page_reader(self) -> sqlite3.Connection:
+    def page_reader(self) -> TagReader:
         db = self._opened(PageReader)
         db.execute(f"PRAGMA mmap_size = {_MMAP_BYTES}")
         return db
 
-    def search_reader(self) -> sqlite3.Connection:
+    def search_reader(self) -> TagReader:
         """With the index of texts attached as `search`."""
         db = self.page_reader()
         db.execute("ATTACH ? AS search", (str(index_path(self._path)),))
         return db
 
-    def bulk_reader(self) -> sqlite3.Connection:
+    def bulk_reader(self) -> TagReader:
         """With a small cache and without mmap."""
         db = self._opened(TagReader)
         db.execute(f"PRAGMA cache_size = -{_BULK_CACHE_KIB}")
         return db
 
-    def _opened(self, factory: type[TagReader]) -> sqlite3.Connection:
+    def _opened(self, factory: type[TagReader]) -> TagReader:
         db = connection(self._path, factory)
         assert isinstance(db, TagReader)
         db.follow(TagFunctions(self._hashes, self._tag_buffer))
@@ -481,6 +515,15 @@ class AsyncReader:
 
     async def _settle(self) -> None:
         """After each use."""
+        db = self._db._conn
+        if isinstance(db, TagReader) and db.kept > _MOST_KEPT:
+            await self._db._execute(self._replace)  # type: ignore[no-untyped-call]
+
+    def _replace(self) -> None:
+        """On the thread."""
+        with suppress(sqlite3.Error, StoreFault):  # then the next use tries again
+            former, self._db._connection = self._db._conn, self._connector()
+            former.close()
 
     async def _turn(self) -> None:
         """Acquire the lock, after all pauses that wait for it."""
@@ -506,6 +549,7 @@ class BulkReader(AsyncReader):
             await use.run(lambda _: cursor.close())
 
     async def _settle(self) -> None:
+        await super()._settle()
         await self._db.execute_fetchall("PRAGMA shrink_memory")
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -79,6 +79,8 @@ if TYPE_CHECKING:
 _INSERT_ROWS: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 """Rows per INSERT. Each statement releases the GIL and waits for it again, so few of them should do
 for any number of rows, with few distinct texts to prepare."""
+_INSERT_BYTES: Final = 1 << 20
+"""Of texts in one INSERT of several rows: its statement keeps them in memory until its next use."""
 _EVENT_COLUMNS: Final = 14
 _OLD_COLUMNS: Final = 13
 _TAG_COLUMNS: Final = 5
@@ -386,9 +388,19 @@ class Writer:
             change.grow((pubkey, kind, row.group or ""), 1, len(event.raw))
             if kind == kinds.GIFT_WRAP:
                 change.grow_received(event, 1)
-        self._insert("events", _EVENT_COLUMNS, events)
+        self._insert_texts("events", _EVENT_COLUMNS, events)
         tags.sort()
         return tags
+
+    def _insert_texts(self, table: str, columns: int, rows: Sequence[tuple[Any, ...]]) -> None:
+        """As `_insert`; the last column is `raw`."""
+        start = weight = 0
+        for at, row in enumerate(rows):
+            weight += len(row[-1])
+            if weight > _INSERT_BYTES:
+                self._insert(table, columns, rows[start:at])
+                start, weight = at, len(row[-1])
+        self._insert(table, columns, rows[start:])
 
     def _insert(self, table: str, columns: int, rows: Sequence[tuple[Value, ...]]) -> None:
         db = self._db
@@ -423,7 +435,7 @@ class Writer:
             )
             if seq not in plan.removes:  # replaced by the batch that brought it
                 change.grow((kept[1], kept[2], row.group or ""), 1, len(event.raw))
-        self._insert("old_versions", _OLD_COLUMNS, rows)
+        self._insert_texts("old_versions", _OLD_COLUMNS, rows)
         for most, these in slots.items():
             listed = orjson.dumps([*these]).decode()
             self._forget_found(change, "old_over_number", {"slots": listed, "kept": most})

@@ -18,6 +18,7 @@ from relay.storage.sqlite.connections import (
     BulkReader,
     LoopReader,
     Pauses,
+    TagReader,
     open_threaded,
 )
 from relay.storage.sqlite.sql.conditions import Query
@@ -251,14 +252,14 @@ class LoopReads:
         monkeypatch.setattr(connections, "monotonic", lambda: self.now)
         self.reader = LoopReader(self._connect)
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> TagReader:
         self.opened += 1
         return sqlite3.connect(":memory:", factory=self._noting())
 
-    def _noting(self) -> type[sqlite3.Connection]:
+    def _noting(self) -> type[TagReader]:
         reads = self
 
-        class Noting(sqlite3.Connection):
+        class Noting(TagReader):
             def set_progress_handler(self, is_over: Any, steps: int) -> None:
                 def noted() -> bool:
                     reads.calls += 1
