@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from unicodedata import normalize
 from urllib.parse import urlsplit
 
 from relay.errors import Invalid
@@ -15,6 +17,13 @@ if TYPE_CHECKING:
 WINDOW_S: Final = 600
 _MAX_HOST: Final = 253
 """Characters of a name in DNS (RFC 1035)."""
+_MAX_URL: Final = 2048
+"""Characters of a relay's URL."""
+_MAX_BESIDE: Final = len("[]..:65535")
+"""Characters that may be beside the host in the authority of a URL."""
+
+
+_AUTHORITY: Final = re.compile(r"\s*[a-zA-Z]+://([^/?#]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +38,27 @@ class RelayAddress:
 def relay_address(url: str) -> RelayAddress | None:
     """None for what is not a ws(s) or http(s) URL, has a user, query or fragment, or names a host
     that cannot be one."""
+    address = _parsed(url)
+    # IDNA takes microseconds for each character, of which one of `url` may become 18.
+    if address is None or len(normalize("NFKC", address.host)) > _MAX_HOST:
+        return None
+    try:
+        address.host.encode("idna")  # raises for a label that is empty or over 63 characters
+    except ValueError:
+        return None
+    return address
+
+
+def _parsed(url: str) -> RelayAddress | None:
+    """`relay_address`, but the host may be one that cannot be."""
+    if len(url) > _MAX_URL:
+        return None
     try:
         parts = urlsplit(url.strip())
         port = parts.port
         host = (parts.hostname or "").rstrip(".")
         if not 0 < len(host) <= _MAX_HOST:
             return None
-        host.encode("idna")  # raises for a label that is empty or over 63 characters
     except ValueError:
         return None
     scheme = parts.scheme.lower()
@@ -68,10 +91,16 @@ class OwnAddresses:
         self._known = addresses
 
     def has(self, url: str) -> bool:
-        text = url.lower()
         # Parse only candidates: an event may name thousands of URLs.
-        return any(known.host in text for known in self._known) and (
-            relay_address(url) in self._known
+        authority = _AUTHORITY.match(url)
+        return (
+            authority is not None
+            and any(
+                len(authority[1]) <= len(known.host) + _MAX_BESIDE
+                and known.host in authority[1].lower()
+                for known in self._known
+            )
+            and _parsed(url) in self._known
         )
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.errors import Invalid
-from relay.nostr.nip42 import RelayAddress, check_login, may_stand_for, relay_address
+from relay.nostr.nip42 import OwnAddresses, RelayAddress, check_login, may_stand_for, relay_address
 from tests.cast import alice
 
 if TYPE_CHECKING:
@@ -167,6 +167,8 @@ def test_another_host_port_or_path_is_another_relay(url: str) -> None:
         f"wss://{'a.' * 130}example",
         "wss://relay..example",
         "wss://.example",
+        "wss://" + 30 * "\ufdfa." + "example",
+        f"wss://relay.example/{'a' * 2048}",
     ],
 )
 def test_a_text_that_is_no_relay_url_has_no_address(url: str) -> None:
@@ -178,6 +180,43 @@ def test_a_text_that_is_no_relay_url_has_no_address(url: str) -> None:
 @pytest.mark.parametrize("host", ["a" * 63 + ".example", "a_b", "bücher.example", "🐦.example"])
 def test_any_host_that_can_be_asked_for_has_an_address(host: str) -> None:
     assert address(f"wss://{host}/") == RelayAddress(host, None, "")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ws://" + 11 * "\ufdfa." + "example/relay.example",
+        "ws://relay.example\ufdfa\ufdfa",
+        "ws://relay.example:" + 80 * "\ufdfa",
+        "ws://relay.example" + 80 * "\ufdfa" + "@relay.example",
+    ],
+)
+def test_a_url_in_an_event_costs_no_idna(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request to vanish may name thousands."""
+    prepared: list[str] = []
+
+    def nameprep(label: str) -> str:
+        prepared.append(label)
+        return label
+
+    monkeypatch.setattr("encodings.idna.nameprep", nameprep)
+    relay_address("ws://bücher.example")
+    assert prepared.pop() == "bücher"
+    assert not OwnAddresses("wss://relay.example").has(url)
+    assert prepared == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        " WSS://Relay.Example",
+        "ws://relay.example:80/",
+        "https://relay.example.:443",
+        "wss://relay.example",
+    ],
+)
+def test_each_spelling_of_the_own_url_is_known(url: str) -> None:
+    assert OwnAddresses("wss://relay.example").has(url)
 
 
 def test_an_ipv6_address_is_an_address() -> None:
