@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
 
-_CACHED_VIEWERS: Final = 4096
+_CACHED_VIEWERS: Final = 8192
+"""More than may be connected: an event is compared with the rights of each in turn, and with fewer
+none would be found again."""
 
 
 class EventLimits(Protocol):
@@ -121,6 +123,8 @@ class RelayState:
         self.groups = groups
         self.regrouped = 0
         """How many commits have changed the groups."""
+        self.views_made = 0
+        """How often it was found out what a viewer may read."""
         self.rights = 0
         """How often it has changed who may read what."""
         self.management = management or Management()
@@ -197,6 +201,7 @@ class RelayState:
                 viewer, policy.read_rules, self.actors, self.groups, policy.groups.foreign_h
             )
             self._views[viewer] = found
+            self.views_made += 1
             if len(self._views) > _CACHED_VIEWERS:
                 self._views.popitem(last=False)
         return found

@@ -248,6 +248,8 @@ _TOGETHER: Final = 16
 """Most rows joined into one write, for subscriptions that get all of them."""
 _WORK_AT_ONCE: Final = 500
 """Filters compared or frames made in one piece of work on the loop: up to 2 ms."""
+_WORK_OF_VIEW: Final = 30
+"""To find out what one viewer may read, as after each change of a group: 60 us."""
 _ASKED_AT_ONCE: Final = 64
 """Subscriptions compared, each with any number of filters, before the work is counted again."""
 _WORK_OF_SEARCH: Final = 4
@@ -388,7 +390,7 @@ class Fanout:
         needed = [
             (row, viewers)
             for row in rows
-            if targets_of(row) and (viewers := self._viewers_through_links(row))
+            if targets_of(row) and (viewers := await self._viewers_through_links(row))
         ]
         if not needed:
             return NO_LINKS
@@ -401,7 +403,7 @@ class Fanout:
             _log.error("linked rows were not read in %g s", _LINKS_S)
         return NO_LINKS
 
-    def _viewers_through_links(self, row: Stored) -> set[Viewer]:
+    async def _viewers_through_links(self, row: Stored) -> set[Viewer]:
         """Subscribers who may read the row only if they may read a row that it links to."""
         state = self._state
         targets = frozenset([target for target, _ in state.targets_of(row)])
@@ -409,7 +411,9 @@ class Fanout:
         seen: dict[Viewer, bool] = {}
         keys = self._live.keys_of(row.event)
         row = _indexed(row)
-        for entries in self._live.candidates(keys):
+        for number, entries in enumerate(self._live.candidates(keys), 1):
+            if number % _ASKED_AT_ONCE == 0:
+                await asyncio.sleep(0)  # rights that change meanwhile hold when it is delivered
             viewer = entries[0].subscription.reader.viewer
             if viewer in found:
                 continue
@@ -484,7 +488,9 @@ class Fanout:
         entries = self._live.under(key)
         for start in range(0, len(entries), _WORK_AT_ONCE):
             piece = entries[start : start + _WORK_AT_ONCE]
-            yield self._deliver_together(piece, rows, links), len(piece)
+            made = self._state.views_made
+            delivered = self._deliver_together(piece, rows, links)
+            yield delivered, len(piece) + (self._state.views_made - made) * _WORK_OF_VIEW
 
     def _pieces_of_one(
         self, row: Stored, keys: Sequence[Key], links: Links
@@ -495,8 +501,10 @@ class Fanout:
         compared, candidates = _Compared(row), self._live.candidates(keys)
         work_of_one = _WORK_OF_SEARCH if self._held_searches.used else 1
         while piece := list(islice(candidates, max(1, _ASKED_AT_ONCE // work_of_one))):
+            made = self._state.views_made
+            delivered = self._deliver_row(compared, piece, links)
             work = sum(map(len, piece)) * work_of_one
-            yield self._deliver_row(compared, piece, links), work
+            yield delivered, work + (self._state.views_made - made) * _WORK_OF_VIEW
 
     def _deliver_together(
         self, entries: Sequence[Entry[Subscription]], rows: Sequence[Stored], links: Links

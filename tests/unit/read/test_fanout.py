@@ -10,7 +10,7 @@ import tracemalloc
 import weakref
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, islice
+from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
@@ -651,6 +651,24 @@ def test_the_filters_that_one_event_fits_are_asked_in_pieces(
     assert sum(frames for _, frames, _ in pieces) == 200
     assert [done for _, _, done in pieces] == [*[0] * (len(pieces) - 1), 1]
     assert all(client.contents() == ["tea?"] * 10 for client in clients)
+
+
+def test_after_a_change_of_rights_those_of_few_viewers_are_found_in_one_piece(
+    relay: Subscribed,
+) -> None:
+    """500 took the loop up to 100 ms."""
+    members = [person(f"{number}") for number in range(300)]
+    users = {key.pubkey: () for key in members}
+    relay.replace_den(DEN.with_users(users))
+    clients = [Client(key) for key in members]
+    for client in clients:
+        relay.follows(client, asked(kinds=[9]))
+    made = [relay.state.views_made]
+    for _ in relay.fanout.deliver([Stored(1, chat("tea?"), "den")]):
+        made.append(relay.state.views_made)
+    assert made[-1] - made[0] == len(members)
+    assert max(after - before for before, after in pairwise(made)) <= 64
+    assert all(client.contents() == ["tea?"] for client in clients)
 
 
 def test_an_event_that_is_compared_with_searches_costs_the_more_the_longer_its_text_is(
