@@ -485,7 +485,7 @@ class Server:
                 services.metrics.connection_refused()
                 return web.Response(status=429, text="too many connections from your address")
             case Connection() as displaced:
-                displaced.close_displaced()
+                self._close_displaced(displaced)
         socket = RelaySocket(
             max_message_length=config.limits.max_message_length,
             compression=config.server.compression,
@@ -529,7 +529,13 @@ class Server:
 
     def _end_trial(self, connection: Connection) -> None:
         if not self._slots.end_trial(connection):
-            connection.close_displaced()
+            self._close_displaced(connection)
+
+    def _close_displaced(self, connection: Connection) -> None:
+        connection.close_displaced()
+        late = self._slots.cut_off()
+        if late is not None:
+            late.cut_off()
 
     def may_connect(self, request: web.Request) -> bool:
         return self._may_connect(request, self._services.state.blocked)

@@ -403,13 +403,16 @@ class Connection:
     def close_displaced(self) -> None:
         """Its place was given to another connection."""
         self._queries.end_all()
-        transport = self._request.transport
-        unsent = self.outbox.buffered_bytes
-        if transport is not None and unsent >= self._outbox_bytes // _IS_READING_SHARE:
-            transport.abort()  # it has no place to keep until it reads the reason
+        if self.outbox.buffered_bytes >= self._outbox_bytes // _IS_READING_SHARE:
+            self.cut_off()  # it has no place to keep until it reads the reason
         self._hang_up(
             WSCloseCode.TRY_AGAIN_LATER, "error: too many connections; a member who logs in stays"
         )
+
+    def cut_off(self) -> None:
+        """Close the socket at once: what is unsent is dropped."""
+        if self._request.transport is not None:
+            self._request.transport.abort()
 
     def trust(self, *, trusted: bool) -> None:
         """After a reload: whether `trusted_readers` has the client's address."""
@@ -646,8 +649,8 @@ class Connection:
             return
         if self._silent_checks == 0:
             self.outbox.put_framed(_PING)
-        elif self._silent_checks >= _CHECKS // 2 and self._request.transport is not None:
-            self._request.transport.abort()
+        elif self._silent_checks >= _CHECKS // 2:
+            self.cut_off()
         self._silent_checks += 1
 
     # -- closing ----------------------------------------------------------------------------------
@@ -662,8 +665,7 @@ class Connection:
 
     def close_unread(self) -> None:
         """It has held most, and all together too much."""
-        if self._request.transport is not None:
-            self._request.transport.abort()  # a close frame would wait behind it
+        self.cut_off()  # a close frame would wait behind it
         self._set_unsent(0)
         self._too_slow()
 
@@ -727,8 +729,8 @@ class Connection:
         self._hang_up(code, said.text)
         assert self._hangup is not None
         await asyncio.wait([self._hangup], timeout=2 * CLOSE_S)
-        if not self._hangup.done() and self._request.transport is not None:
-            self._request.transport.abort()
+        if not self._hangup.done():
+            self.cut_off()
 
 
 def _retrieve(drain: asyncio.Task[None]) -> None:

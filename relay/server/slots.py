@@ -5,7 +5,8 @@ connection that takes a reserved place is on trial: it is closed when no known k
 after `TRIAL_S`, or earlier, when another connection on trial needs its place.
 
 Invariants: pure; the work of a call does not grow with the number of connections. A connection with
-a known key is never displaced, and others, with new keys or none, cannot keep it out.
+a known key is never displaced, and others, with new keys or none, cannot keep it out, whether they
+stay or are being closed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ TRIAL_S: Final = 10.0
 _KEPT: Final = 5
 """One place in this many is reserved for known keys."""
 _MAX_LEAVING: Final = 64
-"""Connections that are being closed to make room; they do not count for the limits."""
+"""Connections that may still read why they are closed to make room; with more, those that have been
+leaving for longest are cut off. They do not count for the limits."""
 
 
 class Occupant(Protocol):
@@ -102,7 +104,8 @@ class Slots(Generic[C]):
         """Address of each connection."""
         self._unlimited: set[C] = set()
         """Connections that `per_address` does not apply to."""
-        self._leaving: set[C] = set()
+        self._leaving: dict[C, None] = {}
+        """In the order in which they were displaced."""
         self._here: Counter[str] = Counter()
         """Number of connections by address, without `_leaving`; `_number` is their sum."""
         self._number = 0
@@ -129,7 +132,7 @@ class Slots(Generic[C]):
         """The oldest connection on trial; the newest other one when fewer are on trial than places
         are reserved."""
         kept = most // _KEPT
-        while kept and len(self._leaving) < _MAX_LEAVING:
+        while kept:
             on_trial, settled = self._on_trial.of(address), self._settled.of(address)
             if settled and len(on_trial) < kept:
                 found = next(reversed(settled))
@@ -145,7 +148,7 @@ class Slots(Generic[C]):
         """The oldest connection of the address with the most unknown ones, if that is more than
         this address would then have: so no address can keep all others out."""
         unknown = self._unknown.of
-        while len(self._leaving) < _MAX_LEAVING:
+        while True:
             largest = self._unknown.largest()
             if largest is None or unknown[largest] <= unknown[address] + 1:
                 return None
@@ -161,21 +164,28 @@ class Slots(Generic[C]):
         self._forget(connection)
         return True
 
-    def _forget(self, connection: C) -> bool:
-        """Stop counting it among the unknown ones. True: it was one of them."""
-        address = self._origins[connection]
-        was_unknown = self._settled.discard(connection, address) or self._on_trial.discard(
+    def _forget(self, connection: C) -> None:
+        """Stop counting it among the unknown ones."""
+        address = self._origins.get(connection, "")
+        if self._settled.discard(connection, address) or self._on_trial.discard(
             connection, address
-        )
-        if was_unknown:
+        ):
             self._unknown.count(address, -1)
-        return was_unknown
 
     def _leave(self, connection: C) -> C:
         self._forget(connection)
-        self._leaving.add(connection)
+        self._leaving[connection] = None
         self._count(self._origins[connection], -1)
         return connection
+
+    def cut_off(self) -> C | None:
+        """Call after each connection that is displaced. The one whose socket must be closed now,
+        because too many are leaving; it is removed."""
+        if len(self._leaving) <= _MAX_LEAVING:
+            return None
+        longest = next(iter(self._leaving))
+        self.remove(longest)
+        return longest
 
     def _count(self, address: str, change: int) -> None:
         self._number += change
@@ -204,8 +214,8 @@ class Slots(Generic[C]):
         return not self._most or here < self._most - self._most // _KEPT
 
     def end_trial(self, connection: C) -> bool:
-        """False: it must be closed now."""
-        address = self._origins[connection]
+        """False: it is displaced, and must be closed."""
+        address = self._origins.get(connection, "")
         if connection not in self._on_trial.of(address) or self.logged_in(connection):
             return True
         if not self._is_free(address, is_limited=connection not in self._unlimited):
@@ -216,10 +226,10 @@ class Slots(Generic[C]):
         return True
 
     def remove(self, connection: C) -> None:
-        """It is closed."""
+        """It is closed; it may have been cut off before."""
         self._forget(connection)
-        address = self._origins.pop(connection)
-        if connection not in self._leaving:
+        address = self._origins.pop(connection, None)
+        if address is not None and connection not in self._leaving:
             self._count(address, -1)
         self._unlimited.discard(connection)
-        self._leaving.discard(connection)
+        self._leaving.pop(connection, None)

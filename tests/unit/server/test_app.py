@@ -14,6 +14,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from relay.nostr.filters import FilterTerms
     from relay.nostr.keys import SecretKey
     from relay.server.app import Pages
+    from relay.server.connection import Connection
 
 RELAY = person("relay")
 NOW = 1_772_000_000
@@ -548,6 +550,42 @@ async def _first_bytes(reader: asyncio.StreamReader) -> bytes:
         return await reader.readexactly(12)
     except (asyncio.IncompleteReadError, ConnectionError):
         return b""
+
+
+async def test_clients_that_do_not_read_why_they_are_closed_keep_no_member_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each takes up to 6 s to close: while 64 did, members got a 503."""
+    monkeypatch.setattr("relay.server.slots._MAX_LEAVING", 2)
+    loop, asks = asyncio.get_running_loop(), b'["REQ","s",{"kinds":[1]}]'
+    first = HANDSHAKE + b"\r\n" + bytes((0x81, 0x80 | len(asks), 0, 0, 0, 0)) + asks
+    async with (
+        serving("[limits]\nmax_connections = 5\n") as relay,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        # As over a network: between two sockets of one machine are 2.5 MB.
+        relay.server._listening[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        visit = await relay.visit()
+        large = alice.sign(1, [], "x" * 200_000, NOW)
+        assert await visit.publishes(large) == (True, "")
+        for _ in range(12):
+            each = stack.enter_context(socket.socket())
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            each.settimeout(0)
+            await loop.sock_connect(each, ("127.0.0.1", relay.server.port))
+            await loop.sock_sendall(each, first)
+            assert await loop.sock_recv(each, 12) == b"HTTP/1.1 101"
+            newest = list(relay.server.connections)[-1]
+            await eventually("it leaves bytes unread", partial(_has_unread, newest))
+        member = await relay.visit()
+        assert await member.logs_in(owner, f"ws://{relay.at}") == (True, "")
+        await eventually(
+            "only two that were displaced are left", lambda: len(relay.server.connections) <= 5 + 2
+        )
+
+
+def _has_unread(connection: Connection) -> bool:
+    return connection.outbox.buffered_bytes > 100_000
 
 
 @pytest.mark.parametrize(

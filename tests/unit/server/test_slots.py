@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.server.slots import Full, Slots
+from relay.server.slots import _MAX_LEAVING, Full, Slots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,10 +34,15 @@ class Guest:
 class Door:
     """Closes whom the slots name, as the server does."""
 
-    def __init__(self, most: int = MOST, per_address: int = PER_ADDRESS) -> None:
+    def __init__(
+        self, most: int = MOST, per_address: int = PER_ADDRESS, *, are_slow: bool = False
+    ) -> None:
+        """`are_slow`: who is displaced leaves only when cut off."""
         self.slots: Slots[Guest] = Slots(most, per_address)
         self.inside: list[Guest] = []
+        self.leaving: list[Guest] = []
         self.trials: list[Guest] = []
+        self.are_slow = are_slow
 
     def comes(self, address: str = "10.0.0.1", *, is_limited: bool = True) -> Guest | Full:
         room = self.slots.make_room(address, is_limited=is_limited)
@@ -45,12 +51,26 @@ class Door:
         if room is not None:
             assert not room.is_known
             assert not room.is_closed
-            self.closes(room)
+            self.displaces(room)
         guest = Guest()
         if self.slots.add(guest, address, is_limited=is_limited):
             self.trials.append(guest)
         self.inside.append(guest)
         return guest
+
+    def displaces(self, guest: Guest) -> None:
+        if not self.are_slow:
+            self.closes(guest)
+            return
+        guest.is_closed = True
+        self.inside.remove(guest)
+        self.leaving.append(guest)
+        cut_off = self.slots.cut_off()
+        if cut_off is not None:
+            self.leaving.remove(cut_off)
+            self.slots.logged_in(cut_off)  # a login that had come is still handled
+            assert self.slots.end_trial(cut_off)
+            self.slots.remove(cut_off)
 
     def closes(self, guest: Guest) -> None:
         guest.is_closed = True
@@ -61,7 +81,7 @@ class Door:
         trials, self.trials = self.trials, []
         for guest in trials:
             if not guest.is_closed and not self.slots.end_trial(guest):
-                self.closes(guest)
+                self.displaces(guest)
 
 
 def came(answer: Guest | Full) -> Guest:
@@ -155,6 +175,28 @@ def test_keys_that_one_makes_up_keep_nobody_out() -> None:
         door.time_passes()
     assert not member.is_closed
     assert len(door.inside) <= PER_ADDRESS - KEPT + 1
+
+
+@pytest.mark.parametrize("per_address", [PER_ADDRESS, 0])
+def test_those_that_leave_slowly_keep_nobody_out(per_address: int) -> None:
+    """While 64 were being closed nobody else was displaced, and members were refused."""
+    door = Door(per_address=per_address, are_slow=True)
+    for _ in range(MOST + 2 * _MAX_LEAVING):
+        came(door.comes())
+    member = logged_in(door, door.comes())
+    for _ in range(2 * _MAX_LEAVING):
+        came(door.comes())
+        door.time_passes()
+    assert not member.is_closed
+    assert len(door.leaving) == _MAX_LEAVING
+    assert len(door.slots) == len(door.inside) + _MAX_LEAVING
+
+
+def test_who_has_been_leaving_for_longest_is_cut_off_first() -> None:
+    door = Door(are_slow=True)
+    guests = [came(door.comes()) for _ in range(PER_ADDRESS + _MAX_LEAVING + 1)]
+    assert guests[PER_ADDRESS - KEPT] not in door.leaving
+    assert door.leaving == guests[PER_ADDRESS - KEPT + 1 :][:_MAX_LEAVING]
 
 
 def test_a_full_relay_asks_few_connections_who_they_are() -> None:
