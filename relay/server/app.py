@@ -470,6 +470,14 @@ class Server:
         if not self.may_connect(request):
             services.metrics.connection_refused()
             return web.Response(status=403, text="your address is blocked")
+        if request.transport is None:
+            raise ConnectionResetError("the client has gone")
+        socket = RelaySocket(
+            max_message_length=config.limits.max_message_length,
+            compression=config.server.compression,
+        )
+        if not socket.can_prepare(request):  # before another connection is closed for it
+            return web.Response(status=400, text="this is no handshake of a websocket (RFC 6455)")
         counted = self.address_of(request)
         name = subnet_of(counted)
         is_limited = not http.is_local(request, config.server.trusted_proxies)
@@ -486,11 +494,7 @@ class Server:
                 return web.Response(status=429, text="too many connections from your address")
             case Connection() as displaced:
                 self._close_displaced(displaced)
-        socket = RelaySocket(
-            max_message_length=config.limits.max_message_length,
-            compression=config.server.compression,
-        )
-        await socket.prepare(request)
+        # Nothing is awaited until it has its place: or more could come than there is room for.
         connection = Connection(
             services,
             request,
@@ -506,8 +510,6 @@ class Server:
             open_filters=self._open_filters,
         )
         self._connections[connection] = request
-        assert isinstance(request.protocol, SocketInput)
-        request.protocol.carries(connection)
         if self._slots.add(connection, name, is_limited=is_limited):
             loop = asyncio.get_running_loop()
             trial = loop.call_later(TRIAL_S, self._end_trial, connection)

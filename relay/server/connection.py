@@ -421,13 +421,15 @@ class Connection:
     # -- the loop of one socket -------------------------------------------------------------------
 
     async def serve(self) -> None:
-        """Returns when the connection is closed, by either side."""
+        """Answer the handshake. Returns when the connection is closed, by either side."""
         socket, work = self._socket, self._slice
         traffic = self._services.metrics.traffic
         REQUEST.set(self.request_id)
         _log.debug("connected", extra={"address": str(self._address)})
-        self.outbox.put(self._session.greeting())
         try:
+            await socket.prepare(self._request)  # until earlier answers of its socket are read
+            self._input.carries(self)
+            self.outbox.put(self._session.greeting())
             while True:
                 if socket.compress and socket.has_arrived:
                     frame = await self._next_compressed()

@@ -76,6 +76,12 @@ class Memory:
 
     # the relay's end
 
+    async def prepare(self, request: object) -> None:
+        pass
+
+    def carries(self, messages: object) -> None:
+        pass
+
     async def next(self) -> _Message:
         return await self._frames.get()
 

@@ -63,6 +63,12 @@ class Socket:
 
     # the relay's end
 
+    async def prepare(self, request: object) -> None:
+        pass
+
+    def carries(self, messages: object) -> None:
+        pass
+
     async def next(self) -> _Frame:
         frame = await self._frames.get()
         return _CLOSED if frame is None or self.is_cut else frame

@@ -46,6 +46,7 @@ from relay.server.listening import bound_sockets
 from relay.server.nip86 import UsedAuthorizations
 from relay.server.receipts import Receipts
 from relay.server.turns import Slice, Turns
+from relay.server.websocket import RelaySocket
 from relay.state import RelayState
 from relay.write.ingest import Ingest
 from relay.write.invitations import Invitations
@@ -386,12 +387,19 @@ async def test_metrics_count_open_connections_and_subscriptions() -> None:
 
 # who comes in ------------------------------------------------------------------------------------
 
+_ASKS_FOR_WEBSOCKET = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec_WebSocket_Version": "13",
+    "Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+
 
 async def test_max_connections_is_enforced_and_freed_on_close() -> None:
     """`[limits] max_connections`."""
     async with serving("[limits]\nmax_connections = 2\n") as relay:
         one, _two = await relay.visit(), await relay.visit()
-        refused = await relay.get(Upgrade="websocket", Connection="Upgrade")
+        refused = await relay.get(**_ASKS_FOR_WEBSOCKET)
         assert refused.status == 503
         assert refused.headers["Retry-After"] == "30"
         await one.socket.close()
@@ -410,7 +418,7 @@ async def test_connections_per_address_is_enforced() -> None:
         await relay.visit(X_Forwarded_For="10.0.0.2")
         own = await relay.visit()  # of the proxy itself, which is not loopback here
         for address in ({"X_Forwarded_For": "10.0.0.1"}, {}):
-            again = {"Upgrade": "websocket", **address}
+            again = {**_ASKS_FOR_WEBSOCKET, **address}
             assert (await relay.get(**again)).status == 429
         await visit.socket.close()
         assert not own.socket.closed
@@ -424,7 +432,7 @@ async def test_an_ipv6_network_counts_as_one_address() -> None:
     async with serving(f"[limits]\n{proxied}") as relay:
         one = await relay.visit(X_Forwarded_For="2001:db8::1")
         other = await relay.visit(X_Forwarded_For="2001:db8:0:1::1")
-        again = {"Upgrade": "websocket", "X_Forwarded_For": "2001:db8::ffff"}
+        again = {**_ASKS_FOR_WEBSOCKET, "X_Forwarded_For": "2001:db8::ffff"}
         assert (await relay.get(**again)).status == 429
         for visit in (one, other):
             assert await visit.asks({}) == [["EOSE", "s"]]
@@ -451,9 +459,24 @@ async def test_one_address_cannot_keep_all_others_out() -> None:
         second = await relay.visit(X_Forwarded_For="10.0.0.3")
         assert await crowd[1].hears() == ["closed", 1013]
         # Two of one address, one of each of two others: a third other one would have as many.
-        again = {"Upgrade": "websocket", "X_Forwarded_For": "10.0.0.2"}
+        again = {**_ASKS_FOR_WEBSOCKET, "X_Forwarded_For": "10.0.0.2"}
         assert (await relay.get(**again)).status == 503
         for visit in (known, crowd[2], first, second):
+            assert await visit.asks({}) == [["EOSE", "s"]]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"Sec_WebSocket_Key": "short"}, {"Sec_WebSocket_Version": "99"}, {"Connection": "keep-alive"}],
+)
+async def test_a_handshake_that_is_refused_closes_no_other_connection(
+    wrong: dict[str, str],
+) -> None:
+    """It takes no place, so one address could have closed one connection after the other."""
+    async with serving("[limits]\nmax_connections = 5\n") as relay:
+        visits = [await relay.visit() for _ in range(5)]
+        assert (await relay.get(**{**_ASKS_FOR_WEBSOCKET, **wrong})).status == 400
+        for visit in visits:
             assert await visit.asks({}) == [["EOSE", "s"]]
 
 
@@ -569,9 +592,7 @@ async def test_clients_that_do_not_read_why_they_are_closed_keep_no_member_out(
         large = alice.sign(1, [], "x" * 200_000, NOW)
         assert await visit.publishes(large) == (True, "")
         for _ in range(12):
-            each = stack.enter_context(socket.socket())
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            each.settimeout(0)
+            each = stack.enter_context(_slow_socket())
             await loop.sock_connect(each, ("127.0.0.1", relay.server.port))
             await loop.sock_sendall(each, first)
             assert await loop.sock_recv(each, 12) == b"HTTP/1.1 101"
@@ -586,6 +607,37 @@ async def test_clients_that_do_not_read_why_they_are_closed_keep_no_member_out(
 
 def _has_unread(connection: Connection) -> bool:
     return connection.outbox.buffered_bytes > 100_000
+
+
+async def test_a_connection_has_its_place_while_its_handshake_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer may wait until the client reads: others came meanwhile, for one free place."""
+    prepare, waits, may_go_on = RelaySocket.prepare, asyncio.Event(), asyncio.Event()
+
+    async def prepare_late(socket: RelaySocket, request: web.BaseRequest) -> object:
+        writer = await prepare(socket, request)
+        waits.set()
+        await may_go_on.wait()
+        return writer
+
+    async with serving("[limits]\nmax_connections = 2\n") as relay:
+        first = await relay.visit()
+        monkeypatch.setattr(RelaySocket, "prepare", prepare_late)
+        late = asyncio.ensure_future(relay.visit())
+        await waits.wait()
+        assert (await relay.get(**_ASKS_FOR_WEBSOCKET)).status == 503
+        may_go_on.set()
+        for visit in (first, await late):
+            assert await visit.asks({}) == [["EOSE", "s"]]
+
+
+def _slow_socket() -> socket.socket:
+    """Of a client that reads little."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    made.settimeout(0)
+    return made
 
 
 @pytest.mark.parametrize(
