@@ -470,7 +470,8 @@ class Server:
         if not self.may_connect(request):
             services.metrics.connection_refused()
             return web.Response(status=403, text="your address is blocked")
-        if request.transport is None:
+        transport = request.transport
+        if transport is None:
             raise ConnectionResetError("the client has gone")
         socket = RelaySocket(
             max_message_length=config.limits.max_message_length,
@@ -510,6 +511,7 @@ class Server:
             open_filters=self._open_filters,
         )
         self._connections[connection] = request
+        self._http_sockets.answered.pop(transport, None)  # what is unread counts as its rows
         if self._slots.add(connection, name, is_limited=is_limited):
             loop = asyncio.get_running_loop()
             trial = loop.call_later(TRIAL_S, self._end_trial, connection)

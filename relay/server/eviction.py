@@ -43,7 +43,8 @@ class HttpSockets:
         """`free_places`: how many websockets more there is room for."""
         self._free_places = free_places
         self.answered: dict[asyncio.Transport, None] = {}
-        """Open sockets that an HTTP answer was sent to, oldest first."""
+        """Open sockets that an HTTP answer was sent to, oldest first; also those that were a
+        websocket, but none that is one."""
 
     async def watch(self, server: web.Server) -> None:
         """Close those above the bounds, again and again."""

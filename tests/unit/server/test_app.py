@@ -567,6 +567,9 @@ HANDSHAKE = (
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
 )
 
+_REQ = b'\x81\x99\0\0\0\0["REQ","s",{"kinds":[1]}]'
+"""As a frame, masked with zeros."""
+
 
 async def _first_bytes(reader: asyncio.StreamReader) -> bytes:
     try:
@@ -580,8 +583,7 @@ async def test_clients_that_do_not_read_why_they_are_closed_keep_no_member_out(
 ) -> None:
     """Each takes up to 6 s to close: while 64 did, members got a 503."""
     monkeypatch.setattr("relay.server.slots._MAX_LEAVING", 2)
-    loop, asks = asyncio.get_running_loop(), b'["REQ","s",{"kinds":[1]}]'
-    first = HANDSHAKE + b"\r\n" + bytes((0x81, 0x80 | len(asks), 0, 0, 0, 0)) + asks
+    loop = asyncio.get_running_loop()
     async with (
         serving("[limits]\nmax_connections = 5\n") as relay,
         contextlib.AsyncExitStack() as stack,
@@ -594,7 +596,7 @@ async def test_clients_that_do_not_read_why_they_are_closed_keep_no_member_out(
         for _ in range(12):
             each = stack.enter_context(_slow_socket())
             await loop.sock_connect(each, ("127.0.0.1", relay.server.port))
-            await loop.sock_sendall(each, first)
+            await loop.sock_sendall(each, HANDSHAKE + b"\r\n" + _REQ)
             assert await loop.sock_recv(each, 12) == b"HTTP/1.1 101"
             newest = list(relay.server.connections)[-1]
             await eventually("it leaves bytes unread", partial(_has_unread, newest))
@@ -607,6 +609,38 @@ async def test_clients_that_do_not_read_why_they_are_closed_keep_no_member_out(
 
 def _has_unread(connection: Connection) -> bool:
     return connection.outbox.buffered_bytes > 100_000
+
+
+async def test_what_a_websocket_leaves_unread_is_no_unread_answer_of_its_socket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that reads the NIP-11 document first was closed with its rows, without a reason."""
+    monkeypatch.setattr("relay.server.eviction._MAX_UNREAD", 0)
+    loop = asyncio.get_running_loop()
+    async with (
+        serving() as relay,
+        contextlib.AsyncExitStack() as stack,
+        asyncio.timeout(ANSWER_S),
+    ):
+        relay.server._listening[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        visit = await relay.visit()
+        assert await visit.publishes(alice.sign(1, [], "x" * 200_000, NOW)) == (True, "")
+        await visit.socket.close()
+        await relay.is_left()
+        slow = stack.enter_context(_slow_socket())
+        await loop.sock_connect(slow, ("127.0.0.1", relay.server.port))
+        await loop.sock_sendall(slow, b"GET /healthz HTTP/1.1\r\nHost: relay\r\n\r\n")
+        assert (await loop.sock_recv(slow, 1000)).endswith(b"\r\n\r\nok\n")
+        await loop.sock_sendall(slow, HANDSHAKE + b"\r\n" + _REQ)
+        assert await loop.sock_recv(slow, 12) == b"HTTP/1.1 101"
+        (connection,) = relay.server.connections
+        await eventually("it leaves bytes unread", lambda: _has_unread(connection))
+        relay.server._http_sockets.drop_unread()
+        heard = b""
+        while not heard.endswith(b'["EOSE","s"]'):
+            some = await loop.sock_recv(slow, 1 << 20)
+            assert some, "it was closed"
+            heard += some
 
 
 async def test_a_connection_has_its_place_while_its_handshake_is_answered(
