@@ -471,7 +471,7 @@ class Server:
             services.metrics.connection_refused()
             return web.Response(status=403, text="your address is blocked")
         transport = request.transport
-        if transport is None:
+        if transport is None or transport.is_closing():
             raise ConnectionResetError("the client has gone")
         socket = RelaySocket(
             max_message_length=config.limits.max_message_length,

@@ -611,6 +611,30 @@ def _has_unread(connection: Connection) -> bool:
     return connection.outbox.buffered_bytes > 100_000
 
 
+async def test_a_handshake_of_a_socket_that_closes_closes_no_other_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The relay closes it, or its client does, while it waits for its turn."""
+    async with serving("[limits]\nmax_connections = 5\n") as relay, asyncio.timeout(ANSWER_S):
+        visits = [await relay.visit() for _ in range(5)]
+
+        async def close(_turns: Turns, _of: object) -> None:
+            server = relay.server._runner.server
+            assert server is not None
+            transport = server.connections[-1].transport
+            assert transport is not None
+            transport.close()
+
+        monkeypatch.setattr(Turns, "wait_for_handshake", close)
+        reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
+        writer.write(HANDSHAKE + b"\r\n")
+        assert await _first_bytes(reader) == b""
+        writer.close()
+        for visit in visits:
+            assert await visit.asks({}) == [["EOSE", "s"]]
+    assert [each for each in caplog.records if each.levelname == "ERROR"] == []
+
+
 async def test_what_a_websocket_leaves_unread_is_no_unread_answer_of_its_socket(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
