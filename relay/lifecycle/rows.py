@@ -97,6 +97,9 @@ MOST_PUT_LATER: Final = 10_000
 """9000s dated after a request to vanish whose groups are read: 6 us each. Anybody may add more."""
 MOST_WITH_PREFIX: Final = 4_096
 """Bytes of a row that is read because a `previous` names it: an event may name 64."""
+MAX_WITH_PREFIX: Final = 16
+"""Rows of a store whose ids begin as a `previous` says. Of a billion ids two or three share eight
+digits; who wants more of them makes one in seconds, and names them in all groups."""
 
 
 def outline(
@@ -542,6 +545,9 @@ class Found:
     id_prefixes: dict[tuple[str, str], list[Stored]] = field(default_factory=dict)
     """(group, prefix) → rows of the group whose id begins so: whole if their kind is one of
     `Lookups.whole_kinds` and they have at most `MOST_WITH_PREFIX` bytes, else as `outline`."""
+    crowded_prefixes: set[str] = field(default_factory=set)
+    """Prefixes of more than MAX_WITH_PREFIX rows of the store: none of these is in `id_prefixes`.
+    They count as known; else whoever makes such rows has honest references refused."""
     groups_with_content: set[str] = field(default_factory=set)
     """Groups with a row beside 9000–9022 and 39000–39005."""
     stored_keys: frozenset[str] = frozenset()

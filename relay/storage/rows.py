@@ -123,9 +123,13 @@ def is_full(raws: Iterable[bytes]) -> bool:
     return sum(map(len, raws)) >= PAGE_BYTES
 
 
-def is_id_prefix(text: str) -> bool:
-    """Whether an id may begin with it."""
-    return 0 < len(text) <= 64 and _HEX.issuperset(text)
+def groups_by_prefix(lookups: Lookups) -> dict[str, set[str]]:
+    """Of `Lookups.id_prefixes`, those with which an id may begin."""
+    groups: dict[str, set[str]] = {}
+    for group, prefix in lookups.id_prefixes:
+        if 0 < len(prefix) <= 64 and _HEX.issuperset(prefix):
+            groups.setdefault(prefix, set()).add(group)
+    return groups
 
 
 def stored(row: tuple[int, bytes, str | None, int, int | None, int, int | None]) -> Stored:

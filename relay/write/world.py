@@ -325,7 +325,8 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
     previous = frozenset(
         prefix
         for prefix in previous_to_find(previous_in(event))
-        if any(map(is_known, _rows_with_prefix(group_id, prefix, world)))
+        if prefix in found.crowded_prefixes
+        or any(map(is_known, _rows_with_prefix(group_id, prefix, world)))
     )
     targets: dict[str, TargetRow] = {}
     if isinstance(candidate.action, DeleteEvents):

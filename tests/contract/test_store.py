@@ -16,6 +16,7 @@ from relay.facts import Who
 from relay.groups.actions import Flag
 from relay.groups.group import EndedGroup, Group, Groups
 from relay.lifecycle.rows import (
+    MAX_WITH_PREFIX,
     MOST_TOMBSTONES,
     MOST_WITH_PREFIX,
     Found,
@@ -46,6 +47,7 @@ from tests.contract.writing import (
     set_groups,
     stored,
     unsigned,
+    with_id,
     write,
 )
 
@@ -245,6 +247,24 @@ async def test_of_a_quiet_row_with_a_prefix_found_tells_that_it_is_quiet(
     found = await look_up(store, prefixes=[("tea", event.id[:8])], whole_kinds=whole_kinds)
     [row] = found.id_prefixes["tea", event.id[:8]]
     assert (row.event.kind, row.quiet) == (5, True)
+
+
+@pytest.mark.parametrize("number", [MAX_WITH_PREFIX, MAX_WITH_PREFIX + 1])
+async def test_of_a_prefix_that_many_rows_share_no_row_is_read(store: Store, number: int) -> None:
+    """An id with eight chosen digits is made in seconds, and each message may name 64 such
+    prefixes in a group of its own. Without a group, too, the rows are read."""
+    message = unsigned(cast.alice, 9, [["h", "tea"]])
+    prefix = message.id[:8]
+    others = [unsigned(cast.bob, content=str(place)) for place in range(1, number)]
+    rows = [with_id(each, prefix + each.id[8:]) for each in others]
+    await write(store, message, *rows)
+    asked_for = [(group, prefix) for group in ("tea", "den")]
+    found = await look_up(store, prefixes=[*asked_for, ("tea", message.id[:9])])
+    is_crowded = number > MAX_WITH_PREFIX
+    assert found.crowded_prefixes == ({prefix} if is_crowded else set())
+    read_for = {key: [row.event for row in rows] for key, rows in found.id_prefixes.items()}
+    named = [message.id[:9]] if is_crowded else [prefix, message.id[:9]]
+    assert read_for == {("tea", each): [message] for each in named}
 
 
 async def test_a_row_with_many_prefixes_is_read_once(store: Store) -> None:

@@ -66,6 +66,12 @@ def unsigned(
     return signed(who.pubkey, at, kind, [list(tag) for tag in tags], content, lambda _: "0" * 128)
 
 
+def with_id(event: Event, id_: str) -> Event:
+    """As if this was its hash."""
+    raw = event.raw.replace(event.id.encode(), id_.encode())
+    return msgspec.structs.replace(event, id=id_, raw=raw)
+
+
 def asked(**conditions: object) -> Filter:
     """A filter from the keys of its JSON; `tag_X` is `#X`."""
     return filter_from(

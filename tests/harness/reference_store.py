@@ -35,6 +35,7 @@ from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
 from relay.lifecycle.rows import (
     ERASURE_DAYS,
     LONG_EXPIRED,
+    MAX_WITH_PREFIX,
     MOST_DELETED,
     MOST_TOMBSTONES,
     SENT_TO_ONE,
@@ -61,6 +62,7 @@ from relay.storage.rows import (
     check_sizes,
     check_vanish,
     expired_row,
+    groups_by_prefix,
     is_read_whole,
     limited_reads,
     note_shares,
@@ -148,6 +150,11 @@ class ReferenceStore:
         size = own_size = 0
         beginning: dict[Limited, int] = {}
         whole: dict[str, int] = {}
+        for prefix in groups_by_prefix(lookups):
+            sharing = [row for row in self._rows.values() if row.event.id.startswith(prefix)]
+            if len(sharing) > MAX_WITH_PREFIX:
+                found.crowded_prefixes.add(prefix)
+        prefixes = [each for each in lookups.id_prefixes if each[1] not in found.crowded_prefixes]
         for row in self._rows.values():
             is_wanted = row.event.id in lookups.ids or row.slot in lookups.slots
             is_own = _is_own(row, lookups)
@@ -161,7 +168,7 @@ class ReferenceStore:
                 found.present[named] = _present(row, found.stored_keys)
             if row.group in lookups.groups_with_content and _is_content(row):
                 found.groups_with_content.add(row.group)
-            for group, prefix in lookups.id_prefixes:
+            for group, prefix in prefixes:
                 if row.group == group and row.event.id.startswith(prefix):
                     bytes_ = len(row.event.raw)
                     is_whole = is_read_whole(row.event.kind, bytes_, lookups)

@@ -9,6 +9,7 @@ from relay.access.quotas import Size
 from relay.errors import TooMuchToRead
 from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
 from relay.lifecycle.rows import (
+    MAX_WITH_PREFIX,
     MOST_PUT_LATER,
     MOST_TOMBSTONES,
     Tombstone,
@@ -28,7 +29,7 @@ from relay.storage.rows import (
     check_sizes,
     enough_sizes,
     find_leaving,
-    is_id_prefix,
+    groups_by_prefix,
     is_read_whole,
     limited_reads,
     note_recipient,
@@ -264,17 +265,22 @@ class Finder:
 
     async def _with_prefixes(self, lookups: Lookups) -> list[tuple[Any, ...]]:
         """(group, prefix), id, kind, author, expires_at, quiet, bytes of each row."""
-        asked = [(group, prefix) for group, prefix in lookups.id_prefixes if is_id_prefix(prefix)]
+        asked = [*groups_by_prefix(lookups).items()]
         between = [
-            (
-                group.encode(),
-                bytes.fromhex(prefix.ljust(64, "0")),
-                bytes.fromhex(prefix.ljust(64, "f")),
-            )
-            for group, prefix in asked
+            (bytes.fromhex(prefix.ljust(64, "0")), bytes.fromhex(prefix.ljust(64, "f")))
+            for prefix, _ in asked
         ]
-        rows = await self._db.fetch(QUERIES["rows_with_prefix"], *columns(between, 3))
-        return [(asked[place - 1], *about) for place, *about in rows]
+        limited = *columns(between, 2), MAX_WITH_PREFIX + 1
+        rows = await self._db.fetch(QUERIES["rows_with_prefix"], *limited)
+        numbers = Counter(place for place, *_ in rows)
+        found = []
+        for place, grp, *about in rows:
+            prefix, groups = asked[place - 1]
+            if numbers[place] > MAX_WITH_PREFIX:
+                self._found.crowded_prefixes.add(prefix)
+            elif grp is not None and (group := grp.decode()) in groups:
+                found.append(((group, prefix), *about))
+        return found
 
     async def _find_prefixes(
         self, beginning: Iterable[tuple[Any, ...]], whole: Sequence[bytes]

@@ -11,6 +11,7 @@ from relay.access.quotas import Size
 from relay.errors import TooMuchToRead
 from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
 from relay.lifecycle.rows import (
+    MAX_WITH_PREFIX,
     MOST_PUT_LATER,
     MOST_TOMBSTONES,
     TAG_BYTES,
@@ -32,7 +33,7 @@ from relay.storage.rows import (
     check_sizes,
     enough_sizes,
     find_leaving,
-    is_id_prefix,
+    groups_by_prefix,
     is_read_whole,
     limited_reads,
     note_recipient,
@@ -198,7 +199,7 @@ class Finder:
                 note_shares(sizes, limit, keys, shares)
         if lookups.most is not None:
             beginning: Counter[Limited] = Counter()
-            for named, seq, _, kind, size, _ in self._with_prefixes(lookups):
+            for named, seq, _, kind, size, _ in self._with_prefixes(lookups, set()):
                 if is_read_whole(kind, size, lookups):
                     beginning[named] += left.sizes.get(seq, size)
             shares.update(parts_of(beginning, lookups.most))
@@ -383,7 +384,7 @@ class Finder:
             step = found.add_referrers(step, self._rows("rows_referring", asked))
 
     def _find_prefixes(self, lookups: Lookups, found: Found, left: _BytesLeft) -> None:
-        beginning = [*self._with_prefixes(lookups)]
+        beginning = [*self._with_prefixes(lookups, found.crowded_prefixes)]
         whole = {
             id_ for _, _, id_, kind, size, _ in beginning if is_read_whole(kind, size, lookups)
         }
@@ -395,18 +396,21 @@ class Finder:
             found.id_prefixes.setdefault(name, []).append(read.get(event_id, known))
 
     def _with_prefixes(
-        self, lookups: Lookups
+        self, lookups: Lookups, crowded: set[str]
     ) -> Iterator[tuple[tuple[str, str], int, str, int, int, Stored]]:
-        """(group, prefix), seq, id, kind, bytes, outline of each row."""
-        for group, prefix in lookups.id_prefixes:
-            if not is_id_prefix(prefix):
-                continue
+        """(group, prefix), seq, id, kind, bytes, outline of each row. `crowded`: gets the
+        `Found.crowded_prefixes`."""
+        # Once for all groups: an index of ids by group would make each INSERT a third longer.
+        for prefix, groups in groups_by_prefix(lookups).items():
             low, high = id_key(prefix.ljust(16, "0")), id_key(prefix.ljust(16, "f"))
-            asked: dict[str, Value] = {"low": low, "high": high, "grp": group}
-            for row in self._db.execute(QUERIES["rows_with_prefix"], asked):
-                seq, id_, kind, pubkey, until, quiet, size = row
+            asked: dict[str, Value] = {"low": low, "high": high, "limit": MAX_WITH_PREFIX + 1}
+            rows = self._db.execute(QUERIES["rows_with_prefix"], asked).fetchall()
+            if len(rows) > MAX_WITH_PREFIX:
+                crowded.add(prefix)
+                continue
+            for group, seq, id_, kind, pubkey, until, quiet, size in rows:
                 event_id = id_.hex()
-                if event_id.startswith(prefix):
+                if group in groups and event_id.startswith(prefix):
                     known = outline(kind, pubkey.hex(), group, until, quiet=bool(quiet))
                     yield (group, prefix), seq, event_id, kind, size, known
 

@@ -477,7 +477,7 @@ async def test_events_that_refer_to_many_are_few_in_a_batch(relay: Relay, sizes:
     """Each reference is looked up, and the row judged: 178 events of 64 took 0.6 s."""
     previous = ["previous", *[f"{n:08x}" for n in range(64)]]
     await relay.take(*[on(alice, 9, previous, content=f"{n}") for n in range(100)])
-    assert max(sizes) == 512 // (1 + 64 // 2) + 1
+    assert max(sizes) == 512 // (1 + 64) + 1
 
 
 async def test_large_events_are_committed_one_by_one(relay: Relay) -> None:

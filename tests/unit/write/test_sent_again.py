@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.facts import Origin
+from relay.lifecycle.rows import MAX_WITH_PREFIX
 from tests.cast import admin, alice, bob, carol, owner, robot, stranger
+from tests.contract.writing import unsigned, with_id, write
 from tests.harness.reference_store import ReferenceStore
 from tests.harness.relay_in_process import (
     DELETED,
@@ -129,6 +131,20 @@ async def test_previous_and_pins_find_only_what_the_author_may_read() -> None:
         together = home.made(alice, 1984, ["p", stranger.pubkey], content="another", h="tea")
         after = home.made(stranger, 7, ["previous", together.id[:8]], h="tea")
         assert [accepted for accepted, _ in await home.take(together, after)] == [True, False]
+
+
+async def test_who_makes_ids_that_begin_alike_has_no_honest_reference_refused() -> None:
+    """They are made in seconds; of as many the store reads none."""
+    store = ReferenceStore()
+    async with Home(store, policy_of("open")) as home:
+        await home.do(admin, 9007, h="tea")
+        message = await home.do(alice, 9, h="tea")
+        prefix = message.id[:8]
+        others = [unsigned(stranger, content=str(place)) for place in range(MAX_WITH_PREFIX)]
+        await write(store, *[with_id(each, prefix + each.id[8:]) for each in others])
+        await home.do(alice, 9, ["previous", prefix], h="tea")
+        [(is_accepted, _)] = await home.take(home.made(alice, 9, ["previous", "ffffffff"], h="tea"))
+        assert not is_accepted
 
 
 @pytest.mark.proves("N29-25")

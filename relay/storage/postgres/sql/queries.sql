@@ -197,10 +197,10 @@ SELECT t.target, t.by, t.until, t.why, t.request
 FROM unnest($1::bytea[], $2::bytea[]) AS w (target, by)
 JOIN tombstones AS t ON sha256(t.target) = sha256(w.target) AND sha256(t.by) = sha256(w.by);
 
--- :rows_with_prefix  [group], [lowest id], [highest id] -> place, from 1, and id, kind, author, expires_at, quiet, bytes of each row of the group with an id between
-SELECT w.place, e.id, e.kind, e.pubkey, e.expires_at, e.quiet, octet_length(e.raw)
-FROM unnest($1::bytea[], $2::bytea[], $3::bytea[]) WITH ORDINALITY AS w (grp, low, high, place)
-JOIN events AS e ON e.id BETWEEN w.low AND w.high AND e.grp = w.grp;
+-- :rows_with_prefix  [lowest id], [highest id], limit for each -> place, from 1, and group, id, kind, author, expires_at, quiet, bytes of each row with an id between
+SELECT w.place, e.grp, e.id, e.kind, e.pubkey, e.expires_at, e.quiet, octet_length(e.raw)
+FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY AS w (low, high, place)
+CROSS JOIN LATERAL (SELECT * FROM events WHERE id BETWEEN w.low AND w.high LIMIT $3) AS e;
 
 -- :content_kinds  -> low, high: the kinds of what is no record of a group. Records are not read, anybody can ask to join
 (VALUES (0, 8999), (9023, 38999), (39006, 65535)) AS k (low, high);

@@ -318,10 +318,9 @@ SELECT t.target, t.by, t.until, t.why, t.request
 FROM json_each(:named) AS j CROSS JOIN tombstones AS t
 ON t.target = json_extract(j.value, '$[0]') AND t.by = json_extract(j.value, '$[1]');
 
--- :rows_with_prefix  low and high id_key, group -> seq, id, kind, author, expires_at, quiet, bytes
-SELECT e.seq, e.id, e.kind, e.pubkey, e.expires_at, e.quiet, length(e.raw)
-FROM events AS e INDEXED BY events_id
-WHERE e.id_key BETWEEN :low AND :high AND e.grp = :grp;
+-- :rows_with_prefix  low and high id_key, limit -> group, seq, id, kind, author, expires_at, quiet, bytes
+SELECT e.grp, e.seq, e.id, e.kind, e.pubkey, e.expires_at, e.quiet, length(e.raw)
+FROM events AS e INDEXED BY events_id WHERE e.id_key BETWEEN :low AND :high LIMIT :limit;
 
 -- :number_of_old  group -> old versions in it, but those of its state
 SELECT count(*) FROM old_versions INDEXED BY old_versions_group
