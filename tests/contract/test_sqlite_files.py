@@ -388,7 +388,7 @@ async def test_the_gift_wraps_of_a_file_of_version_6_are_counted(path: Path) -> 
     db = sqlite3.connect(path)
     db.executescript(
         "DROP TABLE old_versions; DROP TABLE received; DROP INDEX events_group;"
-        " DROP INDEX tags_kind; PRAGMA user_version = 6"
+        " DROP INDEX tags_kind; DROP INDEX former_members_group; PRAGMA user_version = 6"
     )
     db.close()
     store = await SqliteStore.open(path, TERMS)
@@ -408,7 +408,10 @@ async def test_the_labelled_records_of_a_file_of_version_8_leave_their_group(pat
         await write(store, event, history=History(3))
     await store.close()
     db = sqlite3.connect(path)
-    db.executescript("DROP INDEX events_group; DROP INDEX tags_kind; PRAGMA user_version = 8")
+    db.executescript(
+        "DROP INDEX events_group; DROP INDEX tags_kind; DROP INDEX former_members_group;"
+        " PRAGMA user_version = 8"
+    )
     db.close()
     store = await SqliteStore.open(path, TERMS)
     assert [row.group for row in await store.since(0, 10)] == [None, "tea"]

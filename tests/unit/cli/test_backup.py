@@ -956,7 +956,7 @@ def test_room_is_asked_for_before_anything_is_written(
 def aged(folder: Path) -> None:
     """The store as the schema before this one had it."""
     with closing(sqlite3.connect(folder / "rookery.db", isolation_level=None)) as db:
-        db.execute("DROP INDEX tags_kind")
+        db.execute("DROP INDEX former_members_group")
         db.execute(f"PRAGMA user_version = {SCHEMA_VERSION - 1}")
 
 

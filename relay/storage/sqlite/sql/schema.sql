@@ -139,6 +139,7 @@ CREATE TABLE former_members (
     grp    TEXT    NOT NULL,
     PRIMARY KEY (pubkey, grp)
 ) WITHOUT ROWID;
+CREATE INDEX former_members_group ON former_members (grp);
 
 -- Lists set by NIP-86 calls; they take precedence over the policy files.
 CREATE TABLE management (
