@@ -11,6 +11,7 @@ import pytest
 from relay.errors import TooMuchToRead
 from relay.groups.group import EndedGroup
 from relay.lifecycle.rows import MOST_DELETED, Leaving, Vanish, WritePlan
+from relay.lifecycle.versions import History
 from relay.memory.anamnesis.references import entries_of
 from relay.nostr import kinds
 from relay.nostr.event import MAX_CREATED_AT
@@ -146,6 +147,18 @@ async def test_requests_to_join_are_not_read_to_find_what_a_group_holds(
     before = await steps(store, in_use)
     await write(store, *[unsigned(who, 9021, HERE) for who in asking[2:]])
     assert await steps(store, in_use) < before + 20
+
+
+async def test_old_versions_are_not_read_to_find_what_a_group_holds(store: SqliteStore) -> None:
+    """Of 100,000 in one group each 9002 took 65 ms."""
+    in_use = replace(NOTHING_WANTED, groups_with_content=frozenset({"tea"}))
+    taken = []
+    for some in (range(2), range(2, 200)):
+        for at in some:
+            record = unsigned(cast.alice, kinds.APP_DATA, [["d", "x"], *HERE], at=1000 + at)
+            await write(store, record, history=History(1000))
+        taken.append(await steps(store, in_use))
+    assert taken[1] < taken[0] + 20
 
 
 async def test_the_end_of_a_group_does_not_read_what_else_its_authors_wrote(

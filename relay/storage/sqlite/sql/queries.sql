@@ -109,10 +109,6 @@ UPDATE events SET expires_at = :at WHERE seq IN (SELECT value FROM json_each(:se
 -- :content_kinds  -> low, high: the kinds of what is no record of a group. Records are not read, anybody can ask to join
 (SELECT 0 AS low, 8999 AS high UNION ALL VALUES (9023, 38999), (39006, 65535)) AS k;
 
--- :sizes_of_group  group -> events, bytes, but of records
-SELECT s.events, s.bytes FROM {content_kinds} CROSS JOIN sizes AS s INDEXED BY sizes_group
-ON s.grp = :grp AND s.grp > '' AND s.kind BETWEEN k.low AND k.high;
-
 -- :tags_by_kind  -> the tags in the index `tags_kind`, by its own condition. After it: which of these kinds
 tags INDEXED BY tags_kind WHERE (kind = 1059 OR kind = 9000 OR kind = 44100 OR kind = 44101);
 
@@ -147,7 +143,10 @@ SELECT ifnull(sum(bytes), 0) FROM (
 );
 
 -- :size_of_group  group, limit -> bytes of what would go with it, but its records; of so many rows of `sizes` at most
-SELECT ifnull(sum(bytes), 0) FROM ({sizes_of_group} LIMIT :limit);
+SELECT ifnull(sum(bytes), 0) FROM (
+    SELECT s.bytes FROM {content_kinds} CROSS JOIN sizes AS s INDEXED BY sizes_group
+    ON s.grp = :grp AND s.grp > '' AND s.kind BETWEEN k.low AND k.high LIMIT :limit
+);
 
 -- :size_of_records  group, limit -> bytes of its records, also of those that are LONG_EXPIRED; of so many rows of `sizes` at most
 SELECT ifnull(sum(bytes), 0) FROM (
@@ -322,15 +321,9 @@ ON t.target = json_extract(j.value, '$[0]') AND t.by = json_extract(j.value, '$[
 SELECT e.grp, e.seq, e.id, e.kind, e.pubkey, e.expires_at, e.quiet, length(e.raw)
 FROM events AS e INDEXED BY events_id WHERE e.id_key BETWEEN :low AND :high LIMIT :limit;
 
--- :number_of_old  group -> old versions in it, but those of its state
-SELECT count(*) FROM old_versions INDEXED BY old_versions_group
-WHERE grp = :grp AND grp IS NOT NULL AND kind NOT BETWEEN 39000 AND 39005;
-
 -- :group_in_use  group -> 1 when it holds more than what made it (Z-03)
-SELECT 1 FROM (
-    -- Old versions count in `sizes`, of which each row counts one event at least.
-    SELECT sum(events) AS number FROM ({sizes_of_group} LIMIT 1 + ({number_of_old}))
-) WHERE number > ({number_of_old});
+SELECT 1 FROM {content_kinds} CROSS JOIN events AS e INDEXED BY events_group
+ON e.grp = :grp AND e.kind BETWEEN k.low AND k.high LIMIT 1;
 
 -- :expired  now, limit -> id, bytes, kind, pubkey, d; index events_expiry
 SELECT id, length(raw), kind, pubkey, d FROM events INDEXED BY events_expiry
