@@ -12,6 +12,8 @@ from relay.errors import Invalid
 from relay.nostr.kinds import CLIENT_AUTH
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from relay.nostr.event import Event
 
 WINDOW_S: Final = 600
@@ -80,6 +82,12 @@ def may_stand_for(url: str, known: str) -> bool:
     return relay_address(url) == relay_address(known) and not is_downgrade
 
 
+def is_one_of(url: str, known: Collection[RelayAddress]) -> bool:
+    """Whether `relay_address` of the URL is a known one. Without IDNA, as the known hosts can be:
+    what somebody else sent is compared at the cost of its length."""
+    return _parsed(url) in known
+
+
 class OwnAddresses:
     """The addresses of this relay: its public URL, else those it listens on."""
 
@@ -100,7 +108,7 @@ class OwnAddresses:
                 and known.host in authority[1].lower()
                 for known in self._known
             )
-            and _parsed(url) in self._known
+            and is_one_of(url, self._known)
         )
 
 
@@ -115,5 +123,5 @@ def check_login(event: Event, challenge: str, here: frozenset[RelayAddress], now
         raise Invalid(f"created_at: must be within {WINDOW_S} seconds of now")
     if event.tag("challenge") != challenge:
         raise Invalid("challenge: is not the one sent on this connection")
-    if relay_address(event.tag("relay") or "") not in here:
+    if not is_one_of(event.tag("relay") or "", here):
         raise Invalid("relay: is not this relay's URL")

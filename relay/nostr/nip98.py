@@ -16,7 +16,7 @@ from relay.errors import Invalid
 from relay.nostr.event import event_from
 from relay.nostr.keys import is_signed
 from relay.nostr.kinds import HTTP_AUTH
-from relay.nostr.nip42 import relay_address
+from relay.nostr.nip42 import is_one_of
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event
@@ -58,7 +58,7 @@ def authorization(
     # ws and http URLs are equal, with and without a trailing slash: clients send the URL under
     # which they know the relay (N86-02).
     place, _, query = (event.tag("u") or "").partition("?")
-    if relay_address(place) not in here or query != request.query:
+    if not is_one_of(place, here) or query != request.query:
         raise Invalid("u: is not the URL of this request")
     if (event.tag("method") or "").upper() != request.method.upper():
         raise Invalid(f"method: is not {request.method.upper()}")

@@ -14,7 +14,7 @@ from relay.access.visibility import ANONYMOUS
 from relay.config import LOOPBACK
 from relay.nostr.filters import Filter, as_json
 from relay.nostr.kinds import GROUP_METADATA, KindSet
-from relay.nostr.nip42 import relay_address
+from relay.nostr.nip42 import RelayAddress, is_one_of
 from relay.nostr.nip50 import EXTENSIONS
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from relay.access.management import Blocklist, Management
     from relay.config import Config
-    from relay.nostr.nip42 import RelayAddress
     from relay.state import RelayState
     from relay.storage import Features
 
@@ -201,10 +200,8 @@ def is_of_page(request: web.Request, here: Iterable[RelayAddress]) -> bool:
     origin = request.headers.get("Origin")
     if origin is None:
         return False
-    asking = relay_address(origin)
-    return asking is None or (asking.host, asking.port) not in {
-        (address.host, address.port) for address in here
-    }
+    own = {RelayAddress(address.host, address.port, "") for address in here}
+    return not is_one_of(origin, own)
 
 
 def may_connect(

@@ -187,12 +187,13 @@ def test_any_host_that_can_be_asked_for_has_an_address(host: str) -> None:
     [
         "ws://" + 11 * "\ufdfa." + "example/relay.example",
         "ws://relay.example\ufdfa\ufdfa",
+        "ws://" + 250 * "\u00fc",
         "ws://relay.example:" + 80 * "\ufdfa",
         "ws://relay.example" + 80 * "\ufdfa" + "@relay.example",
     ],
 )
 def test_a_url_in_an_event_costs_no_idna(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request to vanish may name thousands."""
+    """A request to vanish may name thousands, and anybody may send many logins."""
     prepared: list[str] = []
 
     def nameprep(label: str) -> str:
@@ -203,6 +204,7 @@ def test_a_url_in_an_event_costs_no_idna(url: str, monkeypatch: pytest.MonkeyPat
     relay_address("ws://bücher.example")
     assert prepared.pop() == "bücher"
     assert not OwnAddresses("wss://relay.example").has(url)
+    assert refusal_of(login(["relay", url], ["challenge", CHALLENGE])).startswith("relay:")
     assert prepared == []
 
 
