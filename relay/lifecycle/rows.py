@@ -97,9 +97,9 @@ MOST_PUT_LATER: Final = 10_000
 """9000s dated after a request to vanish whose groups are read: 6 us each. Anybody may add more."""
 MOST_WITH_PREFIX: Final = 4_096
 """Bytes of a row that is read because a `previous` names it: an event may name 64."""
-MAX_WITH_PREFIX: Final = 16
-"""Rows of a store whose ids begin as a `previous` says. Of a billion ids two or three share eight
-digits; who wants more of them makes one in seconds, and names them in all groups."""
+MAX_WITH_PREFIX: Final = 1024
+"""Rows of a store whose ids begin as a `previous` says: 1 us each. Of a billion ids two or three
+share eight digits; who wants more makes one in seconds, and names them in all groups."""
 
 
 def outline(
