@@ -21,7 +21,7 @@ from relay.read.outbox import framed
 from relay.read.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from relay.access.visibility import Viewer
     from relay.nostr.event import Event
@@ -39,8 +39,8 @@ _log = logging.getLogger(__name__)
 class TextMatcher(Protocol):
     """Matches one text as the full-text index would."""
 
-    def prepare(self, search: Search) -> None:
-        """Called before a subscription with this search is opened: not at the next event, which
+    def prepare(self, searches: Iterable[Search]) -> None:
+        """Called before a subscription with these searches is opened: not at the next event, which
         all wait for."""
 
     def contains(self, text: str, search: Search) -> bool: ...
@@ -307,10 +307,8 @@ class Fanout:
                 held.add(address, cost)
             self._costs[id(subscription)] = costs, address
             if costs.searches and self._matcher is not None:
-                for filter_ in subscription.filters:
-                    search = None if filter_.search is None else search_from(filter_.search)
-                    if search is not None:
-                        self._matcher.prepare(search)
+                texts = [each.search for each in subscription.filters if each.search is not None]
+                self._matcher.prepare(filter(None, map(search_from, texts)))
         self._live.add(subscription, subscription.filters)
         subscription.is_indexed = True
         return True

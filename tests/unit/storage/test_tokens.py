@@ -124,6 +124,36 @@ def test_a_text_is_not_looked_through_for_each_phrase(monkeypatch: pytest.Monkey
     matcher.close()
 
 
+@given(st.lists(TEXTS, max_size=6))
+def test_the_tokens_of_many_texts_are_those_of_each(texts: list[str]) -> None:
+    tokenizer = Tokenizer()
+    if texts:
+        assert tokenizer.listed_each(texts) == list(map(tokenizer.listed, texts))
+    tokenizer.close()
+
+
+def test_the_terms_of_a_request_are_made_tokens_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,600 new words took the event loop 0.1 s."""
+    made = 0
+    listed = Tokenizer.listed
+
+    def counted(tokenizer: Tokenizer, text: str) -> str:
+        nonlocal made
+        made += 1
+        return listed(tokenizer, text)
+
+    matcher = TokenMatcher()
+    monkeypatch.setattr(Tokenizer, "listed", counted)
+    searches = [search_from(f'word{n} "some tea{n}" -not{n}') for n in range(50)]
+    matcher.prepare(filter(None, searches))
+    assert made == 1
+    for number, search in enumerate(searches):
+        assert search is not None
+        assert matcher.contains(f"word{number} some tea{number}", search)
+    assert made == 1 + len(searches), "the texts alone"
+    matcher.close()
+
+
 def test_tokens_of_terms_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     matcher = TokenMatcher()
     made: list[str] = []
@@ -139,12 +169,11 @@ def test_tokens_of_terms_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch)
         for number in range(5):
             search = search_from(f"tea word{number}")
             assert search is not None
-            matcher.prepare(search)
             assert not matcher.contains("green tea", search)
     assert sorted(made) == ["green tea", "tea", *(f"word{number}" for number in range(5))]
     for number in (*range(40), 0):
         search = search_from(f"word{number}")
         assert search is not None
-        matcher.prepare(search)
+        assert not matcher.contains("green tea", search)
     assert made.count("word0") == 2, "it was forgotten"
     matcher.close()
