@@ -14,8 +14,10 @@ from relay.lifecycle.rows import Stored
 from relay.storage import PAGE_BYTES, PageQuery
 from relay.storage.sqlite import store as sqlite_store
 from relay.storage.sqlite.row_cache import RowCache
+from relay.storage.sqlite.sql import scans
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
+from tests.contract.crowd import ORDERED, a_wide_crowd, matching
 from tests.contract.test_store_search import sought
 from tests.contract.writing import (
     EVERYTHING,
@@ -166,3 +168,19 @@ async def test_the_plan_of_a_query_names_indices_and_no_value(store: SqliteStore
         assert "hidden" not in text
         assert cast.alice.pubkey[:16] not in text
     assert await store.plan([asked(kinds=[])], EVERYTHING, "REQ", now=0) == []
+
+
+@pytest.mark.parametrize("chars", [0, 1 << 20], ids=["written once", "in each scan"])
+async def test_rows_of_merged_scans_are_the_same_wherever_the_other_conditions_are(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, chars: int
+) -> None:
+    monkeypatch.setattr(scans, "_REPEATED_CHARS", chars)
+    crowd = a_wide_crowd()
+    await write(store, *crowd)
+    for name, conditions in ORDERED.items():
+        filter_ = asked(**conditions)
+        wanted = matching(filter_, crowd)
+        for size in (1, 10):
+            pages = await read_in_pages(store, filter_, size=size)
+            assert [raw for page in pages for raw in page] == wanted, name
+        assert await read(store, filter_, limit=7) == wanted[:7], name

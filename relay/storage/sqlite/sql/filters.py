@@ -500,6 +500,7 @@ class Compiler:
         Up to `at_most` keys have one ordered scan each, more keys have one scan for all of them.
         """
         authors, kinds = shape.authors, shape.kinds
+        sorted_kinds = None if kinds is None else sorted(kinds)
         rest: list[Condition] = []
         scans: list[IndexScan]
         tag = shape.driving_tag()
@@ -507,7 +508,6 @@ class Compiler:
             scans = [by_ids(shape.ids)]
         elif tag is not None:
             name, number = shape.tags[tag]
-            sorted_kinds = None if kinds is None else sorted(kinds)
             scans = by_tag(TAGS + tag, number, at_most, sorted_kinds)
             has_prefixes = name == "d" and bool(shape.d_prefixes)
             if scans_buffer:
@@ -517,8 +517,8 @@ class Compiler:
             if not scans_buffer and not has_prefixes:
                 kinds = None
         elif authors is not None:
-            scans = by_authors(authors, at_most)
-            authors = None
+            scans = by_authors(authors, at_most, sorted_kinds)
+            authors = kinds = None
         elif kinds is not None and len(kinds) <= _KIND_SCANS:
             scans = by_kinds(sorted(kinds), at_most)
             kinds = None
