@@ -37,14 +37,17 @@ class Parameters:
 
     def __init__(self) -> None:
         self.values: list[Bound] = []
+        self._numbers: dict[Late | int, int] = {}
+        """By late value, or by the `id` of another: it is in `values`, so no other gets it."""
 
     def add(self, value: Bound, type_: str) -> str:
         """The placeholder of the value in the text, `$1::bigint`; equal values share one."""
-        for number, known in enumerate(self.values, 1):
-            if known is value or (isinstance(value, Late) and known == value):
-                return f"${number}::{type_}"
-        self.values.append(value)
-        return f"${len(self.values)}::{type_}"
+        key = value if isinstance(value, Late) else id(value)
+        number = self._numbers.get(key)
+        if number is None:
+            self.values.append(value)
+            number = self._numbers[key] = len(self.values)
+        return f"${number}::{type_}"
 
     def used_in(self, sql: str) -> tuple[str, list[Bound]]:
         """The text and its values, without values that it does not use."""
