@@ -34,7 +34,7 @@ from relay.observe import REQUEST, SAMPLED_OF, request_id
 from relay.read.negentropy import NegentropyQueue
 from relay.read.outbox import FEW_UNREAD, Outbox
 from relay.read.query_queue import QueryQueue
-from relay.read.scan import FILTER_S, work_of
+from relay.read.scan import FILTER_S, TAG_S, work_of
 from relay.server.session import POLICY_VIOLATION, Hangup, Reply, Session, VerifyLogin
 from relay.server.turns import Slice
 from relay.server.websocket import CLOSE_S, FRAME_HEAD, MESSAGES
@@ -95,11 +95,11 @@ a known key. An event of somebody else may have to be sent to each: 3 us of the 
 _LARGE_FRAME: Final = 16 << 10
 """Bytes; parsing the content of a larger one can take 0.2 s of the loop."""
 _FEW_VALUES: Final = 768
-"""Of filters in a frame, where 128 bytes count as one more: 500 authors, or 750 short tag values.
-They take the loop little more than 2 ms."""
+"""Of filters in a frame, where 128 bytes count as one more, and a tag name as 20: 500 authors, or
+700 short tag values. They take the loop little more than 2 ms."""
 _VALUE_S: Final = 3e-6
 """Estimated time on the loop of each of these, to be parsed and as in `work_of`."""
-_FEW_VALUES_FRAME: Final = 4 << 10
+_FEW_VALUES_FRAME: Final = 384
 """Bytes; a smaller one is not looked at."""
 _EVENT: Final = b'["EVENT"'
 _HANDLED: Final = MESSAGES | {WSMsgType.PING, WSMsgType.PONG}
@@ -512,8 +512,8 @@ class Connection:
         return frame
 
     def _costly_s(self, data: bytes) -> float:
-        """Estimated seconds on the loop, if it has many filter values. 0: few, or the client has a
-        known key."""
+        """Estimated seconds on the loop, if it has many filter values or tag names. 0: few, or the
+        client has a known key."""
         if (
             len(data) <= _FEW_VALUES_FRAME
             or self._slice.account.is_known
@@ -521,9 +521,11 @@ class Connection:
         ):
             return 0.0
         values = data.count(b",") + len(data) // 128
-        if values <= _FEW_VALUES:
+        tags = data.count(b'"#') + data.count(b'"\\u0023')
+        seconds = values * _VALUE_S + tags * TAG_S
+        if seconds <= _FEW_VALUES * _VALUE_S:
             return 0.0
-        return values * _VALUE_S + data.count(b"{") * FILTER_S
+        return seconds + data.count(b"{") * FILTER_S
 
     async def _take_costly(self, data: bytes, seconds: float, *, is_long: bool) -> None:
         """All that send such frames rest together: each address has turns of its own, and 9,900

@@ -184,3 +184,14 @@ async def test_rows_of_merged_scans_are_the_same_wherever_the_other_conditions_a
             pages = await read_in_pages(store, filter_, size=size)
             assert [raw for page in pages for raw in page] == wanted, name
         assert await read(store, filter_, limit=7) == wanted[:7], name
+
+
+async def test_a_long_count_is_not_prepared_on_the_loop(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """50 filters of 52 tag names take 0.15 s, which nothing interrupts."""
+    events = [unsigned(cast.alice, tags=[["t", f"{n}"], ["x", "y"]], at=n) for n in range(50)]
+    await write(store, *events)
+    monkeypatch.setattr(store._loop_conn, "read", lambda *_: pytest.fail("read on the loop"))
+    filters = [asked(tag_t=[f"{n}"], tag_x=["y", "z"]) for n in range(100)]
+    assert await store.count(filters, EVERYTHING, now=0) == 50

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from itertools import count
+from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -507,6 +508,29 @@ async def test_a_filter_counts_as_many_values_in_costly_requests(
         tags = [[f"{number:x}" for number in range(first, first + 14)] for first in range(50)]
         await visit.asks(*[{"#t": each, "limit": 1000} for each in tags])
     assert estimates[1] > 3 * estimates[0]
+
+
+@pytest.mark.parametrize("mark", ["#", r"\u0023"], ids=["plain", "escaped"])
+async def test_a_request_of_many_tag_names_is_costly(
+    monkeypatch: pytest.MonkeyPatch, mark: str
+) -> None:
+    """With few values each. SQLite prepares a condition for each name, in one piece."""
+    estimates = list[float]()
+
+    async def begin(_costly: CostlyWork, _account: Account, seconds: float) -> None:
+        estimates.append(seconds)
+
+    monkeypatch.setattr(CostlyWork, "begin", begin)
+    async with serving() as relay:
+        visit = await relay.visit()
+        await visit.asks(*[{"#t": [f"{number}"], "kinds": [1], "limit": 5} for number in range(9)])
+        assert not estimates
+        names = ",".join(
+            [f'"{mark}{letter}":["1"]' for letter in ascii_letters if letter not in "eph"]
+        )
+        await visit.socket.send_str(f'["REQ","s",{{{names}}}]')
+        assert await visit.socket.receive_json() == ["EOSE", "s"]
+    assert estimates[0] > 0.0025
 
 
 async def test_requests_that_wait_for_a_rest_are_bounded_in_bytes(
