@@ -283,8 +283,10 @@ def has_hash(hashes: Sequence[int]) -> Condition:
     return _has_tag(one_of("x.hash", hashes), BufferedRows(tuple(hashes)))
 
 
+@lru_cache(maxsize=1024)
 def has_hash_of(list_: int, number: int) -> Condition:
-    """`has_hash` with the first `number` hashes of this list of `Arguments`."""
+    """`has_hash` with the first `number` hashes of this list of `Arguments`. Cached: to compose it
+    takes half of the time of a filter with many tag names."""
     return _has_tag(one_of_late("x.hash", list_, number), BufferedRows(list_))
 
 
