@@ -75,8 +75,8 @@ def test_no_plan_holds_what_a_filter_lists_without_end(asked: dict[str, Any]) ->
 
 
 def test_the_plans_are_bounded_in_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A filter of a few kB may have a text of 150,000 characters: its conditions in 16 scans."""
-    monkeypatch.setattr(filters, "_CACHED_PLAN_CHARS", 200_000)
+    """There may be 1,024, of any length."""
+    monkeypatch.setattr(filters, "_CACHED_PLAN_CHARS", 20_000)
     compiler, seen = Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10)), seen_in(Groups())
     values = [str(number) for number in range(16)]
     for number in range(1, 17):
@@ -85,8 +85,8 @@ def test_the_plans_are_bounded_in_characters(monkeypatch: pytest.MonkeyPatch) ->
         page = PageQuery(filter_from(asked, TERMS), seen, 5, upto=9, now=1, size=5)
         compiler.page(page, "e.raw")
     kept = [len(plan.sql) for _, plan in compiler._plans.values()]
-    assert max(kept) > 20_000
-    assert sum(kept) <= 200_000
+    assert kept
+    assert sum(kept) <= 20_000
 
 
 def test_what_is_kept_holds_the_groups_of_one_moment_only() -> None:
