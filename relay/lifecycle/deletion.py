@@ -315,6 +315,7 @@ def delete_by_author(
             Tombstone(event_target(event_id), event.pubkey, None, _OF_AUTHOR), found, plan
         )
         plan.forgotten.append(Forgotten(found.last_seq, id=event_id, by=event.pubkey, cause=cause))
+        found.old_versions.discard(event_id)
     for slot in targets.slots:
         plan.forgotten.append(Forgotten(found.last_seq, slot, until=event.created_at, cause=cause))
         add_tombstone(
@@ -350,6 +351,7 @@ def delete_in_group(event: Event, event_id: str, group: str, found: Found, plan:
     name ids of any events, and nobody knows which of them are of the group."""
     cause = DeletedBy(event.id, "", _OF_ADMIN)
     plan.forgotten.append(Forgotten(found.last_seq, id=event_id, cause=cause, group=group))
+    found.old_versions.discard(event_id)
     stone = Tombstone(event_target(event_id), _admins_of(group), None, _OF_ADMIN)
     add_tombstone(stone, found, plan)
 

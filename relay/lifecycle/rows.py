@@ -378,7 +378,7 @@ class ExpiredRow(NamedTuple):
 
     id: str
     size: int
-    """Bytes."""
+    """Bytes, with its old versions."""
     address: str | None
     """What an `a` tag names it by; None for kinds without one."""
 
@@ -455,8 +455,9 @@ class Lookups:
     """The rows of `own_rows` and `own_slots` that are found → further `slots`. With `most_own` a
     store raises TooMuchToRead for more than UNPINNED_AT_ONCE."""
     most_own: int | None = None
-    """As `most`, for three sums, each with old versions: the rows of `own_rows` and `own_slots`,
-    those of the `vanishing_keys`, and those of the `ending_groups` but their records."""
+    """As `most`, for three sums, each with old versions: the rows of `own_rows` and `own_slots`
+    and what goes into `Found.old_versions`, those of the `vanishing_keys`, and those of the
+    `ending_groups` but their records."""
     most_moderated: int | None = None
     """As `most`, for the number of groups where the `vanishing_keys` wrote one of 9000–9020."""
     most_records: int | None = None
@@ -530,6 +531,9 @@ class Found:
     rows: dict[str, Stored] = field(default_factory=dict)
     """id → row."""
     slots: dict[Slot, Stored] = field(default_factory=dict)
+    old_versions: set[str] = field(default_factory=set)
+    """Those ids of `Lookups.own_rows` that name an old version by their key, or of their group, and
+    that the batch does not delete."""
     tombstones: dict[str, list[Tombstone]] = field(default_factory=dict)
     """target → tombstones."""
     present: dict[str | Slot, Present] = field(default_factory=dict)

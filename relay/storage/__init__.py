@@ -130,9 +130,9 @@ class EventLog(Protocol):
         """seqs of the stored rows of these kinds after `after`, up to `upto`, ascending, at most
         `limit`. Each call reads the index of all rows of these kinds, and no other rows."""
 
-    async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
-        """Those of these rows that are still stored, in the order given; the first of them when
-        they are large, as in `since`."""
+    async def stored(self, seqs: Sequence[int], most: int = PARSED_BYTES) -> Sequence[Stored]:
+        """Those of these rows that are still stored, in the order given: as many as have at most
+        `most` bytes with their old versions, or the first."""
 
     async def head(self) -> int:
         """seq of the newest row ever committed; 0 in an empty store. Never decreases."""

@@ -20,6 +20,7 @@ from relay.facts import Origin
 from relay.lifecycle.deletion import (
     DeletionTargets,
     delete_by_author,
+    delete_in_group,
     delete_named,
     deleted_rows,
     deletion_targets,
@@ -122,6 +123,7 @@ class Pieces(ABC):
 
 class _Named(Pieces):
     """Rows that a kind 5 or 9005 names, by id or address; then those that a kind 5 names by code.
+    Old versions that it names leave with rows, or in further passes.
 
     A kind 5 is judged by whether it deletes rows of its author that may be told of: without the
     author's login, passes that only look for one come first. Else the answer would depend on the
@@ -141,6 +143,9 @@ class _Named(Pieces):
         """Targets that were found and that this event must not delete."""
         self._withdrawn: dict[_Code, str] = {}
         """Codes of this pass → ids of their 9009s."""
+        self._takes_old_versions = event.kind != kinds.DELETION
+        """Also in a pass without rows. A kind 5 is judged by whether it deletes rows, and is known
+        to delete one after the first passes."""
         self._is_looking: bool | None = None
         """None: not known before the first pass."""
 
@@ -195,6 +200,8 @@ class _Named(Pieces):
         if self._is_looking:
             removed.are_told = any(is_told_of(row, candidate, world) for row in rows)
             return False
+        if self._takes_old_versions and world.found.old_versions:
+            return True
         return bool(rows) or any(each in world.found.rows for each in self._withdrawn.values())
 
     def delete(
@@ -207,6 +214,9 @@ class _Named(Pieces):
         removes = () if judged.ruling is None else judged.ruling.removes
         here = [each for each in removes if each in found.rows]
         of_group = delete_named(event, here, found, plan)
+        if judged.ruling is not None and candidate.group is not None:
+            for old in sorted(found.old_versions.intersection(judged.ruling.keeps_out)):
+                delete_in_group(event, old, candidate.group, found, plan)
         note_erased(event, [*own, *of_group], plan, world.now)
         # A kind 5 is not judged by the codes that it withdraws.
         rows = of_group if candidate.targets is None else own
@@ -226,13 +236,15 @@ class _Named(Pieces):
             return
         there = found.rows.keys() | found.slots.keys()
         self._kept |= self._next & there
+        if self._takes_old_versions:
+            self._kept |= found.old_versions
         self._kept |= {code for code, event_id in self._withdrawn.items() if event_id in there}
         self._place += self._size
         self._size *= 2
 
     def shrink(self) -> None:
         if self.is_last:
-            self._place, self._size = 0, len(self._targets)
+            self._place, self._size, self._takes_old_versions = 0, len(self._targets), True
         self._size = max(1, self._size // 2)
 
 

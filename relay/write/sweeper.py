@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -45,7 +44,8 @@ _FULL_SCAN_S: Final = 3600
 a new summary takes effect within this time."""
 _BATCH_ROWS: Final = 256
 _BATCH_BYTES: Final = MOST_DELETED
-"""Limit of the rows of a transaction, but for a larger one, which is alone in it."""
+"""Limit of the rows of a transaction, old versions included, but for a larger one, which is alone
+in it."""
 _SCAN_ROWS: Final = 200_000
 """Rows found per query: their seq only."""
 _PAUSE_FACTOR: Final = 8.0
@@ -120,12 +120,6 @@ def _batches(found: Iterable[ExpiredRow], groups: Groups) -> Iterator[Sequence[E
         batch.append(row)
     if batch:
         yield batch
-
-
-def _that_fit(rows: Sequence[Stored]) -> Sequence[Stored]:
-    """The first of them, for one transaction."""
-    sizes = accumulate([len(row.event.raw) for row in rows])
-    return rows[: max(1, sum(1 for size in sizes if size <= _BATCH_BYTES))]
 
 
 def _released(
@@ -382,7 +376,7 @@ class Sweeper:
                 start = 0
                 while batch := due[start : start + _BATCH_ROWS]:
                     began = monotonic()
-                    rows = _that_fit(await self._store.stored(batch))
+                    rows = await self._store.stored(batch, _BATCH_BYTES)
                     if not rows:
                         start += len(batch)
                         continue

@@ -612,11 +612,12 @@ async def test_since_gives_few_large_rows_at_a_time(store: Store) -> None:
 
 
 async def test_rows_to_sweep_are_given_few_at_a_time_when_they_are_large(store: Store) -> None:
-    """The first of them when they are large, as in `since`."""
+    """As many as have so many bytes, or the first."""
     large = [unsigned(cast.alice, 1, [], f"{number}".rjust(60_000)) for number in range(5)]
     await write(store, *large, now=0)
     seqs = [row.seq for row in (*await store.since(0, 3), *await store.since(3, 3))]
-    assert [row.seq for row in await store.stored([999, *reversed(seqs)])] == [5, 4, 3]
+    assert [row.seq for row in await store.stored([999, *reversed(seqs)])] == [5, 4]
+    assert [row.seq for row in await store.stored([999, *reversed(seqs)], 9)] == [5]
     assert [row.seq for row in await store.stored([2, 1])] == [2, 1]
 
 

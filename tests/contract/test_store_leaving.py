@@ -295,6 +295,39 @@ async def test_old_versions_count_as_bytes_of_their_row(store: Store) -> None:
         with pytest.raises(TooMuchToRead):
             await store.append(replace(wanted, most_own=size - 1), lambda _: WritePlan())
         await store.append(replace(wanted, most_own=size), lambda _: WritePlan())
+    (row,) = [row for row in await store.since(0, MAX) if row.slot is not None]
+    with_note = [row.seq for row in await store.since(0, MAX)]
+    assert list(await store.stored(with_note[::-1], size)) == [*await store.since(0, MAX)][::-1]
+    assert len(await store.stored(with_note, size - 1)) == 1
+    await change(store, lambda plan: plan.expired.add(row.seq))
+    (expired,) = await store.expired(1000, 9)
+    assert expired.size == size - len(note.raw)
+
+
+@pytest.mark.parametrize("by_admin", [False, True])
+async def test_old_versions_that_a_deletion_names_count(store: Store, *, by_admin: bool) -> None:
+    """They are no rows; those of others, and of other groups, stay."""
+    for who, tags in ((cast.alice, HERE), (cast.bob, [["h", "den"]])):
+        for n in range(3):
+            event = unsigned(who, 30023, [["d", "x"], *tags], f"{n}" * 900, n)
+            batch = Batch(event, now=1000, history=History(9))
+            await store.append(batch.wanted, batch.decide)
+    old = [line.row.event for line in await store.old_versions(0, 9)]
+    by = (None, "tea") if by_admin else (ALICE, None)
+    wanted = replace(NOTHING_WANTED, own_rows=frozenset([OwnRow(each.id, *by) for each in old]))
+    named = {each.id for each in old if each.pubkey == ALICE}
+    size = sum(len(each.raw) for each in old if each.id in named)
+    with pytest.raises(TooMuchToRead) as raised:
+        await store.append(replace(wanted, most_own=size - 1), lambda _: WritePlan())
+    assert raised.value.shares.keys() == named
+    found: list[set[str]] = []
+
+    def noted(answer: Found) -> WritePlan:
+        found.append(answer.old_versions)
+        return WritePlan()
+
+    await store.append(replace(wanted, most_own=size), noted)
+    assert found == [named]
 
 
 @pytest.mark.parametrize(("pubkey", "group"), [(ALICE, None), (None, "tea")])

@@ -178,6 +178,9 @@ class ReferenceStore:
                     about = row.event.kind, row.event.pubkey, group, row.expires_at
                     known = found.id_prefixes.setdefault((group, prefix), [])
                     known.append(row if is_whole else outline(*about, quiet=row.quiet))
+        old_named = self._old_named(lookups)
+        found.old_versions.update(old_named)
+        own_size += sum(old_named.values())
         rows = self._counted()
         sizes: dict[Limited, int] = {}
         for key in lookups.vanishing_keys:
@@ -219,8 +222,26 @@ class ReferenceStore:
         self._find_referrers(lookups, found)
         return found
 
+    def _old_named(self, lookups: Lookups) -> dict[str, int]:
+        """id → bytes of those that go into `Found.old_versions`."""
+        return {
+            event.id: len(event.raw)
+            for old in self._old.values()
+            for event in [old.row.event]
+            for own in lookups.own_rows
+            if own.id == event.id
+            and (own.pubkey == event.pubkey or own.group == (old.row.group or ""))
+        }
+
     def _shares(self, lookups: Lookups) -> dict[Limited, float]:
         shares: dict[Limited, float] = {}
+        if lookups.most_own is not None:
+            note_shares(
+                self._old_named(lookups).items(),
+                lookups.most_own,
+                {own.id: own.id for own in lookups.own_rows},
+                shares,
+            )
         for limit, ids, slots in limited_reads(lookups):
             named: dict[Limited | None, Limited] = {each: each for each in ids}
             named.update((each, each) for each in slots)
@@ -740,16 +761,16 @@ class ReferenceStore:
 
     async def expired(self, now: int, limit: int) -> Sequence[ExpiredRow]:
         self._must_be_open()
-        events = [row.event for row in self._rows.values() if _is_expired(row, now)]
+        rows = [row for row in self._rows.values() if _is_expired(row, now)]
         return [
             expired_row(
-                bytes.fromhex(event.id),
-                len(event.raw),
-                event.kind,
-                bytes.fromhex(event.pubkey),
-                event.d,
+                bytes.fromhex(row.event.id),
+                self._size_with_old(row),
+                row.event.kind,
+                bytes.fromhex(row.event.pubkey),
+                row.event.d,
             )
-            for event in events[:limit]
+            for row in rows[:limit]
         ]
 
     async def due_rows(
@@ -767,9 +788,11 @@ class ReferenceStore:
         left = [row.seq for row in rows if after is None or sweep_order_key(row) > after]
         return left[:limit]
 
-    async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
+    async def stored(self, seqs: Sequence[int], most: int = PARSED_BYTES) -> Sequence[Stored]:
         self._must_be_open()
-        return _page([self._rows[seq] for seq in seqs if seq in self._rows], len(seqs))
+        rows = [self._rows[seq] for seq in seqs if seq in self._rows]
+        sizes = accumulate(map(self._size_with_old, rows))
+        return rows[: max(1, sum(size <= most for size in sizes))]
 
     async def versions(
         self, slot: Slot, *, before: int | None, limit: int, now: int

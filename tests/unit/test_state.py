@@ -23,6 +23,7 @@ from relay.lifecycle.rows import Stored
 from relay.observe import Metrics
 from relay.read.fanout import Fanout
 from relay.state import RelayState
+from relay.storage import PARSED_BYTES
 from relay.write.ingest import Ingest
 from relay.write.replay import rebuilt_groups
 from tests.cast import admin, alice, bob, carol, owner, person, robot
@@ -189,8 +190,8 @@ class ShortPages(ReferenceStore):
     ) -> Sequence[int]:
         return await super().seqs_of_kinds(kinds, after, upto, min(limit, 5))
 
-    async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
-        return await super().stored(seqs[:2])
+    async def stored(self, seqs: Sequence[int], most: int = PARSED_BYTES) -> Sequence[Stored]:
+        return await super().stored(seqs[:2], most)
 
 
 def record(who: SecretKey, kind: int, *tags: list[str], h: str = "den") -> Event:

@@ -135,7 +135,10 @@ class Finder:
         """By id and slot. `of_prefixes`: bytes of the rows that a prefix names. Raises
         TooMuchToRead."""
         found, most, most_own = self._found, lookups.most, lookups.most_own
-        if most_own is not None and await self._own_size(lookups) > most_own:
+        old = await self._old_named(lookups) if lookups.own_rows else []
+        found.old_versions.update([event_id.hex() for event_id, _ in old])
+        of_old = sum([size for _, size in old])
+        if most_own is not None and await self._own_size(lookups) + of_old > most_own:
             raise TooMuchToRead(await self._shares(lookups))
         if lookups.own_rows:
             await self._find_own_rows(lookups)
@@ -195,6 +198,11 @@ class Finder:
         size: int = await self._db.fetchval(QUERIES["size_of_own_rows"], *rows, slots)
         return size
 
+    async def _old_named(self, lookups: Lookups) -> Sequence[tuple[bytes, int]]:
+        """id and bytes of those that go into `Found.old_versions`."""
+        rows = await self._db.fetch(QUERIES["old_named"], *self._asked_own(lookups.own_rows))
+        return [tuple(row) for row in rows]
+
     async def _shares(self, lookups: Lookups) -> Mapping[Limited, float]:
         """As of TooMuchToRead, without prefixes. Rows are not read for it."""
         shares: dict[Limited, float] = {}
@@ -202,6 +210,8 @@ class Finder:
             by_id = {bytes.fromhex(event_id): event_id for event_id in ids}
             found = await self._db.fetch(QUERIES["sizes_by_id"], [*by_id])
             note_shares(found, limit, by_id, shares)
+            if ids is not lookups.ids:
+                note_shares(await self._old_named(lookups), limit, by_id, shares)
             by_slot = {self._hashes.slot(*slot): slot for slot in slots}
             found = await self._db.fetch(QUERIES["sizes_by_slot"], [*by_slot])
             note_shares(found, limit, by_slot, shares)

@@ -398,8 +398,8 @@ class PostgresStore(Reader):
     async def old_versions(self, after: int, limit: int) -> Sequence[OldVersion]:
         return [_old_version(row) for row in await self._rows_after("old_after", after, limit)]
 
-    async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
-        rows = await self._named("rows_by_seq", list(seqs), PARSED_BYTES)
+    async def stored(self, seqs: Sequence[int], most: int = PARSED_BYTES) -> Sequence[Stored]:
+        rows = await self._named("rows_by_seq", list(seqs), most)
         return [stored(row) for row in rows]
 
     async def check(self, after: int, limit: int) -> tuple[int, Sequence[str]]:

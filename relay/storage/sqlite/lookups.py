@@ -177,6 +177,9 @@ class Finder:
             self._find_own_rows(lookups, found, own_left)
             self._find_by_slot(lookups.own_slots, found, own_left)
             own_left.take(self._size_of_old(found.rows.values()))
+            for event_id, size in self._old_named(lookups.own_rows):
+                found.old_versions.add(event_id)
+                own_left.take(size)
             lookups = with_slots_of(found.rows.values(), lookups)
         keys = orjson.dumps([id_key(event_id) for event_id in lookups.ids])
         for row in self._rows("rows_by_id", {"keys": keys.decode()}, left):
@@ -188,6 +191,9 @@ class Finder:
     def _shares(self, lookups: Lookups, left: _BytesLeft) -> Mapping[Limited, float]:
         """As of TooMuchToRead. No more rows are read for it: the tags of those count that were."""
         shares: dict[Limited, float] = {}
+        if lookups.most_own is not None:
+            old = [*self._old_named(lookups.own_rows)]
+            note_shares(old, lookups.most_own, {event_id: event_id for event_id, _ in old}, shares)
         for limit, ids, slots in limited_reads(lookups):
             for name, keys in (
                 ("sizes_by_id", {id_key(event_id): event_id for event_id in ids}),
@@ -241,6 +247,16 @@ class Finder:
         seqs = orjson.dumps([row.seq for row in rows if row.slot is not None]).decode()
         size: int = self._db.execute(QUERIES["size_of_old"], {"seqs": seqs}).fetchone()[0]
         return size
+
+    def _old_named(self, own_rows: Iterable[OwnRow]) -> Iterator[tuple[str, int]]:
+        """id and bytes of those that go into `Found.old_versions`."""
+        if not self._db.execute(QUERIES["has_old"]).fetchone():
+            return
+        for own in own_rows:
+            by = None if own.pubkey is None else bytes.fromhex(own.pubkey)
+            asked: dict[str, Value] = {"id": bytes.fromhex(own.id), "by": by, "grp": own.group}
+            for (size,) in self._db.execute(QUERIES["size_of_old_named"], asked):
+                yield own.id, size
 
     def _find_by_slot(self, slots: frozenset[Slot], found: Found, left: _BytesLeft) -> None:
         if not slots:

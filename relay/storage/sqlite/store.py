@@ -543,9 +543,9 @@ class SqliteStore:
         rows = await self._rows_after("old_after", after, limit)
         return [OldVersion(stored(row[:7]), *row[7:]) for row in rows]
 
-    async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
+    async def stored(self, seqs: Sequence[int], most: int = PARSED_BYTES) -> Sequence[Stored]:
         self._check_open()
-        query = Query(QUERIES["rows_by_seq"], (listed(list(seqs)), PARSED_BYTES))
+        query = Query(QUERIES["rows_by_seq"], (listed(list(seqs)), most))
         rows = await self._relay_conn.rows(query)
         return [stored(row) for row in rows]
 

@@ -572,6 +572,30 @@ class Deleted:
         return max(len(gone & ids) for gone in self.by_transaction)
 
 
+class OldVersions:
+    """How many are stored before and after each transaction from now on."""
+
+    def __init__(self, home: Home) -> None:
+        self.left: list[int] = []
+        stored = home.ingest._stored
+
+        async def number() -> int:
+            return len(await home.store.old_versions(0, 99))
+
+        async def noted(items: Sequence[Any]) -> Any:
+            self.left.append(await number())
+            batch = await stored(items)
+            self.left.append(await number())
+            return batch
+
+        home.ingest._stored = noted  # type: ignore[method-assign]
+
+    @property
+    def most_at_once(self) -> int:
+        """Deleted in one transaction."""
+        return max(before - after for before, after in pairwise(self.left))
+
+
 async def test_rows_that_do_not_name_their_group_leave_in_pieces(home: Home) -> None:
     """Comments without `h` left in the last transaction, however many they were."""
     await home.do(alice, 9007, h="tea")
@@ -1040,20 +1064,53 @@ async def test_old_versions_of_records_that_stay_leave_in_pieces(
                 at = home.now - ago if ago else home.now + 60
                 old.append(await home.do(alice, 30023, ["d", name], content="x" * 500, at=at))
             old.pop()
-        stored, left = home.ingest._stored, [len(await store.old_versions(0, 99))]
-
-        async def counted(items: Sequence[Any]) -> Any:
-            batch = await stored(items)
-            left.append(len(await store.old_versions(0, 99)))
-            return batch
-
-        monkeypatch.setattr(home.ingest, "_stored", counted)
+        versions = OldVersions(home)
         request = home.request(alice)
         assert await home.take(request) == [STORED]
-        assert (left[0], left[-1]) == (len(old), 0)
-        assert max(before - after for before, after in pairwise(left)) <= 3
+        assert (versions.left[0], versions.left[-1]) == (len(old), 0)
+        assert versions.most_at_once <= 3
         assert await noted_in_receipt(home, request) == {event.id for event in old}
         assert len(await home.found(kinds=[30023])) == 2
+
+
+@pytest.mark.parametrize("kind", ["reference", "sqlite"])
+@pytest.mark.parametrize("first", ["a row", "old versions", "nothing else"])
+@pytest.mark.parametrize("preset", ["group", "open"])
+@pytest.mark.parametrize("by", [5, 9005])
+async def test_old_versions_that_a_deletion_names_leave_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, kind: str, first: str, preset: str, by: int
+) -> None:
+    """1,000 that a kind 5 named left in one transaction of 4 s. A deletion that names no row is
+    refused where it would be without pieces."""
+    monkeypatch.setattr(BOUND, SMALL)
+    rule = '[[retention]]\nname = "history"\nmatch = { kinds = [30023] }\nhistory = { count = 9 }\n'
+    async with store_of(kind) as store, Home(store, policy_of(preset, rule)) as home:
+        await home.do(owner, 9007, h="tea")
+        await home.do(owner, 9000, ["p", alice.pubkey], h="tea")
+        old: list[Event] = []
+        for ago in range(9, -1, -1):
+            record = ["d", "x"]
+            old.append(
+                await home.do(alice, 30023, record, h="tea", content="x" * 500, at=home.now - ago)
+            )
+        newest, note = old.pop(), await home.do(alice, 9, h="tea")
+        if by == 5:
+            await home.do(owner, 9001, ["p", alice.pubkey], h="tea")
+        targets = {"a row": [note, *old], "old versions": [*old, note], "nothing else": old}[first]
+        versions = OldVersions(home)
+        who, h = (alice, None) if by == 5 else (owner, "tea")
+        deletion = home.made(who, by, *named(targets), h=h)
+        (answer,) = await home.take(deletion, logins=[who.pubkey])
+        if answer != STORED:
+            assert first == "nothing else"
+            assert (preset, by) != ("open", 5)
+            assert set(versions.left) == {len(old)}
+            return
+        assert versions.left[-1] == 0
+        assert versions.most_at_once <= 3
+        assert {each.id for each in await home.found(kinds=[30023])} == {newest.id}
+        if by == 5:
+            assert await noted_in_receipt(home, deletion) == {each.id for each in targets}
 
 
 async def test_a_sweep_meanwhile_takes_nothing_out_of_the_receipt(

@@ -140,6 +140,12 @@ SELECT coalesce(sum(size), 0)::bigint FROM (
     SELECT {size} FROM events AS e WHERE e.slot = ANY($5::bigint[])
 ) AS found;
 
+-- :old_named  as `own` -> id, bytes of such old versions
+SELECT o.id, octet_length(o.raw)
+FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[]) AS w (id, pubkey, grp, p)
+JOIN old_versions AS o ON o.id = w.id
+WHERE o.pubkey = w.pubkey OR o.grp = w.grp;
+
 -- :rows_by_slot  [slot hash] -> columns of a row
 SELECT {row}
 FROM events AS e WHERE e.slot = ANY($1::bigint[]);
@@ -168,13 +174,17 @@ WHERE e.seq IN (SELECT t.seq FROM tags AS t WHERE t.hash = ANY($1::bigint[])
                 AND t.kind = ANY($2::integer[]))
 AND e.grp IS NULL LIMIT $3;
 
--- :rows_by_seq  [seq], bytes -> columns of a row, in the order given, until so many are there
+-- :rows_by_seq  [seq], bytes -> columns of a row, in the order given: as many as have so many bytes with their old versions, or the first
 SELECT {row}
 FROM (
-    SELECT j.place, e.seq,
-        sum(octet_length(e.raw)) OVER (ORDER BY j.place) - octet_length(e.raw) AS before
-    FROM unnest($1::bigint[]) WITH ORDINALITY AS j (seq, place) JOIN events AS e ON e.seq = j.seq
-) AS found JOIN events AS e ON e.seq = found.seq WHERE found.before < $2 ORDER BY found.place;
+    SELECT place, seq, size, sum(size) OVER (ORDER BY place) AS upto
+    FROM (
+        SELECT j.place, e.seq, {size} AS size
+        FROM unnest($1::bigint[]) WITH ORDINALITY AS j (seq, place)
+        JOIN events AS e ON e.seq = j.seq
+    ) AS sizes
+) AS found JOIN events AS e ON e.seq = found.seq
+WHERE found.upto <= $2 OR found.upto = found.size ORDER BY found.place;
 
 -- :rows_since  seq, limit -> columns of a row, in order of seq
 SELECT {row}
@@ -417,8 +427,8 @@ RETURNING o.seq, o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw
 UPDATE old_versions AS o SET drop_at = w.drop_at
 FROM unnest($1::bigint[], $2::bigint[]) AS w (seq, drop_at) WHERE o.seq = w.seq;
 
--- :expired  now, limit -> id, bytes, kind, pubkey, d
-SELECT id, octet_length(raw), kind, pubkey, d FROM events
+-- :expired  now, limit -> id, bytes with old versions, kind, pubkey, d
+SELECT id, {size}, kind, pubkey, d FROM events AS e
 WHERE expires_at IS NOT NULL AND expires_at <= $1 ORDER BY expires_at LIMIT $2;
 
 -- :add_sizes  [pubkey], [kind], [group], [events], [bytes]; added up

@@ -10,6 +10,10 @@ SELECT ifnull(sum(length(o.raw)), 0)
 FROM json_each(:seqs) AS j CROSS JOIN events AS e ON e.seq = j.value
 CROSS JOIN old_versions AS o ON o.slot = e.slot AND o.pubkey = e.pubkey;
 
+-- :size_of_old_named  id, author or null, group or null -> bytes of such an old version
+SELECT length(raw) FROM old_versions INDEXED BY old_versions_id
+WHERE id = :id AND (pubkey = :by OR grp = :grp);
+
 -- :about  what is known of a row without its event
 e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at;
 
@@ -84,12 +88,16 @@ SELECT e.raw, e.seq FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.v
 -- :move_event  group, seq
 UPDATE events SET grp = ? WHERE seq = ?;
 
--- :rows_by_seq  [seq], bytes -> columns of a row, in the order given, until so many are there
+-- :rows_by_seq  [seq], bytes -> columns of a row, in the order given: as many as have so many bytes with their old versions, or the first
 SELECT {row}
 FROM (
-    SELECT j.key AS place, e.seq, sum(length(e.raw)) OVER (ORDER BY j.key) - length(e.raw) AS before
-    FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.value
-) AS found CROSS JOIN events AS e ON e.seq = found.seq WHERE found.before < ? ORDER BY found.place;
+    SELECT place, seq, size, sum(size) OVER (ORDER BY place) AS upto
+    FROM (
+        SELECT j.key AS place, e.seq, {size} AS size
+        FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.value
+    )
+) AS found CROSS JOIN events AS e ON e.seq = found.seq
+WHERE found.upto <= ? OR found.upto = found.size ORDER BY found.place;
 
 -- :rows_since  seq, limit -> columns of a row, in order of seq
 SELECT {row}
@@ -325,8 +333,8 @@ FROM events AS e INDEXED BY events_id WHERE e.id_key BETWEEN :low AND :high LIMI
 SELECT 1 FROM {content_kinds} CROSS JOIN events AS e INDEXED BY events_group
 ON e.grp = :grp AND e.kind BETWEEN k.low AND k.high LIMIT 1;
 
--- :expired  now, limit -> id, bytes, kind, pubkey, d; index events_expiry
-SELECT id, length(raw), kind, pubkey, d FROM events INDEXED BY events_expiry
+-- :expired  now, limit -> id, bytes with old versions, kind, pubkey, d; index events_expiry
+SELECT id, {size}, kind, pubkey, d FROM events AS e INDEXED BY events_expiry
 WHERE expires_at IS NOT NULL AND expires_at <= ? ORDER BY expires_at LIMIT ?;
 
 -- :rows_after  seq -> seq, created_at, id_key, kind, raw of later rows
