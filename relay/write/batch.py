@@ -58,7 +58,7 @@ from relay.write.vanishing import (
 from relay.write.world import Removed, World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
     from relay.access.quotas import Guesses, MinuteCounter, TokenBuckets
     from relay.errors import Result
@@ -108,10 +108,12 @@ class Batch:
         vanished: MinuteCounter,
         joined: MinuteCounter,
         vanishing: Sequence[Tombstone],
+        ending: Set[str],
         unlisted: Mapping[str, Group],
         measures_each: bool = False,
     ) -> None:
         """`is_here`: whether a URL is this relay's. `vanishing`: of requests that are carried out.
+        `ending`: groups that end in pieces.
         `unlisted`: those of earlier batches. `measures_each`: sets `WriteEvent.took_s`."""
         self.plan = WritePlan()
         self.rows: list[Stored] = []
@@ -149,6 +151,7 @@ class Batch:
         self._vanished = vanished
         self._joined = joined
         self._vanishing = vanishing
+        self._ending = ending
         policy = state.policy
         history = policy.keep.history
         self._history = history if history.rules else None
@@ -273,6 +276,7 @@ class Batch:
             self._joined,
             Removed() if self._pieces is None else self._pieces.removed,
             self._pieces is not None and not self._pieces.is_last,
+            ending=self._ending,
             unsigned=unsigned,
         )
         self._changes = changes = Changes(

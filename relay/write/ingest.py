@@ -171,6 +171,8 @@ class Ingest:
         """The same for the end of a large group."""
         self._vanishing: dict[str, Tombstone] = {}
         """Requests to vanish that are carried out in pieces, by id: what they delete is refused."""
+        self._ending: dict[str, str] = {}
+        """id of a 9008 that is carried out in pieces → its group: nothing more is stored there."""
         self._weights = Shares()
         """Of the events that wait."""
         self._limits = ClientLimits()
@@ -682,6 +684,7 @@ class Ingest:
                 case WriteEvent():
                     if item.pieces is not None:
                         self._vanishing.pop(item.event.id, None)
+                        self._ending.pop(item.event.id, None)
                     self._weights.add(item.author.counted_as, -item.share)
                     result = fault or item.result
                     if item.series is not None:
@@ -712,6 +715,7 @@ class Ingest:
             vanished=self._vanished,
             joined=self._joined,
             vanishing=[*self._vanishing.values()],
+            ending={*self._ending.values()},
             unlisted=self._lists.due,
             measures_each=self._overruns.is_measuring,
         )
@@ -727,6 +731,7 @@ class Ingest:
             # The batch is on disk: from here on nothing may raise or take it back.
             if batch.is_piece:
                 self._note_piece(items[0])
+                self._ending.update(batch.plan.ending)
             log_changes(self._state.groups, batch.plan.groups)
             self._state.adopt(batch.groups)
             self._state.manage(batch.management)

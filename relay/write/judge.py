@@ -46,6 +46,7 @@ from relay.lifecycle.deletion import (
     check_number_of_targets,
     deleted_rows,
     is_base_deleted,
+    is_group_record,
     is_old_request,
     vanish_outcome,
 )
@@ -92,6 +93,9 @@ _MEMBERS_RELAY_ONLY: Final = Reject(
 )
 _NOTICE_OF_RELAY: Final = Reject(
     Prefix.RESTRICTED, "kinds 44100 and 44101 are signed by the relay alone", "notices"
+)
+_ENDING: Final = Reject(
+    Prefix.ERROR, "this group is being deleted, try again later", "ends of groups"
 )
 _OTHER_RELAYS: Final = Reject(
     Prefix.RESTRICTED, "this request to vanish is for other relays", "requests to vanish"
@@ -367,6 +371,10 @@ def _judge_after_rules(
         group_id, quiet = _deletion_reach(candidate, candidate.targets, world)
     elif candidate.named is not None:
         group_id = derived_group(candidate, world)
+    if outcome is None and _delays_an_end(group_id, candidate, world):
+        about = Stored(0, msgspec.structs.replace(event, kind=kinds.CHAT), group_id)
+        is_told = is_told_of(about, candidate, world)
+        return Judgement(_ENDING if is_told else WriteOutcome.UNTOLD)
     # A later line of an import may contain the pinned event.
     outdated = (
         outdated_pins(candidate, world.groups) if facts.origin is Origin.WIRE else frozenset()
@@ -379,6 +387,13 @@ def _judge_after_rules(
         outdated,
         tokens,
     )
+
+
+def _delays_an_end(group_id: str | None, candidate: Candidate, world: World) -> bool:
+    """Whether the event would be one more row to delete for a group that ends in pieces: who writes
+    faster than these delete would keep it from ending. Records leave with the last piece."""
+    is_sent = candidate.sender.origin is Origin.WIRE
+    return is_sent and group_id in world.ending and not is_group_record(candidate.event)
 
 
 def _ruled(candidate: Candidate, context: GroupContext) -> Ruling | Reject | None:

@@ -97,6 +97,8 @@ class World:
     """Rows that earlier pieces of the same deletion deleted."""
     is_piece: bool = False
     """The event deletes some rows now, and is neither stored nor answered."""
+    ending: Set[str] = frozenset()
+    """Groups that end in pieces."""
     max_event: int = MAX_EVENT
     """Bytes of an event, wherever it comes from."""
     unsigned: Mapping[str, Group] = field(default_factory=dict)

@@ -1073,6 +1073,47 @@ async def test_old_versions_of_records_that_stay_leave_in_pieces(
         assert len(await home.found(kinds=[30023])) == 2
 
 
+@pytest.mark.parametrize("ends", [True, False])
+async def test_nobody_delays_the_end_of_a_group_by_writing_into_it(
+    home: Home, monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    """A 9008 was never answered while one client wrote more than its pieces deleted. Records do not
+    go in pieces: admins may still change the group, or take the right from who ends it."""
+    await tea_with_admin(home)
+    await home.do(owner, 9002, ["open"], h="tea")
+    root = (await rows_of_alice(home, h="tea"))[0]
+    stored = home.ingest._stored
+    letters: list[Letter] = []
+
+    async def then_write(items: Sequence[Any]) -> Any:
+        batch = await stored(items)
+        if batch.is_piece and len(letters) < 40:
+            more = [
+                home.made(alice, 9, h="tea", content="x" * 500),
+                home.made(bob, 1111, ["e", root.id], ["k", "9"], content="x" * 500),
+                home.made(bob, 1, content="elsewhere"),
+            ]
+            if not letters and not ends:
+                more.append(home.made(owner, 9001, ["p", admin.pubkey], h="tea"))
+            letters.extend(home.post(event, connection=2) for event in more)
+            while home.ingest.waiting["commit"] < len(more):  # noqa: ASYNC110 -- a thread verifies
+                await asyncio.sleep(0.001)
+        return batch
+
+    monkeypatch.setattr(home.ingest, "_stored", then_write)
+    (answer,) = await home.take(home.made(admin, 9008, h="tea"))
+    assert len(letters) < 40
+    assert answer[0] == ends
+    answers = [await letter.answer for letter in letters]
+    assert answers[0][1].startswith("error: this group is being deleted")
+    assert answers[2] == STORED
+    assert ("tea" in home.groups.ended) == ends
+    assert bool(await home.found(kinds=[9])) != ends
+    if not ends:
+        assert answers[3] == STORED
+        await home.do(alice, 9, h="tea")
+
+
 @pytest.mark.parametrize("kind", ["reference", "sqlite"])
 @pytest.mark.parametrize("first", ["a row", "old versions", "nothing else"])
 @pytest.mark.parametrize("preset", ["group", "open"])
