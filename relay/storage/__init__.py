@@ -340,8 +340,11 @@ class SearchIndex(EventLog, Protocol):
 class SweepSource(EventLog, Protocol):
     """Rows that retention and expiry may delete."""
 
-    async def expired(self, now: int, limit: int) -> Sequence[ExpiredRow]:
-        """At most `limit` rows that have expired and are still stored."""
+    async def expired(
+        self, now: int, limit: int, vanishing: Set[str] = frozenset()
+    ) -> Sequence[ExpiredRow]:
+        """At most `limit` rows that have expired and are still stored; but those of these keys that
+        are LONG_EXPIRED."""
 
     async def due_rows(
         self,

@@ -68,7 +68,7 @@ from relay.write.signatures import SignatureChecks
 from relay.write.world import MAX_EVENT, World, facts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
     from concurrent.futures import Executor
     from ipaddress import IPv4Address, IPv6Address
 
@@ -333,6 +333,11 @@ class Ingest:
             "plugins": len(self._asking.lane),
             "commit": len(self._lane),
         }
+
+    @property
+    def vanishing(self) -> Set[str]:
+        """Keys whose requests to vanish are carried out in pieces."""
+        return {stone.by for stone in self._vanishing.values()}
 
     @property
     def undelivered(self) -> int:

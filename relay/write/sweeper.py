@@ -233,10 +233,14 @@ class Sweeper:
     async def _expiring(self, purpose: Purpose) -> AsyncIterator[Sequence[Stored]]:
         """Sweep expired rows; yields those of each transaction. Raises StoreFault."""
         swept = Counter[int]()
-        at_once = _BATCH_ROWS if purpose is Purpose.SWEEP else _SCAN_ROWS
+        is_dry = purpose is Purpose.DRY_RUN
+        at_once = _SCAN_ROWS if is_dry else _BATCH_ROWS
         is_done = False
-        while not is_done and (found := await self._store.expired(self._clock(), at_once)):
+        while not is_done:
             is_done = True
+            # The requests delete these, and note them; they would come before all others.
+            vanishing = frozenset[str]() if is_dry else self._ingest.vanishing
+            found = await self._store.expired(self._clock(), at_once, vanishing)
             for rows in _batches(found, self._state.groups):
                 began = monotonic()
                 expiry = ExpireRows(rows, purpose, asyncio.get_running_loop().create_future())

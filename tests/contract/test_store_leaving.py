@@ -300,7 +300,8 @@ async def test_old_versions_count_as_bytes_of_their_row(store: Store) -> None:
     assert list(await store.stored(with_note[::-1], size)) == [*await store.since(0, MAX)][::-1]
     assert len(await store.stored(with_note, size - 1)) == 1
     await change(store, lambda plan: plan.expired.add(row.seq))
-    (expired,) = await store.expired(1000, 9)
+    (expired,) = await store.expired(1000, 9, {BOB})
+    assert await store.expired(1000, 9, {BOB, ALICE}) == []
     assert expired.size == size - len(note.raw)
 
 

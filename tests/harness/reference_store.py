@@ -759,9 +759,17 @@ class ReferenceStore:
         self._must_be_open()
         return self._management
 
-    async def expired(self, now: int, limit: int) -> Sequence[ExpiredRow]:
+    async def expired(
+        self, now: int, limit: int, vanishing: Set[str] = frozenset()
+    ) -> Sequence[ExpiredRow]:
         self._must_be_open()
-        rows = [row for row in self._rows.values() if _is_expired(row, now)]
+        rows = [
+            row
+            for row in self._rows.values()
+            if _is_expired(row, now)
+            and not (row.expires_at == LONG_EXPIRED and row.event.pubkey in vanishing)
+        ]
+        rows.sort(key=lambda row: row.expires_at or 0)
         return [
             expired_row(
                 bytes.fromhex(row.event.id),

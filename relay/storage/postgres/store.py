@@ -366,8 +366,11 @@ class PostgresStore(Reader):
 
     # -- sweeps ---------------------------------------------------------------------------------
 
-    async def expired(self, now: int, limit: int) -> Sequence[ExpiredRow]:
-        rows = await self._named("expired", now, limit)
+    async def expired(
+        self, now: int, limit: int, vanishing: Set[str] = frozenset()
+    ) -> Sequence[ExpiredRow]:
+        keys = [bytes.fromhex(pubkey) for pubkey in vanishing]
+        rows = await self._named("expired", now, keys, limit)
         return [expired_row(id_, size, kind, key, d.decode()) for id_, size, kind, key, d in rows]
 
     async def due_rows(

@@ -501,9 +501,11 @@ class SqliteStore:
         rows = await self._reader_conn.rows(query)
         return [Sized(of, Size(events, size)) for of, events, size in rows]
 
-    async def expired(self, now: int, limit: int) -> Sequence[ExpiredRow]:
+    async def expired(
+        self, now: int, limit: int, vanishing: Set[str] = frozenset()
+    ) -> Sequence[ExpiredRow]:
         self._check_open()
-        query = Query(QUERIES["expired"], (now, limit))
+        query = Query(QUERIES["expired"], (now, listed(list(vanishing)), limit))
         return [expired_row(*row) for row in await self._all_rows(query)]
 
     async def due_rows(

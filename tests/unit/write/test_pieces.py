@@ -1176,6 +1176,31 @@ async def test_a_sweep_meanwhile_takes_nothing_out_of_the_receipt(
     assert await noted_in_receipt(home, request) >= {record.id for record in records}
 
 
+async def test_what_a_vanishing_key_leaves_for_later_keeps_no_sweep_from_other_rows(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records have the earliest date of all that expired. 256 of them ended each sweep."""
+    monkeypatch.setattr("relay.write.sweeper._BATCH_ROWS", 1)
+    await moderated(home)
+    await home.do(bob, 1, ["expiration", str(home.now + 5)])
+    stored, request = home.ingest._stored, home.request(alice)
+    swept: list[asyncio.Task[int]] = []
+    held: list[int] = []
+
+    async def then_sweep(items: Sequence[Any]) -> Any:
+        batch = await stored(items)
+        held.append(len(await home.store.expired(home.now, 2)))
+        if batch.is_piece and held[-1] == 2 and not swept:
+            home.now += 9
+            swept.append(asyncio.create_task(home.sweep.once()))
+            await asyncio.sleep(0)
+        return batch
+
+    monkeypatch.setattr(home.ingest, "_stored", then_sweep)
+    assert await home.take(request) == [STORED]
+    assert [await each for each in swept] == [1]
+
+
 @pytest.mark.parametrize("kept", range(1, 9))
 async def test_groups_keep_their_state_where_ever_the_request_to_vanish_breaks_off(
     home: Home, monkeypatch: pytest.MonkeyPatch, kept: int

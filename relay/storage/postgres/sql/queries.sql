@@ -427,9 +427,10 @@ RETURNING o.seq, o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw
 UPDATE old_versions AS o SET drop_at = w.drop_at
 FROM unnest($1::bigint[], $2::bigint[]) AS w (seq, drop_at) WHERE o.seq = w.seq;
 
--- :expired  now, limit -> id, bytes with old versions, kind, pubkey, d
+-- :expired  now, [pubkey], limit -> id, bytes with old versions, kind, pubkey, d
 SELECT id, {size}, kind, pubkey, d FROM events AS e
-WHERE expires_at IS NOT NULL AND expires_at <= $1 ORDER BY expires_at LIMIT $2;
+WHERE expires_at IS NOT NULL AND expires_at <= $1
+AND NOT (expires_at = 1 AND pubkey = ANY($2::bytea[])) ORDER BY expires_at LIMIT $3;
 
 -- :add_sizes  [pubkey], [kind], [group], [events], [bytes]; added up
 INSERT INTO sizes AS s (pubkey, kind, grp, events, bytes)

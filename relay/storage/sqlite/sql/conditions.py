@@ -274,8 +274,8 @@ def binding_once(sql: str, values: Iterable[Bound]) -> tuple[str, list[Bound]]:
 _LITERAL_OR_PLACE: Final = re.compile(r"'[^']*'|\?")
 
 
-def listed(seqs: Sequence[int]) -> str:
-    return orjson.dumps(seqs).decode() if seqs else "[]"
+def listed(values: Sequence[int | str]) -> str:
+    return orjson.dumps(values).decode() if values else "[]"
 
 
 def has_hash(hashes: Sequence[int]) -> Condition:

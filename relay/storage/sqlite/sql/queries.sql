@@ -333,9 +333,11 @@ FROM events AS e INDEXED BY events_id WHERE e.id_key BETWEEN :low AND :high LIMI
 SELECT 1 FROM {content_kinds} CROSS JOIN events AS e INDEXED BY events_group
 ON e.grp = :grp AND e.kind BETWEEN k.low AND k.high LIMIT 1;
 
--- :expired  now, limit -> id, bytes with old versions, kind, pubkey, d; index events_expiry
+-- :expired  now, [pubkey], limit -> id, bytes with old versions, kind, pubkey, d; index events_expiry
 SELECT id, {size}, kind, pubkey, d FROM events AS e INDEXED BY events_expiry
-WHERE expires_at IS NOT NULL AND expires_at <= ? ORDER BY expires_at LIMIT ?;
+WHERE expires_at IS NOT NULL AND expires_at <= ?
+AND NOT (expires_at = 1 AND lower(hex(pubkey)) IN (SELECT value FROM json_each(?)))
+ORDER BY expires_at LIMIT ?;
 
 -- :rows_after  seq -> seq, created_at, id_key, kind, raw of later rows
 SELECT seq, created_at, id_key, kind, raw FROM events WHERE seq > ?;
