@@ -233,7 +233,7 @@ class WritePlan:
     groups: dict[str, Group | EndedGroup] = field(default_factory=dict)
     """Groups whose rows in the tables about groups change."""
     left_ended: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Vanished key → groups that had ended while it was a member: it is no former one of any."""
+    """Vanishing key → groups that ended while it was a member: it is no former one of these."""
     deleted_groups: set[str] = field(default_factory=set)
     """Groups whose rows are all deleted but their 9007 and 9008 (N29-124). For rows of these, and
     of a group in `ending`, the store adds `tombstones_of_ended`. Records of a group that are more

@@ -44,12 +44,13 @@ from relay.write.commands import (
 from relay.write.derived import followers
 from relay.write.judge import EVERYBODY, guesser, is_paced, judge, screen_and_judge
 from relay.write.lookups import lookups_for
-from relay.write.pieces import bounded, leaves_many
+from relay.write.pieces import bounded, forgets_many, leaves_many
 from relay.write.pins import names_of
 from relay.write.relay_lists import RelayLists
 from relay.write.rulings import apply_ruling
 from relay.write.swept_rows import expire, sweep, sweep_versions
 from relay.write.vanishing import (
+    forget_member,
     leave_groups,
     remove_author,
     restate_groups,
@@ -210,10 +211,11 @@ class Batch:
         return replace(wanted, most=_MOST_READ)
 
     def _leaves_in_pieces(self, candidate: Candidate) -> bool:
-        """Whether it is a request to vanish for which more groups are left than in one
-        transaction: they are not looked up before."""
+        """Whether it is a request to vanish for which more groups are left, or former members of
+        more forgotten, than in one transaction: they are not looked up before."""
         is_old = is_old_request(candidate.event, self._now)
-        return leaves_many(candidate, self.groups) and not is_old
+        leaves = leaves_many(candidate, self.groups) and not is_old
+        return leaves or forgets_many(candidate, self.groups)
 
     @property
     def _lookups_for(self) -> Callable[..., Lookups]:
@@ -381,6 +383,8 @@ class Batch:
                 withdraw_requests(self._changes)
             if pieces.left_groups:
                 leave_groups(candidate.event, pieces.left_groups, self._changes)
+            if pieces.left_ended:
+                forget_member(candidate.event.pubkey, pieces.left_ended, self._changes)
             if pieces.unpinned:
                 self._changes.unpin_rows(pieces.unpinned)
             if self._found.group_records:

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 _WHOLE: Final = frozenset({kinds.VANISH, kinds.DELETE_GROUP})
 _LEFT_AT_ONCE: Final = 16
 """Groups that a vanishing key leaves in one transaction: the relay signs three events for each."""
+_FORGOTTEN_AT_ONCE: Final = 256
+"""Ended groups of which a vanishing key is no former member any more in one transaction: 12 us
+each, and other relays on the database read each again."""
 _RESTATED_AT_ONCE: Final = 16
 """Groups of which the relay restates in one transaction what a vanishing key had said: it signs
 five events or more for each."""
@@ -105,6 +108,11 @@ class Pieces(ABC):
     @property
     def left_groups(self) -> Set[str]:
         """Groups that a vanishing key leaves in this pass."""
+        return frozenset()
+
+    @property
+    def left_ended(self) -> frozenset[str]:
+        """Ended groups of which a vanishing key is no former member after this pass."""
         return frozenset()
 
     @property
@@ -259,16 +267,20 @@ class _Emptying(Pieces):
     def __init__(self) -> None:
         super().__init__()
         self._left_groups: frozenset[str] = frozenset()
+        self._left_ended: frozenset[str] = frozenset()
         self._unpinned: frozenset[Target] = frozenset()
         """Rows that this pass unpins."""
 
     def leave(self, candidate: Candidate, groups: Groups) -> Set[str] | None:
         if self.is_last:
             return None
-        self._left_groups = frozenset()
+        self._left_groups = self._left_ended = frozenset()
+        pubkey = candidate.event.pubkey
         if leaves_many(candidate, groups):
-            member_of = groups.groups_of(candidate.event.pubkey)
-            self._left_groups = frozenset(nsmallest(_LEFT_AT_ONCE, member_of))
+            self._left_groups = frozenset(nsmallest(_LEFT_AT_ONCE, groups.groups_of(pubkey)))
+        if forgets_many(candidate, groups):
+            ended_with = groups.ended_with(pubkey)
+            self._left_ended = frozenset(nsmallest(_FORGOTTEN_AT_ONCE, ended_with))
         return self._left_groups
 
     def lookups(self, wanted: Lookups, candidate: Candidate, groups: Groups) -> Lookups:
@@ -305,7 +317,11 @@ class _Emptying(Pieces):
         if found.group_records or is_old_request(candidate.event, world.now):
             self._left_groups = frozenset()
         if not (
-            found.leaving or self._left_groups or found.group_records or found.too_many_records
+            found.leaving
+            or self._left_groups
+            or self._left_ended
+            or found.group_records
+            or found.too_many_records
         ):
             return False  # it unpins only what leaves
         world.found.stored_keys = frozenset({candidate.event.pubkey})
@@ -327,14 +343,17 @@ class _Emptying(Pieces):
         return self._left_groups
 
     @property
+    def left_ended(self) -> frozenset[str]:
+        return self._left_ended
+
+    @property
     def unpinned(self) -> Set[Target]:
         return self._unpinned
 
     def advance(self, found: Found) -> None:
         self._unpinned = frozenset(found.pinned)
-        self.is_last = not (
-            found.leaving or self._unpinned or self._left_groups or found.group_records
-        )
+        left = self._left_groups or self._left_ended
+        self.is_last = not (found.leaving or self._unpinned or left or found.group_records)
 
     def shrink(self) -> None:
         self.is_last = False  # rows came since
@@ -356,6 +375,13 @@ class _PinnedBy(Container[Target]):
 def leaves_many(candidate: Candidate, groups: Groups) -> bool:
     """Whether a key that vanishes is in too many groups to leave them in one transaction."""
     return candidate.vanishes and len(groups.groups_of(candidate.event.pubkey)) > _LEFT_AT_ONCE
+
+
+def forgets_many(candidate: Candidate, groups: Groups) -> bool:
+    """Whether a key that vanishes is a former member of too many ended groups for one
+    transaction."""
+    pubkey = candidate.event.pubkey
+    return candidate.vanishes and len(groups.ended_with(pubkey)) > _FORGOTTEN_AT_ONCE
 
 
 def pieces_for(event: Event) -> Pieces:

@@ -56,7 +56,7 @@ def remove_author(request: Event, changes: Changes, lists: RelayLists) -> int:
         for withdrawal in withdrawn(request.pubkey, changes.world.management):
             lists.change(withdrawal)
     _leave(request, changes, changes.world.groups.groups_of(request.pubkey) - rejoined)
-    _forget_member(request.pubkey, changes)
+    forget_member(request.pubkey, before.ended_with(request.pubkey), changes)
     unrecorded = {
         row.group for row in removed if row.group is not None and row.event.kind in kinds.MODERATION
     }
@@ -70,6 +70,19 @@ def leave_groups(request: Event, group_ids: Set[str], changes: Changes) -> None:
     before = changes.world.groups
     _leave(request, changes, group_ids & before.groups_of(request.pubkey))
     changes.notify_since(before)
+
+
+def forget_member(pubkey: str, ended_with: frozenset[str], changes: Changes) -> None:
+    """In these groups, which have ended, the key was no member."""
+    groups = changes.world.groups
+    if ended_with:
+        ended = {
+            group_id: replace(groups.ended[group_id], members=left)
+            for group_id in ended_with
+            for left in [groups.ended[group_id].members - {pubkey}]
+        }
+        changes.plan.left_ended[pubkey] = ended_with
+        changes.set_groups(groups.with_ended(ended))
 
 
 def withdraw_requests(changes: Changes) -> None:
@@ -120,20 +133,6 @@ def _leave(request: Event, changes: Changes, left: Set[str]) -> None:
     changes.set_groups(groups)
     for draft in drafts:
         _sign_for(request, draft, changes)
-
-
-def _forget_member(pubkey: str, changes: Changes) -> None:
-    """In groups that have ended the key was no member."""
-    groups = changes.world.groups
-    ended_with = groups.ended_with(pubkey)
-    if ended_with:
-        ended = {
-            group_id: replace(groups.ended[group_id], members=left)
-            for group_id in ended_with
-            for left in [groups.ended[group_id].members - {pubkey}]
-        }
-        changes.plan.left_ended[pubkey] = ended_with
-        changes.set_groups(groups.with_ended(ended))
 
 
 def _restate(group_ids: Set[str], request: Event, changes: Changes) -> int:

@@ -46,6 +46,8 @@ UNLIMITED = {
         "dependencies",
         "groups_with_content",
     ),
+    # They take the place of `tombstones` that are too many.
+    "refusals",
     # Bounded by numbers of rows.
     *("named", "named_near", "referrers"),
     # A bound of its own, above which less is found.

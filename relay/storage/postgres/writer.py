@@ -260,8 +260,9 @@ class Writer:
             await self._ban(db, pubkey, upto, change)
         await self._put_sizes(db, change)
         await _add_tombstones(db, plan.tombstones)
-        for pubkey in plan.left_ended:
-            await db.execute(QUERIES["drop_former_member"], bytes.fromhex(pubkey))
+        for pubkey, ended in plan.left_ended.items():
+            left = [group_id.encode() for group_id in ended]
+            await db.execute(QUERIES["drop_former_member"], bytes.fromhex(pubkey), left)
         for group_id, now in plan.groups.items():
             await _put_group(db, group_id.encode(), now)
         for noted in plan.list_changes:

@@ -308,8 +308,9 @@ class Writer:
         self._put_sizes(change.sizes)
         self._put_received(change.received)
         self._add_tombstones(plan.tombstones)
-        for pubkey in plan.left_ended:
-            db.execute(QUERIES["drop_former_member"], (bytes.fromhex(pubkey),))
+        for pubkey, ended in plan.left_ended.items():
+            left = bytes.fromhex(pubkey), orjson.dumps(list(ended)).decode()
+            db.execute(QUERIES["drop_former_member"], left)
         for group_id, group in plan.groups.items():
             self._put_group(group_id, group)
         change.erases = bool(

@@ -1176,6 +1176,36 @@ async def test_a_sweep_meanwhile_takes_nothing_out_of_the_receipt(
     assert await noted_in_receipt(home, request) >= {record.id for record in records}
 
 
+@pytest.mark.parametrize("age", [0, 3600])
+async def test_groups_that_have_ended_forget_a_vanishing_key_in_pieces(
+    home: Home, monkeypatch: pytest.MonkeyPatch, age: int
+) -> None:
+    """All of them were rewritten in the last transaction, by an old request too: 0.25 s for 20,000,
+    and each other relay on the database read them again."""
+    monkeypatch.setattr("relay.write.pieces._FORGOTTEN_AT_ONCE", 2)
+    at = home.now - age
+    for number in range(7):
+        await home.do(bob, 9007, h=f"g{number}")
+        await home.do(bob, 9000, ["p", alice.pubkey], h=f"g{number}")
+        await home.do(bob, 9008, h=f"g{number}")
+    await home.do(alice, 1, at=at)
+    stored, left = home.ingest._stored, [7]
+
+    async def counted(items: Sequence[Any]) -> Any:
+        batch = await stored(items)
+        left.append(len(home.groups.ended_with(alice.pubkey)))
+        return batch
+
+    monkeypatch.setattr(home.ingest, "_stored", counted)
+    assert await home.take(home.request(alice, at=at)) == [STORED]
+    assert left[-1] == 0
+    assert max(before - after for before, after in pairwise(left)) == 2
+    before = home.groups
+    await home.restart()
+    assert home.groups == before
+    assert len(home.groups.ended_with(bob.pubkey)) == 7
+
+
 async def test_what_a_vanishing_key_leaves_for_later_keeps_no_sweep_from_other_rows(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:

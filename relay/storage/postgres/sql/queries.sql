@@ -515,8 +515,8 @@ ON CONFLICT DO NOTHING;
 -- :drop_former_members  group
 DELETE FROM former_members WHERE grp = $1;
 
--- :drop_former_member  pubkey
-DELETE FROM former_members WHERE pubkey = $1;
+-- :drop_former_member  pubkey, [group]
+DELETE FROM former_members WHERE pubkey = $1 AND grp = ANY($2::bytea[]);
 
 -- :put_former_members  group, [pubkey]
 INSERT INTO former_members (grp, pubkey) SELECT $1, w.pubkey FROM unnest($2::bytea[]) AS w (pubkey);

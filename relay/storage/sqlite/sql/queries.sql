@@ -425,8 +425,8 @@ INSERT OR REPLACE INTO members (pubkey, grp, admin) VALUES (?, ?, ?);
 -- :drop_former_members  group
 DELETE FROM former_members WHERE grp = ?;
 
--- :drop_former_member  pubkey
-DELETE FROM former_members WHERE pubkey = ?;
+-- :drop_former_member  pubkey, [group]
+DELETE FROM former_members WHERE pubkey = ? AND grp IN (SELECT value FROM json_each(?));
 
 -- :put_former_member  pubkey, group
 INSERT INTO former_members (pubkey, grp) VALUES (?, ?);
