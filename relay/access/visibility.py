@@ -239,7 +239,7 @@ class Visibility:
         readable_targets: Set[Target] = _NO_TARGETS,
     ) -> bool:
         """Whether a rule that applies to this row lets this viewer read it."""
-        if rule.only_by is not None and not _names_one(filter_, rule.only_by):
+        if rule.only_by is not None and not names_one_of(filter_, rule.only_by):
             return False
         return self._lets(rule, row, readable_targets)
 
@@ -596,7 +596,7 @@ def one_is_restricted(rules: Sequence[ReadRule], named: Mapping[int, Set[str | N
     )
 
 
-def _names_one(filter_: Filter | None, only_by: frozenset[str]) -> bool:
+def names_one_of(filter_: Filter | None, only_by: frozenset[str]) -> bool:
     if filter_ is None:
         return False
     return (

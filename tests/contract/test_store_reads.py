@@ -500,6 +500,43 @@ async def test_a_rule_may_require_a_key_of_the_filter(store: Store) -> None:
     assert await store.count([asked(), asked(tag_p=[BOB])], visibility, now=0) == 1
 
 
+async def test_each_filter_of_a_count_fulfils_for_itself_what_rules_require(store: Store) -> None:
+    """Filter keys; a row is counted once, if one of the filters that match it is fit for it."""
+    event, other, free = (
+        unsigned(cast.alice, kind, [["p", BOB], ["t", "tea"]]) for kind in (24, 25, 1)
+    )
+    await write(store, event, other, free)
+    visibility = seen_by(
+        ANONYMOUS,
+        rule(Match(KindSet.of(24)), Who.ANYONE, only_by=frozenset({"authors", "#p"})),
+        rule(Match(KindSet.of(25)), Who.ANYONE, only_by=frozenset({"authors", "ids"})),
+    )
+    wanted = {
+        ("kind",): 0,
+        ("tag",): 1,
+        ("p",): 2,
+        ("author",): 3,
+        ("kind", "tag"): 1,
+        ("tag", "p"): 2,
+        ("p", "tag", "other tag"): 2,
+        ("p", "id"): 3,
+        ("p", "id of the first"): 2,
+        ("p", "author", "tag"): 3,
+    }
+    asking = {
+        "kind": asked(kinds=[24, 25]),
+        "tag": asked(tag_t=["tea"]),
+        "other tag": asked(tag_t=["tea", "coffee"], kinds=[25]),
+        "p": asked(tag_p=[BOB]),
+        "author": asked(authors=[ALICE]),
+        "id": asked(ids=[other.id]),
+        "id of the first": asked(ids=[event.id]),
+    }
+    for names, number in wanted.items():
+        filters = [asking[name] for name in names]
+        assert await store.count(filters, visibility, now=0) == number, names
+
+
 async def test_a_rule_may_let_anyone_read_rows_of_an_author_that_is_asked_for(
     store: Store,
 ) -> None:

@@ -149,6 +149,9 @@ async def may_read_equals_its_sql(
                 given_out = await world.ids_seen(store, one, visibility)
                 assert len(given_out) == len(set(given_out))
                 assert set(given_out) == readable(rows, one, visibility)
+            counted = [filter_, *[each for _, each in asking]]
+            wanted = set[str]().union(*[readable(rows, each, visibility) for each in counted])
+            assert await store.count(counted, visibility, now=0) == len(wanted)
             for row in rows:
                 reading_agrees(row, visibility, readable_targets(rows, row, visibility))
 

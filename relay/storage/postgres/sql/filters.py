@@ -13,6 +13,7 @@ from asyncpg import Range
 from relay.nostr.filters import BROAD_TAGS
 from relay.nostr.nip50 import search_from
 from relay.storage import PAGE_BYTES
+from relay.storage.asked import asked_by, fulfils
 from relay.storage.postgres.sql.conditions import (
     BEGINNING,
     FALSE,
@@ -228,29 +229,24 @@ class Compiler:
 
     def _found(self, filters: Sequence[Filter], visibility: Visibility, now: int, p: _Known) -> str:
         """Distinct seq of the rows that match any of the filters."""
-        # The condition of visibility is most of the text: written once for all filters that share
-        # it.
-        alike: dict[tuple[object, ...], list[Filter]] = {}
+        asked = asked_by(filters, visibility)
+        parts = []
         for filter_ in filters:
-            alike.setdefault(what_is_seen(filter_), []).append(filter_)
-        found = []
-        for several in alike.values():
-            parts = []
-            for filter_ in several:
-                p.late = self._late(filter_, now)
-                rest = [unexpired(p)]
-                if len(several) == 1:
-                    rest.append(self.visible(visibility, filter_, p))
-                parts.append(self._matching(filter_, rest, p))
-            text = " UNION ".join(parts)
-            if len(several) > 1:
-                seen = self.visible(visibility, several[0], p)
-                text = (
-                    f"SELECT e.seq FROM ({text}) AS f JOIN events AS e ON e.seq = f.seq"
-                    f" WHERE {seen}"
-                )
-            found.append(f"({text})")
-        return " UNION ".join(found)
+            p.late = self._late(filter_, now)
+            rest = [unexpired(p)]
+            if len(filters) == 1:
+                rest.append(self.visible(visibility, filter_, p))
+                return self._matching(filter_, rest, p)
+            text = self._matching(filter_, rest, p)
+            by = [f", {is_by} AS by{n}" for n, is_by in enumerate(fulfils(filter_, asked))]
+            parts.append(f"SELECT m.seq{''.join(by)} FROM ({text}) AS m" if by else text)
+        # The condition of visibility is most of the text, and is written once.
+        seen = self._reading.readable(visibility, asked, p)
+        once = "DISTINCT " if asked.sometimes else ""
+        return (
+            f"SELECT {once}e.seq FROM ({' UNION '.join(parts)}) AS f"
+            f" JOIN events AS e ON e.seq = f.seq WHERE {seen}"
+        )
 
     def _matching(self, filter_: Filter, rest: Sequence[str], p: _Known) -> str:
         """seq of the rows that match the filter and have `rest`; each once."""
@@ -370,7 +366,7 @@ class Compiler:
 
     def visible(self, visibility: Visibility, filter_: Filter, p: Parameters) -> str:
         """`may_read(e, filter_)`."""
-        return self._reading.readable(visibility, filter_, p)
+        return self._reading.readable(visibility, asked_by([filter_], visibility), p)
 
     # -- which index is scanned -----------------------------------------------------------------
 
@@ -491,12 +487,6 @@ def _likely(condition: str) -> str:
 def _hint(size: int) -> int:
     """The next power of four: few texts for all sizes."""
     return 1 << ((size - 1).bit_length() + 1) // 2 * 2
-
-
-def what_is_seen(filter_: Filter) -> tuple[object, ...]:
-    """What the condition of visibility depends on."""
-    names = tuple([name for name, _ in filter_.tags])
-    return filter_.kinds, filter_.ids is None, filter_.authors is None, names
 
 
 def _walk(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.facts import Who
 from relay.nostr.kinds import KindSet
+from relay.storage.asked import asked_by_tag
 from relay.storage.postgres.hashes import is_letter
 from relay.storage.postgres.sql.conditions import (
     FALSE,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from relay.access.read_rules import Match, ReadRule, Target
     from relay.access.visibility import Visibility
-    from relay.nostr.filters import Filter
+    from relay.storage.asked import Asked
     from relay.storage.hashes import Hashes
     from relay.storage.postgres.sql.parameters import Parameters
 
@@ -46,27 +47,17 @@ class ReadConditions:
     def __init__(self, hashes: Hashes) -> None:
         self._hashes = hashes
 
-    def readable(self, visibility: Visibility, filter_: Filter, p: Parameters) -> str:
-        """`may_read(e, filter_)`, for every row."""
-        names = {key for key in ("authors", "ids") if getattr(filter_, key) is not None}
-        names.update(f"#{name}" for name, _ in filter_.tags)
-        return self._readable(visibility, filter_.kinds, frozenset(names), p)
-
-    def _readable(
-        self,
-        visibility: Visibility,
-        kinds: frozenset[int] | None,
-        names: frozenset[str],
-        p: Parameters,
-    ) -> str:
+    def readable(self, visibility: Visibility, asked: Asked, p: Parameters) -> str:
+        """`may_read(e, filter_)`, for every row. For `asked.sometimes` it names the columns by0,
+        by1, … of `f`, the found rows."""
         of_kinds, of_groups, others = [], [], []
         guarded: list[KindSet] = []
-        asked = None if kinds is None else sorted(kinds)
+        kinds = None if asked.kinds is None else sorted(asked.kinds)
         for rule in visibility.rules:
             match = rule.match
-            if asked is not None and match.kinds is not None and not match.kinds.has_one_of(asked):
+            if kinds is not None and match.kinds is not None and not match.kinds.has_one_of(kinds):
                 continue
-            condition = self._rule(rule, visibility, kinds, names, p)
+            condition = self._rule(rule, visibility, asked, p)
             if match.kinds is not None:
                 guarded.append(match.kinds)
                 of_kinds.append(condition)
@@ -83,30 +74,26 @@ class ReadConditions:
             full = any_of([plain, full])
         return all_of([*others, full])
 
-    def _rule(
-        self,
-        rule: ReadRule,
-        visibility: Visibility,
-        kinds: frozenset[int] | None,
-        names: frozenset[str],
-        p: Parameters,
-    ) -> str:
+    def _rule(self, rule: ReadRule, visibility: Visibility, asked: Asked, p: Parameters) -> str:
         """The rule does not apply to `e`, or allows it."""
-        outs = [negated(self.matching(rule.match, p, kinds))]
-        outs += [self.matching(match, p, kinds) for match in rule.excepts]
-        if rule.only_by is not None and not rule.only_by & names:
+        outs = [negated(self.matching(rule.match, p, asked.kinds))]
+        outs += [self.matching(match, p, asked.kinds) for match in rule.excepts]
+        by = TRUE
+        if rule.only_by in asked.sometimes:
+            by = f"f.by{asked.sometimes.index(rule.only_by)}"
+        elif rule.only_by is not None and rule.only_by not in asked.always:
             return any_of(outs)
         if visibility.allows_every_row(rule.readers):
-            return TRUE
+            return TRUE if by == TRUE else any_of([*outs, by])
         lets = self._allowed(rule, visibility, p)
         if rule.effective_target is not None:  # last, as it is a subquery
             lets.append(self._target_condition(rule.effective_target, visibility, p))
-        return any_of([*outs, *lets])
+        return any_of([*outs, *lets] if by == TRUE else [*outs, all_of([by, any_of(lets)])])
 
     def _target_condition(self, target: Target, visibility: Visibility, p: Parameters) -> str:
         """`e` shares its tag with a target row that may be read."""
-        names = frozenset({f"#{target.lookup_tag}"})
-        seen = self._readable(visibility.without_targets(), target.kinds, names, p)
+        unlinked = visibility.without_targets()
+        seen = self.readable(unlinked, asked_by_tag(target.lookup_tag, target.kinds, unlinked), p)
         rows = all_of([_one_of_kinds(target.kinds, p), unexpired(p), seen])
         tag, at_d = p.add(target.tag, "text"), ""
         key = f"tag_hash({tag}, first_tag(e.raw, {tag}))"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -10,6 +10,7 @@ from relay.nostr.filters import Filter
 from relay.nostr.kinds import KindSet
 from relay.nostr.nip50 import search_from
 from relay.storage import PageQuery
+from relay.storage.asked import asked_by, fulfils
 from relay.storage.sqlite.fts import expression
 from relay.storage.sqlite.sql import recall
 from relay.storage.sqlite.sql.conditions import (
@@ -117,6 +118,15 @@ class Plan:
             for rows, at in self._buffered:
                 values[at] = arguments.rows(rows)
         return Query(self.sql, values)  # type: ignore[arg-type]  # nothing late is left
+
+
+class _Matching(NamedTuple):
+    """How the rows that match a filter are found."""
+
+    arguments: Arguments
+    shape: Shape
+    scans: Sequence[IndexScan]
+    rest: Condition
 
 
 class Compiler:
@@ -232,7 +242,7 @@ class Compiler:
         Fetching a row takes fifty times as long as skipping it in the index. Authors are
         distinguished only by the first 8 bytes of their keys.
         """
-        condition, plain = self._reading.readable(visibility, filter_)
+        condition, plain = self._reading.readable(visibility, asked_by([filter_], visibility))
         named = filter_.ids is not None or filter_.tags or filter_.search is not None
         if plain is None or named or (filter_.authors is None and filter_.kinds is None):
             return None
@@ -266,34 +276,38 @@ class Compiler:
 
     def _found(self, filters: Sequence[Filter], visibility: Visibility, now: int) -> Query:
         """Distinct seq of the rows that match any of the filters."""
-        readable = [self.visible(visibility, filter_) for filter_ in filters]
-        # The condition of visibility is most of the text: written once where it is the same for
-        # all.
-        common = readable[0] if len(set(readable)) == 1 < len(filters) else None
+        asked = asked_by(filters, visibility)
+        may_read = self._reading.readable(visibility, asked).condition
+        matching = [self._scans_to_count(filter_, now) for filter_ in filters]
+        # The condition of visibility is most of the text, and is written once.
+        is_inside = len(matching) == 1 and len(matching[0].scans) == 1
         parts = []
         values: list[Value] = []
-        for filter_, may_read in zip(filters, readable, strict=True):
-            search = None if filter_.search is None else search_from(filter_.search)
-            shape, arguments = shape_of(filter_), self._arguments(filter_, now)
-            if search is None:
-                scans, rest = self._scans_for(shape, arguments)
-            else:
-                scans, rest = [by_words(search)], self._conditions(shape)
-            rest = all_of([rest, UNEXPIRED, may_read if common is None else TRUE])
+        for filter_, (arguments, shape, scans, beside) in zip(filters, matching, strict=True):
+            rest = all_of([beside, UNEXPIRED, may_read if is_inside else TRUE])
+            by = [f", {is_by:d} AS by{n}" for n, is_by in enumerate(fulfils(filter_, asked))]
             for scan in scans:
                 where = all_of([scan.start, *scan.times(shape), rest])
                 once = "" if scan.ordered else "DISTINCT "
-                parts.append(f"SELECT {once}e.seq AS seq {scan.source} WHERE {where.sql}")
+                columns = f"{once}e.seq AS seq{''.join(by)}"
+                parts.append(f"SELECT {columns} {scan.source} WHERE {where.sql}")
                 values += [arguments.value(value) for value in where.values]
         found = " UNION ".join(parts)
-        if common is not None:
-            arguments = self._arguments(filters[0], now)
-            values += [arguments.value(value) for value in common.values]
+        if not is_inside and may_read != TRUE:
+            values += [matching[0].arguments.value(value) for value in may_read.values]
+            once = "DISTINCT " if asked.sometimes else ""
             found = (
-                f"SELECT e.seq AS seq FROM ({found}) AS f"
-                f" CROSS JOIN events AS e ON e.seq = f.seq WHERE {common.sql}"
+                f"SELECT {once}e.seq AS seq FROM ({found}) AS f"
+                f" CROSS JOIN events AS e ON e.seq = f.seq WHERE {may_read.sql}"
             )
         return Query(*binding_once(found, values))  # type: ignore[arg-type]  # as they were given
+
+    def _scans_to_count(self, filter_: Filter, now: int) -> _Matching:
+        shape, arguments = shape_of(filter_), self._arguments(filter_, now)
+        search = None if filter_.search is None else search_from(filter_.search)
+        if search is None:
+            return _Matching(arguments, shape, *self._scans_for(shape, arguments))
+        return _Matching(arguments, shape, [by_words(search)], self._conditions(shape))
 
     def search(
         self,
@@ -544,7 +558,7 @@ class Compiler:
 
     def visible(self, visibility: Visibility, filter_: Filter) -> Condition:
         """`may_read(e, filter_)` as SQL."""
-        return self._reading.readable(visibility, filter_).condition
+        return self._reading.readable(visibility, asked_by([filter_], visibility)).condition
 
 
 def _is_small(filter_: Filter) -> bool:

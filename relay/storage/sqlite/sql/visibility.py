@@ -14,6 +14,7 @@ import orjson
 from relay.access.read_rules import RULE_TAGS
 from relay.facts import Who
 from relay.nostr.kinds import KindSet
+from relay.storage.asked import asked_by_tag
 from relay.storage.sqlite.sql.conditions import (
     TRUE,
     UNEXPIRED,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from relay.access.read_rules import Match, ReadRule, Target
     from relay.access.visibility import Visibility
-    from relay.nostr.filters import Filter
+    from relay.storage.asked import Asked
     from relay.storage.hashes import Hashes
 
 _CACHED_CONDITIONS: Final = 512
@@ -72,35 +73,30 @@ class ReadConditions:
         """How many conditions are kept."""
         return len(self._conditions)
 
-    def readable(self, visibility: Visibility, filter_: Filter) -> Readable:
+    def readable(self, visibility: Visibility, asked: Asked) -> Readable:
+        """For `asked.sometimes` the condition names the columns by0, by1, … of `f`, the found
+        rows."""
         if not visibility.rules:
             return _ALL_READABLE
-        # Only the kinds of a filter (fewer rules apply) and its keys (`only_by`) matter.
-        names = tuple(
-            [key for key in ("authors", "ids") if getattr(filter_, key) is not None]
-            + [f"#{name}" for name, _ in filter_.tags]
-        )
-        key = (id(visibility), filter_.kinds, names)
+        key = (id(visibility), *asked)
         kept = self._conditions.get(key)
         if kept is not None:
             self._conditions.move_to_end(key)
             return kept[1]
-        readable = self._readable(visibility, filter_.kinds, frozenset(names))
-        if filter_.kinds is None or len(filter_.kinds) <= CACHED_KINDS:
+        readable = self._readable(visibility, asked)
+        if asked.kinds is None or len(asked.kinds) <= CACHED_KINDS:
             self._conditions.keep(key, visibility, readable)
         return readable
 
-    def _readable(
-        self, visibility: Visibility, kinds: frozenset[int] | None, names: frozenset[str]
-    ) -> Readable:
+    def _readable(self, visibility: Visibility, asked: Asked) -> Readable:
         of_kinds, of_groups, others = [], [], []
         guarded: list[KindSet] = []
-        asked = None if kinds is None else sorted(kinds)
+        kinds = None if asked.kinds is None else sorted(asked.kinds)
         for rule in visibility.rules:
             match = rule.match
-            if asked is not None and match.kinds is not None and not match.kinds.has_one_of(asked):
+            if kinds is not None and match.kinds is not None and not match.kinds.has_one_of(kinds):
                 continue
-            condition = self._rule(rule, visibility, names)
+            condition = self._rule(rule, visibility, asked)
             if match.kinds is not None:
                 guarded.append(match.kinds)
                 of_kinds.append(condition)
@@ -119,31 +115,35 @@ class ReadConditions:
             full = TRUE if plain == TRUE else any_of([plain, full])
         return Readable(all_of([*others, full]), None if others else plain)
 
-    def _rule(self, rule: ReadRule, visibility: Visibility, names: frozenset[str]) -> Condition:
+    def _rule(self, rule: ReadRule, visibility: Visibility, asked: Asked) -> Condition:
         """The rule does not apply to `e`, or allows it."""
         outs = [
             self.matching(rule.match).negated().inlined(),
             *[self.matching(match).inlined() for match in rule.excepts],
         ]
-        if rule.only_by is not None and not rule.only_by & names:
+        by = TRUE
+        if rule.only_by in asked.sometimes:
+            by = Condition(f"f.by{asked.sometimes.index(rule.only_by)}")
+        elif rule.only_by is not None and rule.only_by not in asked.always:
             return any_of(outs)
         if visibility.allows_every_row(rule.readers):
-            return TRUE
+            return TRUE if by == TRUE else any_of([*outs, by])
         lets = self._allowed(rule, visibility)
         if rule.effective_target is not None:
             lets.append(
                 self._target_condition(rule.effective_target, visibility)
             )  # last, as it is a subquery
-        return any_of([*outs, *lets])
+        return any_of([*outs, *lets] if by == TRUE else [*outs, all_of([by, any_of(lets)])])
 
     def _target_condition(self, target: Target, visibility: Visibility) -> Condition:
         """`e` shares its tag with a target row that may be read."""
-        names = frozenset({f"#{target.lookup_tag}"})
+        unlinked = visibility.without_targets()
+        asked = asked_by_tag(target.lookup_tag, target.kinds, unlinked)
         rows = all_of(
             [
                 one_of("e.kind", sorted(target.kinds)),
                 UNEXPIRED,
-                self._readable(visibility.without_targets(), target.kinds, names).condition,
+                self._readable(unlinked, asked).condition,
             ]
         )
         at_d = Condition("")
