@@ -48,6 +48,9 @@ _PROGRAM_BYTES: Final = 24
 """Of a prepared statement, for each character of its text."""
 _SHORT_VALUES: Final = 1024
 """Characters that are not counted, for each statement."""
+_LONG_TEXT: Final = 32_768
+"""Characters; one with more takes over 15 ms to prepare, which nothing interrupts. On a thread it
+does not hold the GIL."""
 _LOOP_READ_S: Final = 0.05
 """How long a read on the loop may take, for reads that wait for the disk."""
 _PROGRESS_STEPS: Final = 5_000
@@ -250,7 +253,9 @@ class LoopReader:
     def read(
         self, query: Query, fetch: Callable[[sqlite3.Connection, Query], list[T]]
     ) -> list[T] | None:
-        """None: it was interrupted. Raises StoreFault."""
+        """None: it was interrupted, or its text is long. Raises StoreFault."""
+        if len(query.sql) > _LONG_TEXT:
+            return None
         now = monotonic()
         if self._unwasted < _MAX_UNWASTED:
             more = (now - self._refilled_at) * _WASTED_PER_S

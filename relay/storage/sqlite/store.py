@@ -106,8 +106,6 @@ if TYPE_CHECKING:
 _NO_ROWS: Final = Page((), None)
 _MANY_VALUES: Final = 4_096
 """A query with more values is not tried on the loop: it would be compiled to SQL and read twice."""
-_LONG_TEXT: Final = 32_768
-"""Characters; nor is a COUNT with more of them, which takes over 15 ms to prepare."""
 _READ_S: Final = 10.0
 """How long one page of a query may take on the reader's thread; others wait for it."""
 _COUNT_S: Final = {True: 10.0, False: 3.0}
@@ -462,7 +460,7 @@ class SqliteStore:
             async with self._turn(visibility, address, "COUNT", searches=True):
                 return await self._searching.found(query, visibility)
         values = sum([filter_.values for filter_ in filters])
-        if values <= _MANY_VALUES and len(query.sql) <= _LONG_TEXT:
+        if values <= _MANY_VALUES:
             rows = self._loop_conn.read(query, _all_of)
             if rows is not None:
                 return rows
