@@ -18,6 +18,7 @@ from relay.nostr import kinds, messages, nip45
 from relay.nostr.event import event_from_raw
 from relay.observe import REQUEST, SAMPLED_OF, SLOW_S, shape_of
 from relay.read.fanout import Subscription
+from relay.read.pace import Pace
 from relay.read.scan import LONG_S, PAGE_ROWS, Scan, work_of
 from relay.storage import PageQuery
 
@@ -477,32 +478,40 @@ class QueryRunner:
         Raises Refused when the index is not up to date.
         """
         await self._wait_for_index(upto)
-        seqs = await self._store.search(
-            filter_,
-            self._state.visibility(peer.reader.viewer),
-            limit=self._limit_of(filter_),
-            upto=upto,
-            now=self._clock(),
-            address=peer.counted_as,
+        pace = Pace(peer)
+        seqs = await pace.through(
+            self._store.search(
+                filter_,
+                self._state.visibility(peer.reader.viewer),
+                limit=self._limit_of(filter_),
+                upto=upto,
+                now=self._clock(),
+                address=peer.counted_as,
+            )
         )
         left = [seq for seq in seqs if seq not in sent]
         sent.update(left)
         retries = 0
         while left:
+            await pace.rest()
             visibility = self._state.visibility(peer.reader.viewer)
-            raws, examined = await self._store.rows(
-                left[:PAGE_ROWS],
-                filter_,
-                visibility,
-                now=self._clock(),
-                address=peer.counted_as,
+            raws, examined = await pace.through(
+                self._store.rows(
+                    left[:PAGE_ROWS],
+                    filter_,
+                    visibility,
+                    now=self._clock(),
+                    address=peer.counted_as,
+                )
             )
             pieces = _pieces_of(raws)
             if self._may_send(pieces[0], peer, visibility):
+                pace.stop()
                 for number, piece in enumerate(pieces, 1):
                     if number > 1:
                         self._check_rest(piece, peer, visibility)
                     yield piece
+                pace.resume()
                 left = left[examined:]
                 continue
             retries += 1

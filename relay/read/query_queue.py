@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from relay.errors import Prefix, Refused
 from relay.nostr import messages
 from relay.observe import REQUEST
+from relay.read.pace import Pace
 from relay.read.scan import LONG_S, values_in, work_of
 
 if TYPE_CHECKING:
@@ -53,9 +54,6 @@ class QueryQueue:
         """At most `_MAX_COUNTS`; an empty deque would take 760 bytes of each connection."""
         self._values = 0
         """Values in COUNTs that are queued or being answered."""
-        self._counted_s = 0.0
-        """Seconds that the last COUNT took, at most `LONG_S`: they include waiting for a
-        thread."""
         self._task: asyncio.Task[None] | None = None
 
     def subscribe(self, sub: str, filters: tuple[Filter, ...]) -> None:
@@ -129,10 +127,10 @@ class QueryQueue:
             else:
                 sub, filters, request = self._counts.pop(0)
                 REQUEST.set(partial(str, request))
-                await self._peer.turn(max(self._counted_s, work_of(filters)))
-                began = perf_counter()
-                await self._count(sub, filters)
-                self._counted_s = min(perf_counter() - began, LONG_S)
+                await self._peer.turn(0.0)  # what it works is counted
+                pace = Pace(self._peer)
+                await pace.through(self._count(sub, filters))
+                pace.stop()
                 self._hold(-values_in(filters))
 
     def _hold(self, values: int) -> None:

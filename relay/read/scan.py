@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import heapq
 from itertools import accumulate
-from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from relay.read.pace import Pace
 from relay.storage import PageQuery
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 PAGE_ROWS: Final = 500
 LONG_S: Final = 0.008
 """A query with more work on the loop than this waits for the turn of its connection."""
-_REST_S: Final = 0.002
-"""Work of a query on the loop after which others go on."""
 _MERGED_BYTES: Final = 1 << 20
 """Of a page of several filters, and of the rows that are held while it is made."""
 _FEW_ROWS: Final = 16
@@ -64,7 +62,7 @@ class Scan:
         address = peer.counted_as
         self._scans = [_FilterScan(store, *each, upto, len(filters), address) for each in filters]
         self._is_long = is_long
-        self._pace = _Pace(peer)
+        self._pace = Pace(peer)
         self._sent = sent
         self._before: Sequence[tuple[Place | None, int]] = ()
 
@@ -79,7 +77,7 @@ class Scan:
         await self._pace.rest()
         if len(self._scans) == 1 and not self._sent:
             is_long, self._is_long = self._is_long, False
-            return await self._scans[0].page(visibility, now, is_long=is_long)
+            return await self._pace.through(self._scans[0].page(visibility, now, is_long=is_long))
         raws: list[bytes] = []
         size = 0
         heads: list[tuple[int, int, int, int]] = []
@@ -89,7 +87,9 @@ class Scan:
         while heads and len(raws) < PAGE_ROWS and size < _MERGED_BYTES:
             _, _, seq, number = heads[0]
             last = self._scans[number].place
-            raw = b"" if seq in self._sent else await self._scans[number].raw(visibility, now)
+            raw = b""
+            if seq not in self._sent:
+                raw = await self._pace.through(self._scans[number].raw(visibility, now))
             while heads and heads[0][2] == seq:  # found by several filters
                 number = heapq.heappop(heads)[3]
                 self._scans[number].take()
@@ -121,35 +121,10 @@ class Scan:
     async def _push_head(
         self, heads: list[tuple[int, int, int, int]], number: int, visibility: Visibility, now: int
     ) -> None:
-        place = await self._scans[number].head(visibility, now)
+        place = await self._pace.through(self._scans[number].head(visibility, now))
         if place is not None:
             heapq.heappush(heads, (-place.created_at, place.id_key, place.seq, number))
         await self._pace.rest()
-
-
-class _Pace:
-    """Of one query: it waits for its turn after each piece of its work on the loop."""
-
-    def __init__(self, peer: Peer) -> None:
-        self._peer = peer
-        self._began = perf_counter()
-        self._is_due = False
-
-    def stop(self) -> None:
-        """Its client is waited for, which is no work."""
-        self._is_due |= self._peer.worked(self._worked())
-
-    def resume(self) -> None:
-        self._began = perf_counter()
-
-    async def rest(self) -> None:
-        worked = self._worked()
-        if worked >= _REST_S or self._is_due:
-            await self._peer.turn(worked)
-            self._began, self._is_due = perf_counter(), False
-
-    def _worked(self) -> float:
-        return min(perf_counter() - self._began, LONG_S)  # it may have waited for a thread
 
 
 class _FilterScan:

@@ -1,0 +1,62 @@
+"""The pace of a query: its work on the loop counts for its connection, and others have turns."""
+
+from __future__ import annotations
+
+from functools import partial
+from time import thread_time
+from types import coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Generator
+
+    from relay.read.peer import Peer
+
+T = TypeVar("T")
+
+_REST_S: Final = 0.002
+"""Work of a query on the loop after which others go on."""
+
+
+class Pace:
+    """Of one query. It works from the beginning on, except between `stop` and `resume`."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        # Not by the clock: waiting for the processor is no work.
+        self._began = thread_time()
+        self._is_due = False
+
+    def stop(self) -> None:
+        """Something is waited for. What was done counts at once: others may have turns next."""
+        self._is_due |= self._peer.worked(thread_time() - self._began)
+
+    def resume(self) -> None:
+        self._began = thread_time()
+
+    async def rest(self) -> None:
+        """Between two pieces of work."""
+        worked = thread_time() - self._began
+        if worked >= _REST_S or self._is_due:
+            await self._peer.turn(worked)
+            self._began, self._is_due = thread_time(), False
+
+    @coroutine
+    def through(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+        """The result of `work`. It stops while that waits, as for a thread."""
+        steps = work.__await__()
+        step = partial(next, steps)
+        while True:
+            try:
+                waited_for = step()
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            self.stop()
+            try:
+                yield waited_for
+            except BaseException as error:  # a cancellation, for `work`  # noqa: BLE001
+                step = partial(steps.throw, error)
+            else:
+                step = partial(next, steps)
+            self.resume()
