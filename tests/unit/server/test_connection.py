@@ -435,8 +435,9 @@ async def test_what_takes_the_loop_long_waits_for_its_turn_before(
 
     for module in ("server.connection", "server.socket_input"):
         monkeypatch.setattr(f"relay.{module}.perf_counter", lambda: 0)
-    for module in ("query", "query_queue", "scan"):
+    for module in ("query", "query_queue"):
         monkeypatch.setattr(f"relay.read.{module}.perf_counter", lambda: 0)
+    monkeypatch.setattr("relay.read.pace.thread_time", lambda: 0)
     visit = await relay.visit()
     monkeypatch.setattr(Turns, "wait", noted)
     await visit.asks({"#t": ["x"]}, {"#t": ["y" * 15_000]}, sub="small")

@@ -4,6 +4,7 @@ an unauthenticated client chooses the filters."""
 from __future__ import annotations
 
 from dataclasses import replace
+from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 RULES = (ReadRule("a rule", Match(KindSet.of(4, 1059)), frozenset({Who.AUTHOR})),)
 TERMS = FilterTerms()
+NAMES = [letter for letter in ascii_letters if letter not in "ehpEP"]
 
 
 def seen_in(groups: Groups) -> Visibility:
@@ -80,7 +82,7 @@ def test_the_plans_are_bounded_in_characters(monkeypatch: pytest.MonkeyPatch) ->
     compiler, seen = Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10)), seen_in(Groups())
     values = [str(number) for number in range(16)]
     for number in range(1, 17):
-        asked: dict[str, Any] = {f"#{letter}": values for letter in "abcdfgijklmn"}
+        asked: dict[str, Any] = {f"#{letter}": values for letter in NAMES}
         asked["authors"] = [f"{author:064x}" for author in range(number)]
         page = PageQuery(filter_from(asked, TERMS), seen, 5, upto=9, now=1, size=5)
         compiler.page(page, "e.raw")

@@ -71,7 +71,7 @@ _KIND_SCANS: Final = 8
 _KINDS_APART: Final = 32
 """Up to this many kinds of a search have a condition each."""
 _CACHED_PLAN_CHARS: Final = 8 << 20
-"""Of all cached plans together: a client may ask for texts of 150,000 characters …"""
+"""Of all cached plans together: a client may ask for texts of 30,000 characters …"""
 _PLAN_CHARS: Final = 8192
 """… and each counts as this many at least."""
 _CACHED_PREFIXES: Final = 16
