@@ -127,7 +127,7 @@ class Delivery:
                 try:
                     rows = await self._read(due) if isinstance(due, range) else due
                 except StoreFault as fault:
-                    _log.error("events of other relays are not delivered yet: %s", fault)
+                    _log.error("stored events are not delivered yet: %s", fault)
                     self._due.appendleft(due)
                     return
                 await self._deliver(rows)
@@ -170,7 +170,11 @@ class Delivery:
                 while rest and self._state.rights != rights:
                     self._forget_passed_on()
                     rights = self._rights
-                    rest = await self._still_stored(rest)
+                    try:
+                        rest = await self._still_stored(rest)
+                    except StoreFault:  # `run` reads them, now or later
+                        self._due.appendleft(_seqs_of(rest))
+                        rest = []
                 if rest:
                     self._due.appendleft(rest)
         except Exception:  # outermost frame: the lane must go on  # noqa: BLE001

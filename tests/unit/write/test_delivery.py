@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import structs
 
+from relay.errors import StoreFault
 from relay.groups.group import Groups
 from relay.lifecycle.rows import LONG_EXPIRED, Stored
 from relay.observe import Metrics
@@ -34,8 +35,13 @@ class Log(ReferenceStore):
     """Rows that were not judged, made anew each time they are read."""
 
     written: Sequence[Stored] = ()
+    failing = 0
+    """How many reads fail next."""
 
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
+        if self.failing:
+            self.failing -= 1
+            raise StoreFault("database: no answer in time")
         return [structs.replace(row) for row in self.written if row.seq > seq][:limit]
 
 
@@ -134,6 +140,26 @@ async def test_a_row_that_expires_at_once_is_not_delivered_any_more(
     relay.delivery.add_others(range(1, 6), {})
     await relay.delivery.run()
     assert later.contents() == ["1", "3", "5"]
+
+
+@pytest.mark.parametrize("filter_", EVERYTHING)
+@pytest.mark.parametrize("failing", [1, 2])
+async def test_rows_that_cannot_be_read_again_stay_due(
+    relay: Relay, filter_: Filter, failing: int
+) -> None:
+    """Rights change during the delivery, and the store does not answer."""
+    clients = [relay.follows(filter_) for _ in range(3)]
+
+    def happens() -> None:
+        relay.changes_rights()
+        relay.log.failing = failing
+
+    relay.fanout.happens = happens
+    relay.commits(1, 1, 1, 7, 1)
+    await relay.delivery.run()
+    assert len(relay.delivery) == failing - 1
+    await relay.delivery.run()
+    assert [client.contents() for client in clients] == [["1", "2", "3", "4", "5"]] * 3
 
 
 @pytest.mark.parametrize("filter_", EVERYTHING)
