@@ -174,12 +174,14 @@ class Checkpoints:
 
     def _start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="checkpoints")
-        self._task.add_done_callback(self._ended)
-
-    def _ended(self, _: asyncio.Task[None]) -> None:
-        self._task = None
 
     async def _run(self) -> None:
+        try:
+            await self._steps()
+        finally:  # not later: a commit that comes now has to start another task
+            self._task = None
+
+    async def _steps(self) -> None:
         wait = self._wait()
         while wait is not None and not self._is_closing:
             if wait > 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from typing import TYPE_CHECKING
 
@@ -162,6 +163,32 @@ async def test_after_a_failed_flush_the_upkeep_goes_on(
         await eventually("the tags are flushed", lambda: not len(store._writer._tag_buffer))
         assert has_failed
         assert "the WAL was not checkpointed: store: database or disk is full" in caplog.text
+    finally:
+        await store.close()
+
+
+async def test_a_commit_just_after_the_last_step_is_flushed_and_checkpointed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task had ended and still counted as running, so nothing was done until the next one."""
+    for name in ("_SETTLE_S", "_QUIET_S"):
+        monkeypatch.setattr(checkpoints, name, 0.0)
+    store = await SqliteStore.open(tmp_path / "rookery.db", TERMS)
+    upkeep, loop, has_committed = store._checkpoints, asyncio.get_running_loop(), False
+    wait = upkeep._wait
+
+    def commits_after_the_last() -> float | None:
+        nonlocal has_committed
+        until_next = wait()
+        if until_next is None and not has_committed:
+            has_committed = True
+            loop.call_soon(upkeep.committed)
+        return until_next
+
+    monkeypatch.setattr(upkeep, "_wait", commits_after_the_last)
+    try:
+        await write(store, unsigned(cast.alice, 1, [["t", "tea"]]))
+        await eventually("nothing is due", lambda: has_committed and wait() is None)
     finally:
         await store.close()
 
