@@ -347,24 +347,27 @@ class UsageLimit:
 
 
 _MAX_BUCKETS: Final = 50_000
-"""Some 15 MB when all are in use."""
+"""Of each `Per`: some 15 MB when all are in use."""
 
 
 class TokenBuckets:
     """One token bucket for each (rate, name).
 
-    Keeps at most `max_buckets`; the least recently used is dropped, which is full by then unless
-    that many names are active.
+    Of each `Per` at most `max_buckets` are kept; the least recently used is dropped, which is full
+    by then unless that many names are active. One address may have any number of keys and
+    connections: their buckets take no place of those of addresses, which may be of a day.
     """
 
     def __init__(self, max_buckets: int = _MAX_BUCKETS) -> None:
         self._max_buckets = max_buckets
-        self._levels: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
+        self._levels: dict[Per, OrderedDict[tuple[str, str], tuple[int, int]]] = {
+            per: OrderedDict() for per in Per
+        }
         """(level, Unix seconds of that level); least recently used first. A level counts fractions
         of a token, `period_s` to one: a bucket gains `refill` of them each second."""
 
     def __len__(self) -> int:
-        return len(self._levels)
+        return sum(map(len, self._levels.values()))
 
     def wait_s(self, rate: Rate, name: str, now: int, cost: int = 1) -> int:
         """Seconds until there are `cost` tokens; 0: there are."""
@@ -373,15 +376,15 @@ class TokenBuckets:
 
     def take(self, rate: Rate, name: str, now: int, cost: int = 1) -> None:
         """Take tokens, after `wait_s` has returned 0 for them."""
-        key = (rate.name, name)
-        self._levels[key] = self._level(rate, name, now) - cost * rate.period_s, now
-        self._levels.move_to_end(key)
-        if len(self._levels) > self._max_buckets:
-            self._levels.popitem(last=False)
+        key, levels = (rate.name, name), self._levels[rate.per]
+        levels[key] = self._level(rate, name, now) - cost * rate.period_s, now
+        levels.move_to_end(key)
+        if len(levels) > self._max_buckets:
+            levels.popitem(last=False)
 
     def _level(self, rate: Rate, name: str, now: int) -> int:
         full = rate.burst * rate.period_s
-        level, since = self._levels.get((rate.name, name), (full, now))
+        level, since = self._levels[rate.per].get((rate.name, name), (full, now))
         if now < since:
             return full  # the clock was set back: one burst too many is better than a long lockout
         return min(full, level + (now - since) * rate.refill)

@@ -155,6 +155,16 @@ def test_of_too_many_buckets_the_longest_unused_is_forgotten() -> None:
     assert [admits(buckets, slowly, "b", 0) for _ in range(3)] == [True, True, False]
 
 
+def test_buckets_of_many_keys_fill_no_bucket_of_an_address() -> None:
+    """One address may send what any number of made-up keys signed, and has its quota of a day."""
+    buckets, slowly = TokenBuckets(max_buckets=2), rate(burst=2, per_minute=1)
+    of_a_day = Rate("quota", Per.ADDRESS, 1, 1, period_s=86_400)
+    assert admits(buckets, of_a_day, "192.0.2.1", 0)
+    for key in ("a", "b", "c"):
+        assert admits(buckets, slowly, f"{key} from 192.0.2.1", 0)
+    assert not admits(buckets, of_a_day, "192.0.2.1", 0)
+
+
 @given(
     burst=st.integers(1, 20),
     per_minute=st.integers(1, 600),
