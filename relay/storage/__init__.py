@@ -21,7 +21,7 @@ that were written; `seq` numbers rows in the order of commits and is never used 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence, Set
@@ -401,12 +401,16 @@ class Inspector(Protocol):
         row that a committed plan deleted or replaced."""
 
 
+TakeOver: TypeAlias = "Callable[[Others], Callable[[], Lookups] | None]"
+
+
 class SharedLog(EventLog, Protocol):
     """A store that other relays write to as well, if `take_over` is set."""
 
-    take_over: Callable[[Others], Lookups | None] | None
+    take_over: TakeOver | None
     """Called with the commits of others: in `append` before its lookups, and in `follow`. Only then
-    does `committed` include them. May return changed Lookups for the batch. Must not raise."""
+    does `committed` include them. May return what gives changed Lookups for the batch. Must not
+    raise, or the same commits come again; what it returns may raise TooMuchToRead."""
 
     async def news(self) -> None:
         """Wait until others have committed something."""

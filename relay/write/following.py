@@ -79,7 +79,7 @@ class Following:
             _log.warning("%s: all state is read again", outdated)
             await self._read_again()
 
-    def _take_over(self, others: Others) -> Lookups | None:
+    def _take_over(self, others: Others) -> Callable[[], Lookups] | None:
         state = self._state
         before = state.management
         state.adopt(groups_after(state.groups, others, self._relay))

@@ -501,17 +501,21 @@ class Ingest:
         """Wait until what is due is delivered, as far as it may be."""
         await self._delivery.ended()
 
-    def overtaken(self, seqs: range, passed_on: Mapping[int, Sequence[Stored]]) -> Lookups | None:
-        """Others wrote these, and their state is in force: what the batch must look up now.
+    def overtaken(
+        self, seqs: range, passed_on: Mapping[int, Sequence[Stored]]
+    ) -> Callable[[], Lookups] | None:
+        """Others wrote these, and their state is in force. Returns what gives the look-ups that the
+        batch must make now, or raises TooMuchToRead.
 
         `passed_on`: by the seq after which it is delivered, ascending.
         """
         self._delivery.add_others(seqs, passed_on)
-        if self._batch is None:
+        batch = self._batch
+        if batch is None:
             return None
         self._state.begin_commit(seqs.stop - 1)
-        self._batch.begin(self._state)
-        return self._batch.lookups
+        batch.begin(self._state)
+        return lambda: batch.lookups
 
     async def _taken(self, batch: Sequence[LaneItem]) -> None:
         """Commit what the lane gives. What has waited for its turn as a slow client's is not begun

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
     from relay.nostr.filters import FilterTerms
-    from relay.storage import Others
+    from relay.storage import Others, TakeOver
     from relay.storage.checking import CheckedRow
     from relay.storage.postgres.hashes import KeyedHashes
 
@@ -102,7 +102,7 @@ class PostgresStore(Reader):
         )
         self._news = asyncio.Event()
         self._heard = head
-        self._take_over: Callable[[Others], Lookups | None] | None = None
+        self._take_over: TakeOver | None = None
         self._index = TextIndex(connections, self.committed)
         self._replica = replica
         self.reader: ReplicaReader | None = None
@@ -197,20 +197,20 @@ class PostgresStore(Reader):
     # -- other relays on the database -----------------------------------------------------------
 
     @property
-    def take_over(self) -> Callable[[Others], Lookups | None] | None:
+    def take_over(self) -> TakeOver | None:
         return self._take_over
 
     @take_over.setter
-    def take_over(self, take_over: Callable[[Others], Lookups | None] | None) -> None:
+    def take_over(self, take_over: TakeOver | None) -> None:
         self._take_over = take_over
         self._writer.take_over = None if take_over is None else self._taken_over
         self._touch.begin()
 
-    def _taken_over(self, others: Others) -> Lookups | None:
+    def _taken_over(self, others: Others) -> Callable[[], Lookups] | None:
         assert self._take_over is not None
-        lookups = self._take_over(others)
+        changed = self._take_over(others)
         self._advance(others.upto)
-        return lookups
+        return changed
 
     def _told(self, head: int, asked_at: float | None) -> None:
         if asked_at is not None:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     )
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
-    from relay.storage import Others
+    from relay.storage import TakeOver
     from relay.storage.postgres.connections import Connections
     from relay.storage.postgres.erasing import Erasing
     from relay.storage.postgres.hashes import KeyedHashes
@@ -106,7 +106,7 @@ class Writer:
         self._touch = touch
         self._is_shared = is_shared
         self._has_replica = has_replica
-        self.take_over: Callable[[Others], Lookups | None] | None = None
+        self.take_over: TakeOver | None = None
         self.position = head, batch
         """seq up to which all is taken over, and the name of its batch, if known."""
         self._in_doubt: str | None = None
@@ -167,9 +167,9 @@ class Writer:
 
     async def _caught_up(self, db: Any, head: int, asked_at: float) -> Lookups | None:
         """Take over commits of others, up to `head`. Returns changed Lookups for the batch; None:
-        its own are still right. Raises StoreFault when another process wrote and the store is not
-        shared."""
-        lookups, before = None, self.position[0]
+        its own are still right. Raises TooMuchToRead when these would be too large, and StoreFault
+        when another process wrote and the store is not shared."""
+        changed, before = None, self.position[0]
         if head < before:  # before the listener has noticed it
             self._connections.refuse_set_back()
             self._connections.check()
@@ -181,10 +181,10 @@ class Writer:
             if erased:
                 self._erasing.begin(erased)
                 self._erasing.end()
-            lookups = self.take_over(others)
+            changed = self.take_over(others)
             self.position = head, newest
         self._touch.confirm(asked_at)
-        return lookups
+        return None if changed is None else changed()
 
     async def _check_own(self, db: Any, head: int) -> None:
         """Raises StoreFault when the commit is the batch in doubt of this process: state lacks

@@ -276,6 +276,22 @@ async def test_a_commit_gives_no_right_to_what_it_has_taken_over(postgres: Postg
         assert "after it" in said
 
 
+async def test_what_is_taken_over_for_a_batch_that_reads_too_much_is_taken_over_once(
+    postgres: PostgresServer,
+) -> None:
+    """A second time, a code that was used admitted one key more."""
+    async with relays(postgres) as (one, other):
+        for number in range(16):
+            await one.do(alice, 9007, h=f"group-{number}")
+        await one.do(admin, 9007, ["closed"], h="tea")
+        await other.catch_up()
+        await one.do(admin, 9009, ["code", "sesame-1"], h="tea")
+        await one.do(bob, 9021, ["code", "sesame-1"], h="tea")
+        await one.do(alice, 9007, h="one-too-many")
+        assert await other.take(other.request(alice)) == [STORED]
+        await agree(one, other)
+
+
 @pytest.mark.parametrize("place", ["one", "other"])
 async def test_a_delivery_that_waits_gives_up_what_is_only_passed_on_when_rights_change(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, place: str
