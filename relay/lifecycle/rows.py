@@ -534,6 +534,8 @@ class Found:
     old_versions: set[str] = field(default_factory=set)
     """Those ids of `Lookups.own_rows` that name an old version by their key, or of their group, and
     that the batch does not delete."""
+    looked_up: set[Slot] = field(default_factory=set)
+    """Those of which it is known whether they have a row."""
     tombstones: dict[str, list[Tombstone]] = field(default_factory=dict)
     """target → tombstones."""
     present: dict[str | Slot, Present] = field(default_factory=dict)

@@ -138,6 +138,7 @@ def add_row(
 
     `history`: which holders are kept as old versions; None: none.
     """
+    assert slot is None or slot in found.looked_up, "the slot may have a holder that stays"
     event = indexed(event)  # later events of the batch may name it
     holder = None if slot is None else found.slots.get(slot)
     if holder is not None:

@@ -71,7 +71,8 @@ class Changes:
 
     def notify(self, before: Group | None, after: Group) -> None:
         """Set the group, and store the 39000–39005 that differ, at last."""
-        if before is None or not (_is_large(after) or self._is_apart(before, after)):
+        is_put_off = after.id in self._unsigned or _is_large(after)
+        if before is None or not (is_put_off or self._is_apart(before, after)):
             self._sign_notices(before, after)
             return
         self._unsigned.setdefault(after.id, before)

@@ -20,7 +20,7 @@ from relay.lifecycle.deletion import (
     remaining_records,
     vanish,
 )
-from relay.lifecycle.rows import Vanish
+from relay.lifecycle.rows import Slot, Vanish
 from relay.nostr import kinds
 from relay.write.pins import without_pins
 
@@ -42,6 +42,7 @@ def remove_author(request: Event, changes: Changes, lists: RelayLists) -> int:
     Returns the bytes of the records that were replayed: of groups that the author had moderated.
     """
     before, found = changes.world.groups, changes.found
+    _note_slots(changes)
     # Anyone can send an old request again, also one that never came here: it must not end what its
     # author began since.
     rejoined = _rejoined(request, changes)
@@ -102,10 +103,7 @@ def restate_groups(request: Event, changes: Changes) -> int:
     that were replayed."""
     before, found = changes.world.groups, changes.found
     group_ids = {row.group for row in found.group_records if row.group is not None}
-    for row in found.group_records:
-        if row.slot is not None:  # the relay may replace it
-            found.rows.setdefault(row.event.id, row)
-            found.slots.setdefault(row.slot, row)
+    _note_slots(changes)
     changes.forget(expire_own_records(request, found, changes.plan))
     vanished = Vanish(request.pubkey, request.created_at)
     # Else the relay would sign a 9010 that names them.
@@ -116,6 +114,19 @@ def restate_groups(request: Event, changes: Changes) -> int:
     size = _restate(group_ids, request, changes)
     changes.notify_since(before)
     return size
+
+
+def _note_slots(changes: Changes) -> None:
+    """All 39000–39005 of the groups whose records were found: the relay may replace them."""
+    found, relay = changes.found, changes.world.relay
+    group_ids = {row.group for row in found.group_records if row.group is not None}
+    slots = {Slot(relay, kind, each) for kind in kinds.GROUP_STATE for each in group_ids}
+    unknown = slots - found.looked_up
+    for row in found.group_records:
+        if row.slot is not None and row.slot in unknown:
+            found.rows.setdefault(row.event.id, row)
+            found.slots[row.slot] = row
+    found.looked_up |= slots
 
 
 def _rejoined(request: Event, changes: Changes) -> Set[str]:

@@ -68,7 +68,7 @@ async def test_lookups_in_an_empty_store_find_nothing(store: Store) -> None:
         prefixes=[("tea", "00000000")],
         groups_with_content=["tea"],
     )
-    assert found == Found(0)
+    assert found == Found(0, looked_up={Slot(ALICE, 0, "")})
 
 
 async def test_found_has_the_wanted_rows_whole(store: Store) -> None:
@@ -331,7 +331,8 @@ async def test_removed_rows_are_not_found(store: Store) -> None:
         prefixes=[("tea", row.event.id[:8])],
         groups_with_content=["tea"],
     )
-    assert found == Found(row.seq)
+    assert row.slot is not None
+    assert found == Found(row.seq, looked_up={row.slot})
 
 
 async def test_thousands_of_ids_are_looked_up_at_once(store: Store) -> None:

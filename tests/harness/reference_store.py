@@ -147,6 +147,7 @@ class ReferenceStore:
         lookups = narrowed(lookups, found.stored_keys, filter(None, groups))
         own = [row for row in self._rows.values() if _is_own(row, lookups)]
         lookups = with_slots_of(own, lookups)
+        found.looked_up |= lookups.slots | lookups.own_slots
         size = own_size = 0
         beginning: dict[Limited, int] = {}
         whole: dict[str, int] = {}

@@ -156,6 +156,7 @@ class Finder:
         if not slots:
             return
         found = self._found
+        found.looked_up |= slots
         for row in await self._rows("rows_by_slot", self._slot_hashes(slots)):
             if row.slot in slots:
                 # One object in both: they are compared by identity.

@@ -261,6 +261,7 @@ class Finder:
     def _find_by_slot(self, slots: frozenset[Slot], found: Found, left: _BytesLeft) -> None:
         if not slots:
             return
+        found.looked_up |= slots
         keys = orjson.dumps([self._hashes.slot(*slot) for slot in slots])
         for row in self._rows("rows_by_slot", {"keys": keys.decode()}, left):
             if row.slot in slots:

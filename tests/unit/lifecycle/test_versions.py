@@ -434,7 +434,9 @@ def test_the_policy_may_keep_the_lowest_id_of_equal_ts() -> None:
         key=lambda event: event.id,
     )
     for order in ((one, other), (other, one)):
-        found, plan = Found(0), WritePlan()
+        slot = slot_of(one, kept_as(one))
+        assert slot is not None
+        found, plan = Found(0, looked_up={slot}), WritePlan()
         for event in order:
             plan_for(event, None, kept_as(event), found, plan, now=0, tie=Tie.LOW)
         assert list(plan.adds) == [one.id]

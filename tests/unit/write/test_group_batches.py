@@ -21,6 +21,7 @@ from relay.storage.sqlite.lookups import Finder
 from relay.write.commands import WriteEvent
 from tests.cast import admin, alice, bob, carol, owner, person, robot
 from tests.harness.relay_in_process import RELAY, STORED, Batches, Home, policy_of, store_of
+from tests.harness.relay_program import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -350,6 +351,47 @@ async def test_an_import_without_trust_ends_no_group_that_is_in_use(home: Home) 
             answers = await home.take(founded, said, ended, origin=Origin.IMPORT)
             assert answers == [STORED, STORED, (False, in_use)]
         assert await home.take(ended, origin=Origin.TRUSTED_IMPORT) == [STORED]
+
+
+async def test_a_group_that_shrinks_from_large_to_small_in_a_batch_has_its_lists_once(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old ones had not been looked up, and stayed beside the new ones for ever."""
+    monkeypatch.setattr("relay.groups.notices._LONG_LIST", 5)
+    monkeypatch.setattr("relay.write.changes._LARGE_GROUP", 3)
+    users = [["p", person(f"user-{number}").pubkey, "moderator"] for number in range(6)]
+    await home.do(admin, 9007, h="tea")
+    await home.do(admin, 9000, *users, h="tea")
+    await lists_are_signed(home, 7)
+    leave = [home.made(admin, 9001, user[:2], h="tea") for user in users]
+    assert await home.take(*leave) == [STORED] * 6
+    await lists_are_signed(home, 1)
+    await home.do(admin, 9000, users[0], h="tea")
+    await lists_are_signed(home, 2)
+
+
+async def lists_are_signed(home: Home, members: int) -> None:
+    """Those of large groups some time after the change. Of each kind one is stored."""
+    async with until(f"the lists have {members} members") as tries:
+        async for _ in tries:
+            lists = await home.found(kinds=[39001, 39002])
+            now = {each.kind for each in lists if len(each.tag_values("p")) == members}
+            if len(now) == 2:
+                break
+    assert len(lists) == 2
+
+
+async def test_an_event_that_would_leave_two_rows_in_a_slot_fails_alone(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Because what it replaces was not looked up."""
+    await home.do(admin, 9007, h="tea")
+    with monkeypatch.context() as patched:
+        patched.setattr("relay.write.lookups._Builder._add_replaced", lambda *_: None)
+        edit, note = home.made(admin, 9002, ["name", "Tea"], h="tea"), home.made(bob, 1)
+        answers = await home.take(edit, note)
+    assert answers == [(False, "error: the event could not be stored, try again later"), STORED]
+    assert await home.take(edit) == [STORED]
 
 
 def connections_of(batch: Sequence[LaneItem]) -> list[int | None]:
