@@ -7,6 +7,7 @@ import contextlib
 import logging
 import secrets
 from enum import Enum
+from functools import partial
 from itertools import count
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any, Final, assert_never, cast
@@ -427,8 +428,8 @@ class Connection:
         REQUEST.set(self.request_id)
         _log.debug("connected", extra={"address": str(self._address)})
         try:
-            await socket.prepare(self._request)  # until earlier answers of its socket are read
-            self._input.carries(self)
+            socket.started = partial(self._input.carries, self)
+            await socket.prepare(self._request)
             self.outbox.put(self._session.greeting())
             while True:
                 if socket.compress and socket.has_arrived:

@@ -14,7 +14,10 @@ from relay.errors import Invalid
 from relay.nostr import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
+
+    from aiohttp.http_websocket import WebSocketWriter
+    from aiohttp.web_request import BaseRequest
 
 CLOSE_S: Final = 1.0
 """How long the other side may take to answer a close frame."""
@@ -43,6 +46,15 @@ class RelaySocket(web.WebSocketResponse):
         """Messages that `next` has given."""
         self.taken_bytes = 0
         """Their bytes, with those of their frames' heads."""
+        self.started: Callable[[], None] = lambda: None
+        """Called when messages may arrive: `prepare` may wait after that until earlier answers on
+        the socket are read."""
+
+    def _post_start(
+        self, request: BaseRequest, protocol: str | None, writer: WebSocketWriter
+    ) -> None:
+        super()._post_start(request, protocol, writer)
+        self.started()
 
     def next(self) -> Awaitable[Any]:
         """`receive`, in half of the time for a message that has already arrived."""

@@ -511,6 +511,8 @@ async def test_each_filter_of_a_count_fulfils_for_itself_what_rules_require(stor
         rule(Match(KindSet.of(24)), Who.ANYONE, only_by=frozenset({"authors", "#p"})),
         rule(Match(KindSet.of(25)), Who.ANYONE, only_by=frozenset({"authors", "ids"})),
     )
+    elsewhere = rule(Match(KindSet.of(26)), Who.ANYONE, only_by=frozenset({"#p", "ids"}))
+    unrestricted = seen_by(ANONYMOUS, elsewhere)
     wanted = {
         ("kind",): 0,
         ("tag",): 1,
@@ -535,6 +537,8 @@ async def test_each_filter_of_a_count_fulfils_for_itself_what_rules_require(stor
     for names, number in wanted.items():
         filters = [asking[name] for name in names]
         assert await store.count(filters, visibility, now=0) == number, names
+    named, all_ = asked(kinds=[1], tag_p=[BOB]), asked(kinds=[1])
+    assert await store.count([named, all_], unrestricted, now=0) == 1, "by two filters"
 
 
 async def test_a_rule_may_let_anyone_read_rows_of_an_author_that_is_asked_for(

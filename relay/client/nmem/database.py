@@ -69,7 +69,8 @@ class Database:
         self._thread_lock = Lock()
         self._errors = database_errors()
         make_private(path.parent)
-        self.inode = 0
+        self.file: tuple[int, int] | None = None
+        """Device and inode."""
         self._lock_path = lock_path(path)
         self._lock = os.open(self._lock_path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
@@ -84,10 +85,13 @@ class Database:
         """May be called repeatedly."""
         with self._thread_lock:
             if self._lock >= 0:
-                self._connection.close()
-                _opened.discard(self)
+                self._close_connection()
                 os.close(self._lock)
                 self._lock = -1
+
+    def _close_connection(self) -> None:
+        _opened.discard(self)  # a new file may get the same number
+        self._connection.close()
 
     @property
     def warning(self) -> str:
@@ -127,7 +131,7 @@ class Database:
 
     def replace_with(self, other: Path) -> None:
         """Replace the file by `other`; inside `replacing`."""
-        self._connection.close()
+        self._close_connection()
         for end in _SUFFIXES[1:]:
             with suppress(FileNotFoundError):
                 beside(self.path, end).unlink()
@@ -138,7 +142,7 @@ class Database:
     def _transaction(self, begin: str) -> Iterator[Any]:
         with self._thread_lock, self._shared_lock():
             if self._was_replaced():
-                self._connection.close()
+                self._close_connection()
                 self._open()
             with self._translated_errors():
                 self._connection.execute(begin)
@@ -182,7 +186,7 @@ class Database:
     def _was_replaced(self) -> bool:
         """Whether the file was replaced or deleted since it was opened."""
         try:
-            return os.stat(self.path).st_ino != self.inode
+            return _file_at(self.path) != self.file
         except FileNotFoundError:
             return True
 
@@ -197,7 +201,7 @@ class Database:
             except BaseException:
                 self._connection.close()
                 raise
-            self.inode = os.stat(self.path).st_ino
+            self.file = _file_at(self.path)
             _opened.add(self)
 
     @contextmanager
@@ -311,10 +315,15 @@ def _known_here(path: Path) -> bool | None:
     """Whether a file that this process has open is encrypted: a look at it would end the locks that
     the process has of it (fcntl(2))."""
     try:
-        inode = os.stat(path).st_ino
+        file = _file_at(path)
     except FileNotFoundError:
         return None
-    return next((each.is_encrypted for each in _opened.copy() if each.inode == inode), None)
+    return next((each.is_encrypted for each in _opened.copy() if each.file == file), None)
+
+
+def _file_at(path: Path) -> tuple[int, int]:
+    about = os.stat(path)
+    return about.st_dev, about.st_ino
 
 
 def _prepare(connection: Any, path: Path, adopt: Adopt | None) -> None:

@@ -684,6 +684,8 @@ async def test_a_connection_has_its_place_while_its_handshake_is_answered(
         monkeypatch.setattr(RelaySocket, "prepare", prepare_late)
         late = asyncio.ensure_future(relay.visit())
         await waits.wait()
+        # What it sends meanwhile counts as input of a websocket.
+        assert all(each._input.is_websocket for each in relay.server.connections)
         assert (await relay.get(**_ASKS_FOR_WEBSOCKET)).status == 503
         may_go_on.set()
         for visit in (first, await late):

@@ -285,7 +285,8 @@ class Compiler:
         values: list[Value] = []
         for filter_, (arguments, shape, scans, beside) in zip(filters, matching, strict=True):
             rest = all_of([beside, UNEXPIRED, may_read if is_inside else TRUE])
-            by = [f", {is_by:d} AS by{n}" for n, is_by in enumerate(fulfils(filter_, asked))]
+            fulfilled = fulfils(filter_, asked) if may_read != TRUE else ()
+            by = [f", {is_by:d} AS by{n}" for n, is_by in enumerate(fulfilled)]
             for scan in scans:
                 where = all_of([scan.start, *scan.times(shape), rest])
                 once = "" if scan.ordered else "DISTINCT "
