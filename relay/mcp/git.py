@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from relay.mcp.arguments import ToolFault
 from relay.memory.fence import UNNAMED, attributed, fenced, name_in
+from relay.memory.fields import whole_number
 from relay.memory.secrets import without_secrets
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class NotInGit(ToolFault):
 class Commit:
     oid: str
     timestamp: int
-    """Unix seconds."""
+    """Unix seconds; 0: it has no readable date."""
     author: str
     message: str
     """Subject line."""
@@ -179,7 +180,7 @@ def _commits(output: bytes, path: str) -> Iterator[Commit]:
     for token in tokens:
         counts = token.lstrip("\n").split("\t", 2)
         if head and len(counts) == 3:
-            files[counts[2]] = (_lines(counts[0]), _lines(counts[1]))
+            files[counts[2]] = (_number(counts[0]), _number(counts[1]))
         elif token.strip():
             if head:
                 yield _commit(head, files, path)
@@ -193,11 +194,11 @@ def _commit(head: Sequence[str], files: Mapping[str, tuple[int, int]], path: str
     oid, at, author, message = head
     insertions, deletions = files.get(path, (0, 0))
     others = tuple(name for name in files if name != path)
-    return Commit(oid, int(at), author, message, insertions, deletions, others)
+    return Commit(oid, _number(at), author, message, insertions, deletions, others)
 
 
-def _lines(count: str) -> int:
-    return int(count) if count.isdigit() else 0  # "-" for binary files
+def _number(text: str) -> int:
+    return whole_number(text) or 0  # lines of a binary file: "-"; a date that git cannot read: ""
 
 
 async def _git(folder: Path, *arguments: str) -> bytes:

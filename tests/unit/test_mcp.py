@@ -277,6 +277,23 @@ async def test_files_outside_the_repository_are_refused(
 
 @pytest.mark.slow
 @pytest.mark.process
+async def test_a_commit_without_a_readable_date_has_the_first_second(
+    repository: Repository,
+) -> None:
+    """Imported histories have some: the tool failed for every file that one of them changed."""
+    repository.commit("first", a="1\n")
+    tree = repository.git("write-tree").strip()
+    for author in ("", "A <a@b>", "A <a@b> x +0000", "A <a@b> -5 +0000", f"A <a@b> {9**30} +0000"):
+        said = f"tree {tree}\nauthor {author}\ncommitter A <a@b> 5 +0000\n\nm\n"
+        arguments = ("hash-object", "-t", "commit", "-w", "--literally", "--stdin")
+        repository.git("update-ref", "HEAD", repository.git(*arguments, said=said).strip())
+        path, (commit,) = await git.commits_in(repository.folder, "a", 50)
+        assert commit.timestamp == 0
+        assert '"m" by' in git.summary_of(path, [commit], 86_400)
+
+
+@pytest.mark.slow
+@pytest.mark.process
 async def test_commands_configured_by_a_repository_are_not_run(
     repository: Repository, tmp_path: Path
 ) -> None:
