@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final, TypeGuard
 
 import orjson
 
+from relay.nostr.event import object_in
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -27,7 +29,7 @@ def compact(value: object) -> str:
 
 def compact_repaired(value: object) -> str:
     """`compact` for text of people and models: lone surrogates, as in text cut inside a character,
-    become U+FFFD. No event can contain them."""
+    become U+FFFD. No event can contain them. What is nested over 200 levels becomes `…`."""
     try:
         return compact(value)
     except TypeError:
@@ -45,14 +47,27 @@ def repaired(text: str) -> str:
     return text
 
 
-def _repaired(value: object) -> object:
+def readable_object(content: str) -> dict[str, object] | None:
+    """As `object_in`, for display: what `compact` cannot write is replaced, so that a text of
+    anybody can be shown in any form."""
+    fields = storable_object(content)
+    if fields is None and (given := object_in(content)) is not None:
+        fields = {repaired(name): _repaired(value) for name, value in given.items()}
+    return fields
+
+
+def _repaired(value: object, levels: int = _MAX_NESTING) -> object:
     match value:
         case str():
             return repaired(value)
+        case list() | tuple() | dict() if levels == 0:
+            return "…"
         case list() | tuple():
-            return [_repaired(item) for item in value]
+            return [_repaired(item, levels - 1) for item in value]
         case dict():
-            return {repaired(name): _repaired(item) for name, item in value.items()}
+            return {repaired(name): _repaired(item, levels - 1) for name, item in value.items()}
+        case int() if not -(2**63) <= value < 2**64:
+            return str(value)
     return value
 
 

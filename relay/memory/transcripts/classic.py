@@ -16,7 +16,7 @@ import orjson
 
 from relay.errors import Invalid
 from relay.memory.draft import Draft
-from relay.memory.fields import repaired
+from relay.memory.fields import readable_object, repaired
 from relay.memory.transcripts import paths, stripping
 from relay.memory.transcripts.archive import max_text_size, prefix_of
 from relay.memory.transcripts.blocks import NoteText, note_texts
@@ -26,7 +26,7 @@ from relay.memory.transcripts.order import ordered
 from relay.memory.transcripts.paths import HidingTokens, with_field
 from relay.memory.transcripts.plan import CHUNK, StoredThread
 from relay.nostr import kinds
-from relay.nostr.event import id_bytes, object_in
+from relay.nostr.event import id_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,7 +55,7 @@ def stored_thread(notes: Iterable[Event]) -> StoredThread | None:
 def _line_key(text: str) -> bytes:
     """Key of a line, equal for its copies in other directories and branches, and with relative
     paths (D-22…D-24)."""
-    fields = object_in(text)
+    fields = readable_object(text)
     if fields is not None:
         here = {name: value for name, value in fields.items() if name not in ("cwd", "gitBranch")}
         text = orjson.dumps(here, option=orjson.OPT_SORT_KEYS).decode()

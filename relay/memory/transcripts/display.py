@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, assert_never
 
+from relay.memory.fields import readable_object
 from relay.memory.transcripts.order import order_of, ordered
 from relay.nostr import kinds
-from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -220,7 +220,7 @@ def _put(folded: list[Entry], at: int | None, what: Output | Decision) -> None:
 
 def output_of(note: Note) -> Output:
     """`{"summary","output"}`, or plain text."""
-    fields = object_in(note.content)
+    fields = readable_object(note.content)
     if fields is None or not {"summary", "output"} & fields.keys():
         return Output(note, "", note.content)
     return Output(note, _text(fields.get("summary")), _text(fields.get("output")))
@@ -228,7 +228,7 @@ def output_of(note: Note) -> Output:
 
 def decision_of(note: Note) -> Decision:
     """Unreadable content counts as denied."""
-    fields = object_in(note.content) or {}
+    fields = readable_object(note.content) or {}
     return Decision(
         note,
         is_allowed=fields.get("decision") == "allow",
@@ -240,11 +240,11 @@ def decision_of(note: Note) -> Decision:
 
 def mode_of(note: Note) -> str | None:
     """The mode of a SET_PERMISSION_MODE note."""
-    return _text((object_in(note.content) or {}).get("mode")) or None
+    return _text((readable_object(note.content) or {}).get("mode")) or None
 
 
 def _permission(note: Note) -> Permission:
-    fields = object_in(note.content) or {}
+    fields = readable_object(note.content) or {}
     given = fields.get("tool_input")
     return Permission(
         note,

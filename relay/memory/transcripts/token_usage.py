@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from relay.memory.fields import is_integer
+from relay.memory.fields import is_integer, readable_object
 from relay.memory.transcripts.lines import inner
-from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +37,7 @@ def usage_in(lines: Sequence[FileLine]) -> Usage | None:
     for line in reversed(lines):
         if '"result"' not in line.text:
             continue
-        fields = object_in(line.text)
+        fields = readable_object(line.text)
         if fields is None or fields.get("type") != "result" or not inner(fields, "usage"):
             continue
         used = inner(fields, "usage")

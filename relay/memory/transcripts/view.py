@@ -11,7 +11,7 @@ from difflib import unified_diff
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, assert_never
 
-from relay.memory.fields import compact
+from relay.memory.fields import compact, readable_object
 from relay.memory.transcripts.blocks import output_text
 from relay.memory.transcripts.copies import line_in
 from relay.memory.transcripts.display import Message, Permission, Role, ToolUse, entries, mode_of
@@ -19,7 +19,6 @@ from relay.memory.transcripts.lines import inner, name_in
 from relay.memory.transcripts.paths import Directory
 from relay.memory.transcripts.sources import Source, source_of
 from relay.nostr import kinds
-from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -143,7 +142,7 @@ def lines_of_notes(
     found: dict[str, Fields] = {}
     for id_, of_line in sources.items():
         line = line_in(of_line)[0]
-        fields = object_in(paths.restored(line.text) if line.has_tokens else line.text)
+        fields = readable_object(paths.restored(line.text) if line.has_tokens else line.text)
         if fields is not None:
             found[id_] = fields
     return found
@@ -319,7 +318,7 @@ def _of_input(name: str, given: Fields, patch: list[Line] | None) -> Iterator[Li
         yield from (Line(f"+{line}", Tone.ADDED) for line in content.splitlines())
     else:
         for field, value in given.items():
-            text = value if isinstance(value, str) else _json(value)
+            text = value if isinstance(value, str) else compact(value)
             first, *rest = text.splitlines() or [""]
             yield Line(f"{field}: {first}", Tone.DIM)
             yield from (Line(f"  {line}", Tone.DIM) for line in rest)
@@ -383,19 +382,12 @@ def _hunk(hunk: object) -> Iterator[Line]:
 
 def _argument(given: Fields) -> str:
     values = (given.get(name) for name in _ARGUMENTS)
-    return _short(next((v for v in values if isinstance(v, str) and v), None) or _json(given))
+    return _short(next((v for v in values if isinstance(v, str) and v), None) or compact(given))
 
 
 def _parts(message: Fields) -> list[Fields]:
     content = message.get("content")
     return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-
-
-def _json(value: object) -> str:
-    try:
-        return compact(value)
-    except (TypeError, RecursionError):
-        return "…"
 
 
 def _short(text: str) -> str:

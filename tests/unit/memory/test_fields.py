@@ -9,7 +9,7 @@ import pytest
 from relay.cli.memory_why import _texts
 from relay.memory.anamnesis.records import Entry, entry_draft
 from relay.memory.anamnesis.records import record_in as claim_in
-from relay.memory.fields import compact, storable_object
+from relay.memory.fields import compact, readable_object, storable_object
 from relay.memory.nmem.records import Observation, observation_draft
 from relay.memory.nmem.records import record_in as observation_in
 from relay.memory.unreadable import UnreadableRecord
@@ -27,6 +27,16 @@ def test_what_is_kept_can_be_written_as_a_part_of_something_larger() -> None:
     assert storable_object(wide) is not None
     for unstorable in (nested(201), nested(1_000), nested(2_000), '{"a": "\\ud800"}', "[]", "x"):
         assert storable_object(unstorable) is None
+
+
+def test_what_is_displayed_can_be_written_in_any_form() -> None:
+    for shown in (nested(201), nested(1_000), rf'{{"\ud800": ["\ud800", {9**30}]}}'):
+        assert compact([[[{"entry": readable_object(shown)}]]])
+    assert readable_object(rf'{{"\ud800": ["\ud800", {9**30}]}}') == {
+        "\ufffd": ["\ufffd", str(9**30)]
+    }
+    assert readable_object('{"a": [1, "b"]}') == {"a": [1, "b"]}
+    assert readable_object("[]") is None
 
 
 @pytest.mark.parametrize(("levels", "is_read"), [(190, True), (240, False), (1_000, False)])

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import orjson
+import pytest
 
 from relay.memory.transcripts.display import notes_in_order
-from relay.memory.transcripts.view import MAX_LINES, Block, Line, Speaker, Tone, blocks, text_of
+from relay.memory.transcripts.view import (
+    MAX_LINES,
+    Block,
+    Line,
+    Speaker,
+    Tone,
+    blocks,
+    lines_of_notes,
+    text_of,
+)
+from tests.cast import stranger
 from tests.unit.memory.transcripts.telling import (
     archive,
     call_block,
@@ -148,3 +162,52 @@ def test_odd_lines_are_shown_all_the_same() -> None:
         message=[result], toolUseResult={"structuredPatch": 7}
     )
     assert len(seen(data)) == 2
+
+
+DEEP: Final = ("[" * 300 + "]" * 300, '{"a":' * 300 + "1" + "}" * 300)
+HALVES: Final = r'{"summary": "\ud800", "output": "\ud800", "mode": "\ud800", "message": "\ud800"}'
+
+
+@pytest.mark.parametrize(
+    ("role", "content"),
+    [
+        ("permission_request", r'{"tool_name": "\ud800", "tool_input": {"\ud800": "\ud800"}}'),
+        *(("permission_request", f'{{"tool_input": {{"a": {deep}}}}}') for deep in DEEP),
+        ("permission_request", rf'{{"tool_input": {{"a": {9**30}, "b": "\ud800"}}}}'),
+        ("permission_response", HALVES),
+        ("tool_result", HALVES),
+        ("set_permission_mode", HALVES),
+        ("user", HALVES),
+    ],
+)
+def test_no_note_of_anybody_ends_the_view_of_a_session(role: str, content: str) -> None:
+    """One with half a surrogate pair, or nested deeply, did."""
+    event = stranger.sign(1988, [["d", "s"], ["role", role]], content, 0)
+    assert orjson.dumps([asdict(block) for block in blocks(notes_in_order([event]))])
+
+
+@pytest.mark.parametrize("value", [r'"\ud800"', *DEEP])
+@pytest.mark.parametrize(
+    "source",
+    [
+        '{"type": "x", "b": VALUE}',
+        '{"type": "x", "customTitle": VALUE}',
+        '{"type": "user", "message": {"content": [{"type": "thinking", "thinking": VALUE}]}}',
+        '{"message": {"content": [{"type": "tool_use", "id": "t", "name": VALUE}]}}',
+        '{"message": {"content": [{"type": "tool_use", "id": "t", "input": {"a": VALUE}}]}}',
+        '{"message": {"content": [{"type": "tool_use", "id": "t", "name": "Write",'
+        ' "input": {"content": VALUE, "old_string": VALUE, "new_string": ""}}]}}',
+        '{"message": {"content": [{"type": "tool_result", "tool_use_id": "t", "content": VALUE}]},'
+        ' "toolUseResult": {"structuredPatch": [{"oldStart": VALUE, "lines": [VALUE]}]}}',
+    ],
+)
+def test_no_line_of_anybody_ends_the_view_of_a_session(source: str, value: str) -> None:
+    tags = [["d", "s"], ["role", "tool_call"], ["tool-id", "t"]]
+    source = source.replace("VALUE", value)
+    event = stranger.sign(1988, [*tags, ["source-data", source]], "", 0)
+    quiet = stranger.sign(1988, [["d", "s"], ["source-data", source]], "", 1)
+    lines = lines_of_notes([event, quiet], [], ".")
+    assert len(lines) == 2
+    seen = blocks(notes_in_order([event, quiet]), lines)
+    texts = [text_of(fields) for fields in lines.values()]
+    assert orjson.dumps([[asdict(block) for block in seen], texts])
