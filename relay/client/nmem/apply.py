@@ -29,6 +29,7 @@ from relay.client.nmem.updates import (
     set_about,
 )
 from relay.client.resume import OVERLAP_S
+from relay.memory.fields import compact
 from relay.memory.nmem.records import (
     Observation,
     Pin,
@@ -362,6 +363,7 @@ def drop_batch(db: Any, deleted: Sequence[tuple[str, str]]) -> int:
     own = about(db, "pubkey")
     dropped = 0
     sessions: dict[str, None] = {}
+    times: set[int] = set()
     for event_id, requester in deleted:
         named = (event_id, ONESELF if requester == own else requester)
         observations = db.execute(
@@ -378,11 +380,7 @@ def drop_batch(db: Any, deleted: Sequence[tuple[str, str]]) -> int:
         if named[1] == ONESELF:  # only one's own transcripts are read
             note_purged(db, [number for number, *_ in prompts])
         drop_prompts(db, [number for number, *_ in prompts])
-        # Another key may have the same record, passed over since: it is fetched again.
-        db.executemany(
-            "DELETE FROM _rk_passed_over WHERE created_at = ?",
-            [(at,) for _, at, _ in (*observations, *prompts)],
-        )
+        times.update(at for _, at, _ in (*observations, *prompts))
         dropped += len(observations) + len(prompts)
         dropped += db.execute(
             "DELETE FROM _rk_pins WHERE event_id = ? AND author = ?", named
@@ -395,6 +393,13 @@ def drop_batch(db: Any, deleted: Sequence[tuple[str, str]]) -> int:
         dropped += len(ended)
         sessions |= dict.fromkeys(row[-1] for row in (*observations, *prompts, *ended))
         db.execute("DELETE FROM _rk_passed_over WHERE event_id = ?", (event_id,))
+    if times:
+        # Another key may have the same records, passed over since: they are fetched again. One
+        # statement: it reads the whole table.
+        db.execute(
+            "DELETE FROM _rk_passed_over WHERE created_at IN (SELECT value FROM json_each(?))",
+            (compact([*times]),),
+        )
     drop_sessions(db, [session_id for session_id in sessions if not _is_used(db, session_id)])
     if dropped:
         recompute_pins(db)

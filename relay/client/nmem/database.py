@@ -148,14 +148,16 @@ class Database:
                 self._connection.execute(begin)
                 with self._connection:  # commits, or rolls back
                     yield self._connection
-                if begin == _WRITE:
+            if begin == _WRITE:
+                with suppress(OSError), self._translated_errors():  # the write is committed
                     self._erase()
 
     def _erase(self) -> None:
         """Remove the bytes of deleted texts from the indexes, the WAL, the file, and what a killed
         rebuild left beside it.
 
-        If another program reads for long, or rebuilds, a later transaction of any program does it.
+        If another program reads or writes for long, or rebuilds, or the disk is full, a later
+        transaction of any program does it.
         """
         db = self._connection
         query = "SELECT 1 FROM _rk_about WHERE name = ?"
