@@ -68,6 +68,8 @@ _MAX_RACES: Final = 200
 _ANSWER_S: Final = 5.0
 """How long a spooled write waits for the relay's answer."""
 _PAUSE_S: Final = 2.0
+_LOOK_S: Final = 60.0
+"""Interval at which the file is read for writes of another program."""
 _A_DAY_S: Final = 86_400.0
 
 
@@ -333,15 +335,18 @@ class Writer:
 
     async def _send_backlog_batch(self, spool: Spool) -> None:
         self._queued.clear()
+        reconnected = self._client.next_connection
+        number = _SEND_BATCH + len(self._in_progress)
         waiting = [
             each
-            for each in await asyncio.to_thread(spool.to_send, _SEND_BATCH)
+            for each in await asyncio.to_thread(spool.to_send, number)
             if each.event.id not in self._in_progress
         ]
         if not waiting:
             if not self._queued.is_set():
                 self._caught_up.set()
-            await self._queued.wait()
+            # Only this program tells of its writes: another one may have left some in the file.
+            await _wait_for_any(self._queued, reconnected, most_s=_LOOK_S)
         elif not self._client.is_connected:
             with suppress(Unanswered):
                 await self._client.wait_connected(deadline_s=_A_DAY_S)
@@ -507,6 +512,15 @@ class Writer:
         stopped = ClientError(f"sending to the relay has stopped: {error}")
         stopped.__cause__ = error
         return stopped
+
+
+async def _wait_for_any(*events: asyncio.Event, most_s: float) -> None:
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
 
 
 def address_filter(kind: int, pubkey: str, d: str) -> Filter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -304,6 +304,30 @@ async def test_two_programs_may_share_one_spool(fake: FakeRelay, path: Path) -> 
         await fake.until(lambda: len(fake.events) == 40)
         await wait_until_sent(one)
     assert contents(fake).count("one") == contents(fake).count("two") == 20
+
+
+async def test_what_another_program_left_is_sent_at_the_next_connection(
+    fake: FakeRelay, path: Path
+) -> None:
+    """It waited, as a deletion did, until this program wrote something."""
+    async with Program(fake, path) as program:
+        await wait_until_sent(program)
+        await fake.stop()
+        async with Program(fake, path) as other:
+            assert await other.write("one") is Outcome.QUEUED
+        await fake.start()
+        await fake.until(lambda: contents(fake) == ["last", "one"])
+
+
+async def test_what_another_program_left_is_sent_after_a_while(
+    fake: FakeRelay, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_room, "_LOOK_S", 0.01)
+    async with Program(fake, path) as program:
+        await wait_until_sent(program)
+        with closing(Spool(path)) as spool:
+            spool.put(robot.sign(1, [], "one", NOW))
+        await fake.until(lambda: contents(fake) == ["last", "one"])
 
 
 async def test_an_event_whose_ok_was_lost_is_resent_and_stored_once(
