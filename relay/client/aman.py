@@ -92,6 +92,8 @@ _REPEATED_S: Final = 60
 """Seconds within which a call of the same tool with the same result counts as repeated."""
 _RETRY_S: Final = 10.0
 """After a failure to read a memory that is followed."""
+_JOIN_S: Final = 0.1
+"""Deletions that come within it are followed by one read."""
 _LOOKED_AT: Final = 50
 """Newest records that a query for the latest time reads."""
 
@@ -372,37 +374,41 @@ class Aman(MemoryClient):
         """What `read` gives, then the fold after each change, with the history key that changed;
         None: any.
 
-        It is read again after a deletion, when a record expires, after a reconnection, and every
-        ABSENCE_S: what an admin deleted, or a banned author wrote, is not told. While that fails,
-        nothing is yielded.
+        It is read again after a deletion of one of its records, when a record expires, after a
+        reconnection, and every ABSENCE_S: what an admin deleted, or a banned author wrote, is not
+        told. While that is due or fails, nothing is yielded.
         """
-        is_due, must_read, clock = asyncio.Event(), False, asyncio.get_running_loop().time
+        is_due, is_stale, clock = asyncio.Event(), False, asyncio.get_running_loop().time
         live = structs.replace(wanted, limit=0)
         async with self._client.subscribe(
             live, self._deletions(wanted), on_resumed=is_due.set
         ) as events:
-            fold, look_at = await read(), clock() + ABSENCE_S
+            fold, read_at = await read(), clock() + ABSENCE_S
             yield fold, None
             while True:
-                wait_s = min(look_at - clock(), self._until_expiry(fold))
-                event = await _next_within(_RETRY_S if must_read else wait_s, events, is_due)
-                must_read |= is_due.is_set() or clock() >= look_at
-                is_due.clear()
+                wait_s = read_at - clock()
+                if not is_stale:
+                    wait_s = min(wait_s, self._until_expiry(fold))
+                event = await _next_within(wait_s, events, is_due)
+                if is_due.is_set():
+                    is_due.clear()
+                    read_at = clock()
                 changed = None
                 if event is not None and event.kind == kinds.DELETION:
                     with suppress(OSError):
                         await self._drop_deleted(event)  # it may name another history key
-                    must_read = True
+                    if fold.is_named_by(event):
+                        is_stale, read_at = True, min(read_at, clock() + _JOIN_S)
                 elif event is not None and await self._undeleted([event]):
                     changed = fold.apply(event)
-                if must_read or self._until_expiry(fold) <= 0:
-                    must_read = True
+                if clock() >= read_at or (not is_stale and self._until_expiry(fold) <= 0):
+                    is_stale, read_at = True, clock() + _RETRY_S
                     with suppress(ClientError):
-                        fold, look_at = await read(), clock() + ABSENCE_S
-                        must_read = False
-                    if not must_read:
+                        fold, read_at = await read(), clock() + ABSENCE_S
+                        is_stale = False
+                    if not is_stale:
                         yield fold, None
-                elif changed is not None:
+                elif changed is not None and not is_stale:
                     yield fold, changed
 
     def _until_expiry(self, fold: Fold) -> float:

@@ -86,6 +86,7 @@ _Rank = tuple[int, str]
 class _Latest(NamedTuple):
     rank: _Rank
     found: _Found
+    d: str
 
 
 class _Clears(NamedTuple):
@@ -150,7 +151,7 @@ class Fold:
             held = scope.latest.get(kind)
             if held is not None and rank <= held.rank:
                 return None
-            scope.latest[kind] = _Latest(rank, self._found(event, hk, ts))
+            scope.latest[kind] = _Latest(rank, self._found(event, hk, ts), event.d)
             return hk
         slot = (kind, event.d)
         first = scope.once.get(slot)
@@ -163,6 +164,20 @@ class Fold:
         if kind == kinds.CLEAR_CONTEXT:
             scope.clears = scope.clears.with_(_time_of(found), frozenset({event.id}))
         return hk
+
+    def is_named_by(self, deletion: Event) -> bool:
+        """Whether a kind 5 names one of these records of its author (NIP-09)."""
+        ids, addresses = set(deletion.tag_values("e")), set(deletion.tag_values("a"))
+        author, at = deletion.pubkey, deletion.created_at
+        for authors in self._scopes.values():
+            scope = authors.get(author, _NEVER)
+            latest = ((kind, held.d, held.found) for kind, held in scope.latest.items())
+            once = ((kind, d, found) for (kind, d), found in scope.once.items())
+            for kind, d, found in (*latest, *once):
+                row = found if isinstance(found, Row) else found.event
+                if row.id in ids or (row.created_at <= at and f"{kind}:{author}:{d}" in addresses):
+                    return True
+        return False
 
     def snapshot(
         self, history_key: str, author: str | None = None, *, reader: str | None = None

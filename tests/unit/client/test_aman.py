@@ -437,6 +437,40 @@ async def test_a_watcher_sees_that_a_record_was_deleted(fake: FakeRelay) -> None
         await snapshots.aclose()  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("follows", ["watch", "tables"])
+async def test_a_deletion_of_something_else_is_followed_by_no_read(
+    fake: FakeRelay, tmp_path: Path, follows: str
+) -> None:
+    """Anybody may send any number of them, and each cost a read of all memory."""
+    async with aman(fake, rover) as other, aman(fake) as memory:
+        await memory.set_preference("u", "one")
+        await other.add_tool("u", "t", success=True, content="")
+        following = (
+            memory.watch("u", any_author=True)
+            if follows == "watch"
+            else memory.follow_tables(tmp_path / "db", any_author=True)
+        )
+        await anext(following)
+        preference, tool = fake.events
+        before = len(fake.verbs("REQ"))
+        for number in range(20):
+            await fake.publish(rover.sign(5, [["e", f"{number:064x}"]], "", NOW + number))
+            await fake.publish(rover.sign(5, [["e", preference.id]], "", NOW + number))
+            address = f"{tool.kind}:{rover.pubkey}:{number}"
+            await fake.publish(rover.sign(5, [["a", address]], "", NOW + number))
+        last = robot.sign(*draft_of(Preference("u", "two", NOW + 9)))
+        await fake.publish(last)
+        fake.events.remove(last)  # told live only: no read shows it
+        async for shown in following:
+            if isinstance(shown, Followed):
+                if shown.history_key == "u":
+                    break
+            elif shown.preference is not None and shown.preference.id == last.id:
+                break
+        assert len(fake.verbs("REQ")) == before
+        await following.aclose()  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("by", ["id", "address"])
 @pytest.mark.parametrize("follows", ["watch", "tables"])
 async def test_what_another_machine_deletes_leaves_the_cache_live(
