@@ -18,6 +18,7 @@ import orjson
 from relay.client.bulk_publish import BulkPublish, async_iter
 from relay.client.connection import Reply, Timeouts
 from relay.client.errors import (
+    AnswerTooLong,
     CallRefused,
     ConnectionLost,
     Incomparable,
@@ -283,8 +284,9 @@ class Client:
         Filters are queried one after the other; an event that matches several is yielded once, with
         the first. `deadline_s` applies to each page. Works with relays that return fewer than
         `page` events at a time; only if one second holds more events than the relay returns at a
-        time are some missed. A `search` filter is one page. Raises as `query`; AnswerTooLong for
-        more than 20,000 pages, or events that take more than `most_bytes` in memory together: a
+        time are some missed. A `search` filter is one page. A page that is too long for one answer
+        is asked for in halves; of a search the best half is given. Raises as `query`; AnswerTooLong
+        for more than 20,000 pages, or events that take more than `most_bytes` in memory together: a
         caller that does not hold them gives MAX_READ_BYTES.
         """
         async with aclosing(
@@ -503,7 +505,15 @@ class Client:
         pending = self._prefetch(paging, deadline_s)
         try:
             while pending is not None:
-                fresh = paging.add(await pending)
+                try:
+                    answer = await pending
+                except AnswerTooLong:
+                    pending = None
+                    if not paging.narrow():
+                        raise
+                    pending = self._prefetch(paging, deadline_s)
+                    continue
+                fresh = paging.add(answer)
                 pending = None
                 budget.spend(fresh)
                 # Prefetch the next page while the caller works on this one.

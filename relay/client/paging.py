@@ -94,6 +94,19 @@ class Paging:
         self._is_done = is_last or self._left == 0 or not self._has_more_after(fresh, answer)
         return fresh
 
+    def narrow(self) -> bool:
+        """Ask for half as many, after an answer that was too long to be held. False: one event is
+        too long."""
+        if self._page > 1:
+            self._page //= 2
+            return True
+        if self._until is not None and self._edge:
+            # Those already returned come again with each answer: the others of this second are
+            # left out.
+            self._is_done = not self._continue_below(self._until)
+            return True
+        return False
+
     @property
     def _size(self) -> int:
         page = self._page if self._left is None else min(self._page, self._left)

@@ -13,6 +13,7 @@ import orjson
 from relay.client.errors import (
     IN_THE_FUTURE,
     TEMPORARY,
+    AnswerTooLong,
     ClientError,
     Incomparable,
     PublishRefused,
@@ -29,7 +30,7 @@ from relay.client.nmem.updates import (
     session_deletions,
     set_about,
 )
-from relay.client.paging import PageBudget
+from relay.client.paging import MAX_READ_BYTES
 from relay.client.sync import items_of
 from relay.client.withdrawn import withdrawn
 from relay.errors import EVENT_BANNED, Prefix
@@ -41,7 +42,7 @@ from relay.nostr import kinds
 from relay.nostr.event import MADE_FROM, Address, Event, object_in
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 
     from relay.client.client import Client
     from relay.client.nmem.apply import Progress
@@ -57,8 +58,8 @@ _FETCH_BATCH: Final = 500
 _DELETIONS_AT_ONCE: Final = 100
 """Of sessions, per query."""
 _MAX_HELD: Final = 2**31
-"""Bytes of memory for the records that one run fetches, as `weight_of` estimates it: 400,000
-records."""
+"""Bytes of memory for one's own records that a rebuild fetches, as `weight_of` estimates it:
+400,000 records."""
 _DELETED: Final = "blocked: deleted"
 """The refusal of `PublishRefused.is_deleted`, as earlier versions kept it."""
 MAY_END: Final = (
@@ -280,16 +281,21 @@ async def fetch(
     document = await client.information_or_empty()
     owners = owners_in(document)  # owners may pin records of others (M-07)
     trusted = owners | sources.agents | {signer.pubkey}
-    events, missing = await _missing(client, known.records, known.foreign, sources, trusted)
-    keys = {*trusted, *known.foreign.values(), *(event.pubkey for event in events)}
+    keys = {*trusted, *known.foreign.values()}
+    fetched = 0
+
+    async def take(events: Sequence[Event]) -> None:
+        # Page by page: what one author wrote, however much it is, keeps nothing of others away.
+        nonlocal fetched
+        keys.update(event.pubkey for event in events)
+        fetched += await asyncio.to_thread(
+            put_all, database, events, signer.pubkey, owners, progress=progress
+        )
+
+    missing = await _missing(client, known.records, known.foreign, sources, trusted, take)
     at_relay = await _pins(client, document, keys)
-    events += [
-        event for event in at_relay if event.id not in known.pins and event.id not in known.records
-    ]
+    await take([e for e in at_relay if e.id not in known.pins and e.id not in known.records])
     missing += known.pins.keys() - {event.id for event in at_relay}
-    fetched = await asyncio.to_thread(
-        put_all, database, events, signer.pubkey, owners, progress=progress
-    )
     authors = {**known.foreign, **{id_: author for id_, author in known.pins.items() if author}}
     writers = {authors.get(id_, signer.pubkey) for id_ in missing}
     deleted = await _deletions_of(client, writers, missing)
@@ -357,7 +363,12 @@ async def fetch_all(
             progress(len(events))
     known = {event.id: event.created_at for event in found}
     trusted = owners_in(document) | sources.agents | {signer.pubkey}
-    others, _ = await _missing(client, known, {}, sources, trusted)
+    others: list[Event] = []
+
+    async def take(events: Sequence[Event]) -> None:
+        others.extend(events)
+
+    await _missing(client, known, {}, sources, trusted, take)
     keys = {event.pubkey for event in others} | trusted
     pins = [event for event in await _pins(client, document, keys) if event.id not in known]
     if progress is not None:
@@ -371,8 +382,10 @@ async def _missing(
     foreign: Mapping[str, str],
     sources: Sources,
     trusted: frozenset[str],
-) -> tuple[list[Event], list[str]]:
-    """Records of the sources not in `known` (id → `created_at`), and known ids missing there.
+    take: Callable[[Sequence[Event]], Awaitable[None]],
+) -> list[str]:
+    """Known ids missing at the relay; `take` gets the records of the sources that are not in
+    `known` (id → `created_at`), in pages.
 
     `foreign`: the authors of known records of others.
     """
@@ -383,40 +396,53 @@ async def _missing(
     if sources.group is not None:
         parts.append(({**_TAGGED, "#h": [sources.group]}, known))
     missing = dict.fromkeys(known)
-    events: dict[str, Event] = {}
-    for filter_, part in parts:
-        new, absent = await _compared(client, filter_, part)
-        events |= {
-            event.id: event
-            for event in new
+    taken: set[str] = set()
+
+    async def take_new(events: Sequence[Event]) -> None:
+        new = [
+            event
+            for event in events
+            if event.id not in taken
             # Checked here, because a relay may send other events.
-            if event.pubkey in trusted
-            or (sources.group is not None and event.tag("h") == sources.group)
-        }
+            and (
+                event.pubkey in trusted
+                or (sources.group is not None and event.tag("h") == sources.group)
+            )
+        ]
+        taken.update(event.id for event in new)
+        if new:
+            await take(new)
+
+    for filter_, part in parts:
+        absent = await _compared(client, filter_, part, take_new)
         for id_ in part.keys() - absent:
             missing.pop(id_, None)
-    return list(events.values()), list(missing)
+    return list(missing)
 
 
 async def _compared(
-    client: Client, filter_: Mapping[str, object], known: Mapping[str, int]
-) -> tuple[list[Event], set[str]]:
-    """Records at the relay not in `known`, and known ids missing there."""
+    client: Client,
+    filter_: Mapping[str, object],
+    known: Mapping[str, int],
+    take: Callable[[Sequence[Event]], Awaitable[None]],
+) -> set[str]:
+    """Known ids missing at the relay; `take` gets the records that are not in `known`."""
     items = items_of(array("Q", known.values()), b"".join(bytes.fromhex(id_) for id_ in known))
     try:
         difference = await client.reconcile(filter_, items)
     except (Incomparable, QueryClosed):
-        at_relay: dict[str, Event] = {}
+        absent = set(known)
         try:
-            async for events in client.query_pages(filter_, most_bytes=_MAX_HELD):
-                at_relay.update((event.id, event) for event in events)
+            async for events in client.query_pages(filter_, most_bytes=MAX_READ_BYTES):
+                absent.difference_update(event.id for event in events)
+                await take([event for event in events if event.id not in known])
         except QueryClosed as closed:
             if closed.prefix != Prefix.RESTRICTED:
                 raise  # otherwise this key is no member of the group
-        new = [event for id_, event in at_relay.items() if id_ not in known]
-        return new, {id_ for id_ in known if id_ not in at_relay}
-    needed = [id_.hex() for id_ in difference.need]
-    return await _with_ids(client, needed), {id_.hex() for id_ in difference.have}
+        return absent
+    async for events in _with_ids(client, [id_.hex() for id_ in difference.need]):
+        await take(events)
+    return {id_.hex() for id_ in difference.have}
 
 
 async def _pins(
@@ -435,15 +461,17 @@ async def _pins(
     return found
 
 
-async def _with_ids(client: Client, ids: Sequence[str]) -> list[Event]:
-    events: list[Event] = []
-    budget = PageBudget(_MAX_HELD)
-    for start in range(0, len(ids), _FETCH_BATCH):
-        part = list(ids[start : start + _FETCH_BATCH])
-        found = await client.query({"ids": part, "kinds": _OF_MEMORY})
-        budget.spend(found)
-        events += found
-    return events
+async def _with_ids(client: Client, ids: Sequence[str]) -> AsyncGenerator[list[Event], None]:
+    """In pages; of what is too long for one answer, each half. An event that is so alone is left
+    out."""
+    parts = [ids[start : start + _FETCH_BATCH] for start in range(0, len(ids), _FETCH_BATCH)]
+    while parts:
+        part = parts.pop()
+        try:
+            yield await client.query({"ids": list(part), "kinds": _OF_MEMORY})
+        except AnswerTooLong:
+            if half := len(part) // 2:
+                parts += [part[half:], part[:half]]
 
 
 async def _deletions_of(
@@ -455,7 +483,9 @@ async def _deletions_of(
     wanted, deletions = set(ids), list[tuple[str, str]]()
     for start in range(0, len(ids), _FETCH_BATCH):
         part = list(ids[start : start + _FETCH_BATCH])
-        async for events in client.query_pages({**by_writers, "#e": part}, most_bytes=_MAX_HELD):
+        async for events in client.query_pages(
+            {**by_writers, "#e": part}, most_bytes=MAX_READ_BYTES
+        ):
             for event in events:
                 named = wanted.intersection(event.tag_values("e"))
                 deletions += [(id_, event.pubkey) for id_ in sorted(named)]

@@ -25,10 +25,10 @@ from relay.client.nmem.sync import fetch
 from relay.client.nmem.updates import summarise
 from relay.client.settings import FILE
 from relay.errors import ConfigFaults, Invalid, UserError
-from relay.memory.nmem.records import Source
+from relay.memory.nmem.records import Observation, Source, observation_draft
 from relay.memory.nmem.summary import Summary
 from relay.memory.secrets import SecretFilter, Sensitivity
-from relay.nostr.event import event_from
+from relay.nostr.event import event_from, weight_of
 from relay.nostr.filters import FilterTerms
 from relay.nostr.nip09 import named_by
 from tests.cast import alice, owner, robot, rover, stranger
@@ -711,6 +711,28 @@ async def test_a_cache_takes_in_the_records_of_its_sources_only(
     in_trap = [f"tea of {who} in trap" for who in (theirs, of_rover)]
     assert await recalled(agents=[], group="trap") == sorted(in_trap)
     assert await recalled(agents=[]) == []  # what came in before goes
+
+
+@pytest.mark.parametrize("has_negentropy", [True, False])
+async def test_heavy_records_of_one_author_keep_away_none_of_others(
+    fake: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_negentropy: bool
+) -> None:
+    """They are more than one answer holds, and more together than was held: nothing came in, not
+    even deletions, at this and each later synchronisation."""
+    if not has_negentropy:
+        fake.most_records = 0
+    monkeypatch.setattr("relay.client.responses.MAX_ANSWER_BYTES", 200_000)
+    monkeypatch.setattr("relay.client.nmem.sync._MAX_HELD", 400_000)
+    for number in range(10):
+        key, more = (rover, []) if number == 5 else (alice, [["x"]] * 400)
+        seen = Observation("s", 1000 + number, "marker", "AgentMarker", f"tea {number}")
+        draft = observation_draft(seen, "rook", "den")
+        fake.events.append(key.sign(*draft._replace(tags=[*draft.tags, *more])))
+    assert sum(map(weight_of, fake.events)) > 400_000
+    async with nmem(fake, tmp_path, group="den") as memory:
+        assert (await memory.sync()).fetched == 10
+        assert len(await memory.search("tea", limit=100)) == 10
+        assert (await memory.sync()).fetched == 0
 
 
 @pytest.mark.proves("M-28")
