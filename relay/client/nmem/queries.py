@@ -354,6 +354,19 @@ def session_authors(db: Any, session_ids: Iterable[str]) -> dict[str, str]:
     return shown
 
 
+_PINNED: Final = (
+    "o.is_pinned AND o.id IN (SELECT n.observation_id FROM _rk_pins p"
+    " CROSS JOIN _rk_observations n ON n.event_id = p.target)"
+)
+_FRESH: Final = (
+    "s.project = :project AND o.timestamp >= :since"
+    " AND o.obs_type IN ('file_edit', 'file_write', 'git_commit', 'git_push')"
+)
+_MOST_READ: Final = 1_000
+"""Rows of each kind that a context is made of, own ones first, then the newest; it shows 30, and
+the edits of a file as one. Others of the group write any number."""
+
+
 def context_of(
     db: Any,
     project: str,
@@ -365,20 +378,23 @@ def context_of(
     """The context of an agent in the project (M-28), not fenced. `before`: as of that time."""
     now = now if before is None else min(now, before)
     sessions = summaries(db, Scope(project=project, before=before), _SHOWN_SESSIONS)
-    pinned = db.execute(
-        _COLUMNS + " WHERE o.is_pinned AND (:before IS NULL OR o.timestamp < :before)"
-        " AND o.id IN (SELECT n.observation_id FROM _rk_pins p"
-        " CROSS JOIN _rk_observations n ON n.event_id = p.target)",
-        {"before": before},
-    )
-    rows = {row[0]: _found(row).row for row in pinned}
-    fresh = db.execute(
-        _COLUMNS + " WHERE s.project = :project AND o.timestamp >= :since"
-        " AND o.obs_type IN ('file_edit', 'file_write', 'git_commit', 'git_push')"
-        " AND (:before IS NULL OR o.timestamp < :before)",
-        {"project": project, "since": now - _DAY, "before": before},
-    )
-    rows |= {row[0]: _found(row).row for row in fresh}
+    asked = {"project": project, "since": now - _DAY, "before": before, "most": _MOST_READ}
+    rows = {
+        row[0]: _found(row).row
+        for condition in (
+            _PINNED + " AND s.project = :project",
+            _PINNED + " AND s.project <> :project",
+            _FRESH,
+        )
+        for row in db.execute(
+            f"{_COLUMNS} WHERE o.id IN (SELECT o.id FROM observations o"
+            f" JOIN sessions s ON s.id = o.session_id"
+            f" LEFT JOIN _rk_observations k ON k.observation_id = o.id WHERE {condition}"
+            " AND (:before IS NULL OR o.timestamp < :before)"
+            " ORDER BY ifnull(k.author, '') = '' DESC, o.timestamp DESC, o.id DESC LIMIT :most)",
+            asked,
+        )
+    }
     return context.context(
         project,
         sessions,

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.client.nmem import cipher, database
+from relay.client.nmem import cipher, database, queries
 from relay.client.nmem.adoption import Adoption
 from relay.client.nmem.apply import bind, drop_batch, drop_deleted, put_all
 from relay.client.nmem.cipher import CacheKey, cache_key
 from relay.client.nmem.database import MUST_ERASE, CacheUnusable, Database, statements
-from relay.client.nmem.queries import Found, Order, Scope, search, timeline
+from relay.client.nmem.queries import Found, Order, Scope, _found, context_of, search, timeline
 from relay.client.nmem.rebuild import rebuild
 from relay.client.nmem.removal import Purge, Purged, Removed, purge, sweep
 from relay.client.nmem.sync import record_answers, waiting_after
@@ -856,6 +856,28 @@ def test_a_write_is_done_though_another_program_keeps_it_from_erasing(
         with here.reading() as db:
             assert about(db, "x") == "written"
             assert about(db, MUST_ERASE) is not None, "done by the next"
+
+
+def test_a_context_is_made_of_a_bounded_number_of_rows(
+    here: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session started late, or without one, when another agent of the group had pinned 20,000."""
+    a_session(here)
+    events = [observed(f"of rover {number}", at=NOW + 9 + number) for number in range(20)]
+    pins = [rover.sign(*pin_draft(Pin(event.id, is_pinned=True, at=NOW))) for event in events]
+    put_all(here, [*events, *pins], robot.pubkey, NOBODY)
+    read: list[Found] = []
+
+    def found(row: Any) -> Found:
+        read.append(_found(row))
+        return read[-1]
+
+    monkeypatch.setattr(queries, "_MOST_READ", 3)
+    monkeypatch.setattr(queries, "_found", found)
+    with here.reading() as db:
+        context = context_of(db, "rook", NOW + 60)
+    assert len(read) <= 9
+    assert "/w/s/2.py" in context
 
 
 def test_what_another_key_had_published_before_is_recorded_as_ones_own(here: Database) -> None:
