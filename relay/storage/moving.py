@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import msgspec
 
 from relay.errors import StoreFault, UserError
-from relay.lifecycle.rows import Lookups, Replaced, WritePlan
+from relay.lifecycle.rows import LONG_EXPIRED, Lookups, Replaced, WritePlan
 from relay.storage.rows import stored
 
 if TYPE_CHECKING:
@@ -107,8 +107,9 @@ class Side(Protocol):
         """Old versions in order of seq."""
 
     async def old_rows_at(self, seqs: Sequence[int]) -> Sequence[OldRow]: ...
-    async def groups_at(self, seqs: Sequence[int]) -> Mapping[int, str | None]:
-        """seq → group of those of these rows that are stored."""
+    async def placed_at(self, seqs: Sequence[int]) -> Mapping[int, tuple[str | None, int | None]]:
+        """seq → group and expires_at of those of these rows that are stored: all that changes in a
+        row."""
 
     def entries(self, table: Table) -> AsyncIterator[Sequence[Entry]]:
         """All of them, in no order."""
@@ -317,15 +318,17 @@ class Move:
         seqs = [seq for (seq,) in changed.pop("events", ()) if seq <= self._head]
         old = [seq for (seq,) in changed.pop("old_versions", ())]
         if seqs:
-            here = await self._source.groups_at(seqs)
-            there = await self._target.groups_at(seqs)
+            here = await self._source.placed_at(seqs)
+            there = await self._target.placed_at(seqs)
             moves = {
                 seq: group
-                for seq, group in here.items()
-                if group is not None and there.get(seq, "") is None
+                for seq, (group, _) in here.items()
+                if group is not None and seq in there and there[seq][0] is None
             }
+            expired = {seq for seq, (_, expires_at) in here.items() if expires_at == LONG_EXPIRED}
             gone = set(seqs) - here.keys()
-            await self._append(WritePlan(removes=gone, moves=moves), self._head)
+            plan = WritePlan(removes=gone, expired=expired & there.keys(), moves=moves)
+            await self._append(plan, self._head)
         for start in range(0, len(old), _OLD_ROWS):
             some = old[start : start + _OLD_ROWS]
             await self._put_old(some, await self._source.old_rows_at(some))
@@ -401,8 +404,8 @@ class Move:
             after = lines[-1].number
             changed = _keys_by_table(lines)
             seqs = [seq for (seq,) in changed.pop("events", ())]
-            if await self._source.groups_at(seqs) != await self._target.groups_at(seqs):
-                raise _differing("groups of rows")
+            if await self._source.placed_at(seqs) != await self._target.placed_at(seqs):
+                raise _differing("groups or expiries of rows")
             old = [seq for (seq,) in changed.pop("old_versions", ())]
             if await self._source.old_rows_at(old) != await self._target.old_rows_at(old):
                 raise _differing("old versions")

@@ -13,6 +13,7 @@ from relay.storage.postgres.sql.moving import (
     LOG_SCRIPT,
     MOVE_QUERIES,
     TOMBSTONE_SCRIPT,
+    TRIGGERS,
     add_entry,
     drop_entries,
     entries_at,
@@ -116,9 +117,12 @@ class PostgresSide:
     async def old_rows_at(self, seqs: Sequence[int]) -> Sequence[OldRow]:
         return list(map(_plain, await self._rows("old_rows_at", seqs)))
 
-    async def groups_at(self, seqs: Sequence[int]) -> Mapping[int, str | None]:
-        rows = await self._rows("groups_at", seqs)
-        return {seq: None if group is None else group.decode() for seq, group in rows}
+    async def placed_at(self, seqs: Sequence[int]) -> Mapping[int, tuple[str | None, int | None]]:
+        rows = await self._rows("placed_at", seqs)
+        return {
+            seq: (None if group is None else group.decode(), expires_at)
+            for seq, group, expires_at in rows
+        }
 
     async def _rows_after(self, name: str, after: int, limit: int) -> list[Any]:
         found = await rows_after(lambda seq, most: self._rows(name, seq, most), after, limit)
@@ -207,7 +211,9 @@ class PostgresSide:
             await db.execute(QUERIES["lock"])
             await db.execute(TOMBSTONE_SCRIPT)
             log = await db.fetchval(QUERIES["get_meta"], "moving_log")
-            if log is None:
+            if log is None or await db.fetchval(MOVE_QUERIES["log_triggers"]) != TRIGGERS:
+                await db.execute(MOVE_QUERIES["drop_log"])
+                await db.execute(TOMBSTONE_SCRIPT)
                 await db.execute(LOG_SCRIPT)
                 log = await db.fetchval(QUERIES["get_meta"], "moving_log")
         return str(log)

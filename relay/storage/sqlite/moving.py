@@ -80,8 +80,9 @@ class SqliteSide:
     async def old_rows_at(self, seqs: Sequence[int]) -> Sequence[OldRow]:
         return list(map(_plain, await self._rows(MOVE_QUERIES["old_rows_at"], _listed(seqs))))
 
-    async def groups_at(self, seqs: Sequence[int]) -> Mapping[int, str | None]:
-        return dict(await self._rows(MOVE_QUERIES["groups_at"], _listed(seqs)))
+    async def placed_at(self, seqs: Sequence[int]) -> Mapping[int, tuple[str | None, int | None]]:
+        rows = await self._rows(MOVE_QUERIES["placed_at"], _listed(seqs))
+        return {seq: (group, expires_at) for seq, group, expires_at in rows}
 
     async def _rows_after(self, name: str, after: int, limit: int) -> list[Any]:
         found = await rows_after(

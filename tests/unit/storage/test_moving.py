@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,8 @@ from relay.cli.services import run_services
 from relay.config import load_config
 from relay.errors import StoreFault, UserError
 from relay.facts import Origin
+from relay.groups.group import EndedGroup
+from relay.lifecycle.rows import LONG_EXPIRED, Lookups, WritePlan
 from relay.nostr.filters import FilterTerms
 from relay.storage.moving import TABLES, TOTALS, Move
 from relay.storage.postgres.moving import PostgresSide
@@ -257,6 +259,120 @@ async def test_it_comes_back_as_it_went(
         finally:
             await file.close()
             await file_store.close()
+
+
+@pytest.fixture(params=["to a database", "to a file"])
+async def move(
+    request: pytest.FixtureRequest, folder: Path, tmp_path: Path, postgres: PostgresServer
+) -> AsyncIterator[tuple[Move, Appender]]:
+    """A move that has begun, and what writes to its source, with alice in an ended group."""
+    async with AsyncExitStack() as open_:
+        database, file_path = await postgres.new_schema(), tmp_path / "file" / "rookery.db"
+        file_path.parent.mkdir()
+        file_store = await SqliteStore.open(file_path, FilterTerms())
+        open_.push_async_callback(file_store.close)
+        file, there, store = await open_.enter_async_context(sides(database, file_path))
+        source, target = file, there
+        written_by: Appender = file_store
+        to = store
+        if request.param == "to a file":
+            source, target, written_by, to = there, file, store, file_store
+        stock = SqliteSide(folder / "rookery.db")
+        open_.push_async_callback(stock.close)
+        stocking = await Move.begun(stock, source, written_by)
+        await stocking.copy(nothing)
+        await source.set_mark(None)
+        await planned(written_by, WritePlan(groups={"over": EndedGroup(frozenset({ALICE}))}))
+        yield await Move.begun(source, target, to), written_by
+
+
+ALICE = cast.alice.pubkey
+
+
+async def planned(store: Appender, plan: WritePlan) -> None:
+    await store.append(Lookups(frozenset(), frozenset(), frozenset()), lambda _found: plan)
+
+
+@pytest.mark.parametrize("compared", [False, True])
+async def test_a_row_that_is_deleted_while_it_is_moved_stays_deleted(
+    move: tuple[Move, Appender],
+    compared: bool,  # noqa: FBT001
+) -> None:
+    """The end of a large group leaves its records to the sweep. A copy kept them for ever."""
+    moving, store = move
+    await moving.copy(nothing)
+    if compared:
+        await moving.verify()
+    first, *_ = await moving._source.rows(0, 1)
+    await planned(store, WritePlan(expired={first[0]}))
+    await moving.catch_up()
+    await moving.verify()
+    await moving.end()
+    (there,) = await moving._target.rows(first[0] - 1, 1)
+    assert there == (*first[:-1], LONG_EXPIRED)
+
+
+@pytest.mark.parametrize("compared", [False, True])
+async def test_a_key_that_vanishes_during_a_move_is_no_former_member_in_the_copy(
+    move: tuple[Move, Appender],
+    compared: bool,  # noqa: FBT001
+) -> None:
+    """The comparison failed for ever, or did not notice."""
+    moving, store = move
+    await moving.copy(nothing)
+    if compared:
+        await moving.verify()
+    await planned(store, WritePlan(left_ended={ALICE: frozenset({"over"})}))
+    await moving.catch_up()
+    await moving.verify()
+    await moving.end()
+    (former,) = [table for table in TABLES if table.name == "former_members"]
+    assert await moving._target.entries_at(former, ["over"]) == []
+
+
+async def test_a_row_that_gets_deleted_between_copy_and_switch_is_compared(
+    folder: Path, postgres: PostgresServer
+) -> None:
+    url = await postgres.new_schema()
+    async with (
+        running(folder) as services,
+        sides(url, folder / "rookery.db") as (source, target, store),
+    ):
+        move = await Move.begun(source, target, store)
+        await move.copy(nothing)
+        await move.verify()
+        first, *_ = await source.rows(0, 1)
+        await planned(services.store, WritePlan(expired={first[0]}))
+        while await move._step():
+            pass
+        await postgres.execute(f"UPDATE {postgres.schema_of(url)}.events SET expires_at = NULL")
+        with pytest.raises(StoreFault, match="differs from what was copied: groups or expiries"):
+            await move.end()
+
+
+async def test_a_log_of_an_earlier_version_begins_anew(
+    folder: Path, postgres: PostgresServer
+) -> None:
+    """It lacks changes that are noted by now."""
+    url = await postgres.new_schema()
+    async with sides(url, folder / "rookery.db") as (_, database, _store):
+        log = await database.begin_log()
+        assert await database.begin_log() == log
+        schema = postgres.schema_of(url)
+        await postgres.execute(f"DROP TRIGGER moving_former ON {schema}.former_members")
+        assert await database.begin_log() != log
+        await database.end_log()
+
+
+@pytest.mark.parametrize(("store", "of_no_copy"), [("sqlite", set[str]()), ("postgres", {"tags"})])
+def test_every_column_that_changes_in_a_row_is_copied_again(
+    store: str, of_no_copy: set[str]
+) -> None:
+    """A new one must be thought of: `Move._apply` and `_compare_lines`, and the triggers."""
+    sql = resources.files(f"relay.storage.{store}.sql")
+    text = sql.joinpath("queries.sql").read_text("utf-8")
+    changed = set(re.findall(r"UPDATE events (?:AS e )?SET (\w+) =", text))
+    assert changed - of_no_copy == {"grp", "expires_at"}
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])

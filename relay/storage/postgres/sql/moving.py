@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 MOVE_QUERIES: Final = FILES.statements("moving.sql")
 LOG_SCRIPT: Final = FILES.script("moving_log.sql")
+TRIGGERS: Final = LOG_SCRIPT.count("CREATE TRIGGER ")
 TOMBSTONE_SCRIPT: Final = FILES.script("moving_log_tombstone.sql")
 _HASHED: Final = frozenset({("tombstones", "target"), ("tombstones", "by"), ("management", "item")})
 """Columns that may be longer than an entry of an index: it has their hashes."""

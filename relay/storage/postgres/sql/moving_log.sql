@@ -1,6 +1,7 @@
 -- What `rookery move` must look at again: a line for each change of what it may have copied.
 -- Batches write one after the other, so lines are committed in the order of their numbers.
--- Members are written with their group, and totals follow from rows.
+-- Members are written with their group, but a key that vanishes leaves ended groups alone; totals
+-- follow from rows.
 
 -- Batches wait meanwhile: not for a VACUUM too.
 SET LOCAL lock_timeout = '2s';
@@ -19,7 +20,7 @@ BEGIN
     VALUES (TG_TABLE_NAME, CASE WHEN TG_OP = 'DELETE' THEN old.seq ELSE new.seq END);
     RETURN NULL;
 END $$;
-CREATE TRIGGER moving_events AFTER DELETE OR UPDATE OF grp ON events
+CREATE TRIGGER moving_events AFTER DELETE OR UPDATE OF grp, expires_at ON events
 FOR EACH ROW EXECUTE FUNCTION moving_log_seq();
 CREATE TRIGGER moving_old AFTER INSERT OR UPDATE OR DELETE ON old_versions
 FOR EACH ROW EXECUTE FUNCTION moving_log_seq();
@@ -43,6 +44,14 @@ BEGIN
 END $$;
 CREATE TRIGGER moving_groups AFTER INSERT OR UPDATE ON groups
 FOR EACH ROW EXECUTE FUNCTION moving_log_group();
+
+CREATE FUNCTION moving_log_former() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO moving_log (name, key) VALUES ('groups', old.grp);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER moving_former AFTER DELETE ON former_members
+FOR EACH ROW EXECUTE FUNCTION moving_log_former();
 
 CREATE FUNCTION moving_log_entry() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

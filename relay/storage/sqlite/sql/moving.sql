@@ -10,8 +10,8 @@ FROM old_versions WHERE seq > ? ORDER BY seq LIMIT ?;
 SELECT seq, raw, grp, quiet, 1, version, expires_at, replaced_at, drop_at
 FROM old_versions WHERE seq IN (SELECT value FROM json_each(?)) ORDER BY seq;
 
--- :groups_at  [seq] -> seq, group
-SELECT seq, grp FROM events WHERE seq IN (SELECT value FROM json_each(?));
+-- :placed_at  [seq] -> seq, group, expires_at
+SELECT seq, grp, expires_at FROM events WHERE seq IN (SELECT value FROM json_each(?));
 
 -- :head  -> the newest of: the seq of the newest row, the head that was noted
 SELECT max((SELECT coalesce(max(seq), 0) FROM events),

@@ -1,5 +1,6 @@
 -- What `rookery move` must look at again: a line for each change of what it may have copied.
--- Members are written with their group, and totals follow from rows.
+-- Members are written with their group, but a key that vanishes leaves ended groups alone; totals
+-- follow from rows.
 
 CREATE TABLE moving_log (
     number INTEGER PRIMARY KEY,
@@ -36,6 +37,9 @@ CREATE TRIGGER moving_groups_new AFTER INSERT ON groups
 BEGIN INSERT INTO moving_log (name, key) VALUES ('groups', new.id); END;
 CREATE TRIGGER moving_groups_gone AFTER DELETE ON groups
 BEGIN INSERT INTO moving_log (name, key) VALUES ('groups', old.id); END;
+
+CREATE TRIGGER moving_former_gone AFTER DELETE ON former_members
+BEGIN INSERT INTO moving_log (name, key) VALUES ('groups', old.grp); END;
 
 CREATE TRIGGER moving_management_new AFTER INSERT ON management
 BEGIN INSERT INTO moving_log (name, key, by) VALUES ('management', new.register, new.item); END;
