@@ -34,7 +34,7 @@ from relay.client.information import LOGIN, lists_nip
 from relay.client.negentropy import NEGENTROPY, Reconciliation
 from relay.client.paging import MAX_ALL_BYTES, PageBudget, Paging
 from relay.client.reconnect import Reconnector
-from relay.client.responses import CountAnswer, StoredAnswer, filters_of
+from relay.client.responses import MAX_ANSWER_BYTES, CountAnswer, StoredAnswer, filters_of
 from relay.client.subscription import Subscription
 from relay.client.verifier import SignatureVerifier
 from relay.clock import unix_now
@@ -258,17 +258,22 @@ class Client:
         done = await publishing.publish(async_iter(events))
         return PublishReport(done.stored, done.duplicates, tuple(done.refused))
 
-    async def query(self, *filters: FilterLike, deadline_s: float | None = None) -> list[Event]:
+    async def query(
+        self,
+        *filters: FilterLike,
+        most_bytes: int = MAX_ANSWER_BYTES,
+        deadline_s: float | None = None,
+    ) -> list[Event]:
         """The stored events that match any of the filters, in the relay's order, without
         duplicates.
 
-        A relay may truncate a long answer at its limits: see `query_all`. Raises QueryClosed,
-        AnswerTooLong.
+        A relay may truncate a long answer at its limits: see `query_all`. Raises QueryClosed;
+        AnswerTooLong, also for events that take more than `most_bytes` in memory together.
         """
         wanted = filters_of(filters)
         async with self._reconnector.deadline(deadline_s, "EOSE"):
             answer = await self._request(
-                lambda connection: _stored(connection, wanted, self._verifier)
+                lambda connection: _stored(connection, wanted, self._verifier, most_bytes)
             )
             return await answer.events()
 
@@ -537,9 +542,12 @@ class Client:
 
 
 async def _stored(
-    connection: Connection, wanted: Sequence[Filter], verifier: SignatureVerifier
+    connection: Connection,
+    wanted: Sequence[Filter],
+    verifier: SignatureVerifier,
+    most_bytes: int,
 ) -> StoredAnswer:
-    answer = StoredAnswer(wanted, verifier)
+    answer = StoredAnswer(wanted, verifier, most_bytes)
     async with connection.request("REQ", wanted, answer, answer.receive_raw):
         await answer.wait()
     return answer

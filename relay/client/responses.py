@@ -127,12 +127,17 @@ class StoredAnswer(_Response):
     """The events that answer one REQ, until EOSE, without duplicates. A Sink."""
 
     def __init__(
-        self, filters: Sequence[Filter], verifier: SignatureVerifier, most: int = MAX_ANSWER
+        self,
+        filters: Sequence[Filter],
+        verifier: SignatureVerifier,
+        most_bytes: int,
+        most: int = MAX_ANSWER,
     ) -> None:
         super().__init__()
         self._filters = filters
         self._verifier = verifier
         self._most = most
+        self._most_bytes = most_bytes
         self._ids: set[str] = set()
         self._bytes = 0
         self._unchecked: list[Event] = []
@@ -179,8 +184,8 @@ class StoredAnswer(_Response):
             self._set_failure(AnswerTooLong(self._most))
             return
         self._bytes += weight_of(event)
-        if self._bytes > MAX_ANSWER_BYTES:
-            self._set_failure(AnswerTooLong(MAX_ANSWER_BYTES, "bytes"))
+        if self._bytes > self._most_bytes:
+            self._set_failure(AnswerTooLong(self._most_bytes, "bytes"))
             return
         self._ids.add(event.id)
         self._unchecked.append(event)

@@ -1,8 +1,8 @@
 """Synchronise two sets of events: find the difference by negentropy (NIP-77), then transfer it.
 
 "Ours" is a Side: a relay (`RelaySide`) or a data folder. "Theirs" is a relay. Restarting is safe
-and transfers only what is still missing. Only the differing ids are held in memory, not the events;
-the next batch is fetched while one is stored.
+and transfers only what is still missing. Of the events, two batches of bounded size are held in
+memory: the next is fetched while one is stored.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from msgspec import structs
 
 from relay.client.errors import (
     TEMPORARY,
+    AnswerTooLong,
     Incomparable,
     PublishRefused,
     QueryClosed,
@@ -30,6 +31,7 @@ from relay.client.negentropy import MAX_NEED
 from relay.client.paging import MAX_READ_BYTES
 from relay.client.sync_order import Order, in_order, only_names
 from relay.errors import Prefix
+from relay.nostr.event import weight_of
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import CREATE_GROUP, GROUP_METADATA, GROUP_RECORDS, RELAY_SIGNED
 from relay.nostr.nip77 import Bound, Items
@@ -52,9 +54,12 @@ if TYPE_CHECKING:
 
 _FETCH_BATCH: Final = 250
 """Ids per REQ; relays accept a few hundred."""
+_BATCH_BYTES: Final = 64 << 20
+"""What these events take in memory, as `weight_of` estimates it, or fewer are asked for from then
+on. Two such batches are held."""
 _FETCH_S: Final = 300.0
-"""For these, however few events the relay returns at a time; and for all that a run fetches, beyond
-`_PACE_S` for each batch and a second for each `_PACE_BYTES`."""
+"""For a batch, however few events the relay returns at a time; and for all that a run fetches,
+beyond `_PACE_S` for each batch and a second for each `_PACE_BYTES`."""
 _PACE_S: Final = 10.0
 _PACE_BYTES: Final = 100_000
 _COMPARISON_S: Final = 3600.0
@@ -146,27 +151,40 @@ class RelaySide:
         self, filter_: Filter, ids: Sequence[bytes]
     ) -> AsyncGenerator[Sequence[Event], None]:
         clock = asyncio.get_running_loop().time
-        for start in range(0, len(ids), _FETCH_BATCH):
-            wanted = {id_.hex() for id_ in ids[start : start + _FETCH_BATCH]}
+        at, size = 0, _FETCH_BATCH
+        while at < len(ids):
+            part = ids[at : at + size]
+            wanted = {id_.hex() for id_ in part}
             found: list[Event] = []
-            number, most_s, began = len(wanted), self._patience_s + _PACE_S, clock()
+            number, most_s, began = len(part), self._patience_s + _PACE_S, clock()
+            left, is_too_large = _BATCH_BYTES, False
             try:
                 async with asyncio.timeout(most_s):
                     # Repeated while it returns events: a relay may return fewer at a time.
-                    while wanted and (some := await self._query(wanted)):
+                    while wanted and (some := await self._query(wanted, left)):
                         wanted.difference_update(event.id for event in some)
                         found += some
+                        left -= sum(map(weight_of, some))
+            except AnswerTooLong:
+                is_too_large = True
             except TimeoutError:
                 raise Unanswered(
                     f"got {len(found)} of {number} events within {most_s:.0f} s"
                 ) from None
             allowed_s = _PACE_S + sum([len(event.raw) for event in found]) / _PACE_BYTES
+            if is_too_large and number > 1:
+                # Not in parts as they come: within a batch, older events are first.
+                size = number // 2
+                allowed_s = _PACE_S + _BATCH_BYTES / _PACE_BYTES
+                found.clear()
+            else:
+                at += number  # without an event that is too large alone
             self._patience_s -= max(0.0, clock() - began - allowed_s)
             if found:
                 yield in_order(found)
 
-    async def _query(self, ids: Iterable[str]) -> Sequence[Event]:
-        return await self._reader.query(Filter(ids=frozenset(ids)))
+    async def _query(self, ids: Iterable[str], most_bytes: int) -> Sequence[Event]:
+        return await self._reader.query(Filter(ids=frozenset(ids)), most_bytes=most_bytes)
 
     async def store(self, events: Sequence[Event]) -> StoreResult:
         """Group records one at a time: sent again after a later one, a 9000 would undo its 9001.

@@ -9,9 +9,13 @@ whatever its date is: a running relay would show it to everybody (N29-106).
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import islice
+from sys import getsizeof
 from typing import TYPE_CHECKING, Final
 
-from relay.nostr.event import is_hex64
+from relay.client.errors import Incomparable
+from relay.client.paging import MAX_ALL_BYTES
+from relay.nostr.event import address_of, is_hex64
 from relay.nostr.kinds import (
     CREATE_GROUP,
     CREATE_INVITE,
@@ -33,6 +37,9 @@ if TYPE_CHECKING:
 
 _MAX_CHAIN: Final = 8
 """Events that name each other, each dated before the one that it names."""
+_NAMING: Final = ("e", "E", "a", "A")
+_MAX_NAMED: Final = 16
+"""Rookery looks no further for the group of an event that names others."""
 _CLOCK_SKEW_S: Final = 900
 """How far the clocks of those who write into a group may differ: relays refuse later dates."""
 _RANKS: Final = {
@@ -52,7 +59,18 @@ Making = tuple[str | None, str, int]
 
 def only_names(event: Event) -> bool:
     """Whether it has no group of its own but may have that of an event that it names."""
-    return not event.has_tag("h") and any(map(event.has_tag, ("e", "E", "a", "A")))
+    return not event.has_tag("h") and any(map(event.has_tag, _NAMING))
+
+
+def _names(event: Event) -> dict[str, None]:
+    """The ids and addresses in its tags, each once."""
+    return dict.fromkeys(
+        tag[1]
+        for tag in event.tags
+        if len(tag) > 1
+        and tag[0] in _NAMING
+        and (is_hex64(tag[1]) if tag[0] in ("e", "E") else address_of(tag[1]))
+    )
 
 
 def in_order(events: Iterable[Event]) -> list[Event]:
@@ -96,7 +114,7 @@ def _hides(event: Event) -> bool:
 
 
 class Order:
-    """`add` all events, then ask for their `places`. Their contents are not kept."""
+    """`add` all events, then ask for their `places`. Kept are ids, dates and what is named."""
 
     def __init__(self) -> None:
         self._places: dict[bytes, Place] = {}
@@ -113,8 +131,11 @@ class Order:
         """Group → (created_at, rank, whether it hides) of its 9007 and 9002."""
         self._joined: dict[tuple[str, str], list[int]] = {}
         """(group, key) → created_at of each 9000 and 9021 that may have made it a member."""
+        self._bytes = 0
+        """Of texts that are kept."""
 
     def add(self, event: Event) -> None:
+        """Raises Incomparable when the events name more than fits in memory."""
         id_, h, at = bytes.fromhex(event.id), event.tag("h"), event.created_at
         self._places[id_] = at, _rank(event), at
         if event.kind == CREATE_GROUP:
@@ -122,20 +143,29 @@ class Order:
         elif event.kind == EDIT_METADATA:
             self._edits.append((id_, _making(event), _first(event)))
         if class_of(event.kind) is KindClass.ADDRESSABLE:
-            self._ids[f"{event.kind}:{event.pubkey}:{event.d}"] = id_
+            address = f"{event.kind}:{event.pubkey}:{event.d}"
+            self._ids[address] = id_
+            self._keep(address)
+        if h is not None:
+            self._keep(h)
         if h is None:
             if only_names(event):
-                self._named[id_] = tuple(
-                    [value for name in ("e", "E", "a", "A") for value in event.tag_values(name)]
-                )
+                named = self._named[id_] = tuple(islice(_names(event), _MAX_NAMED))
+                self._keep(*named)
         elif event.kind in (CREATE_GROUP, EDIT_METADATA):
             self._described.setdefault(h, []).append((at, _rank(event), _hides(event)))
         elif event.kind in (PUT_USER, JOIN_REQUEST):
             joined = event.tag_values("p") if event.kind == PUT_USER else (event.pubkey,)
+            self._keep(*joined)
             for pubkey in joined:
                 self._joined.setdefault((h, pubkey), []).append(at)
         elif event.kind not in GROUP_RECORDS:
             self._written.append((id_, h, event.pubkey))
+
+    def _keep(self, *texts: str) -> None:
+        self._bytes += sum(map(getsizeof, texts))
+        if self._bytes > MAX_ALL_BYTES:
+            raise Incomparable("the relay's events name too much; use a narrower filter")
 
     def places(self) -> dict[bytes, Place]:
         """By id."""

@@ -398,14 +398,11 @@ async def test_an_answer_with_too_many_events_raises(
             await relay.query(CHAT)
 
 
-async def test_an_answer_with_too_many_bytes_raises(
-    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(responses, "MAX_ANSWER_BYTES", 25_000)
+async def test_an_answer_with_too_many_bytes_raises(fake: FakeRelay, timeouts: Timeouts) -> None:
     fake.events = [chat("x" * 3000, 1000 + n) for n in range(5)]
     async with Client(fake.url, alice, timeouts=timeouts) as relay:
         with pytest.raises(AnswerTooLong, match="more than 25000 bytes"):
-            await relay.query(CHAT)
+            await relay.query(CHAT, most_bytes=25_000)
         assert len([event async for event in relay.query_all(CHAT, page=1)]) == 5
 
 
@@ -428,15 +425,14 @@ async def test_pages_that_are_too_long_for_an_answer_are_read_in_halves(
 
 
 async def test_an_answer_of_many_short_values_counts_as_the_memory_that_it_takes(
-    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
-    monkeypatch.setattr(responses, "MAX_ANSWER_BYTES", 1_000_000)
     values = [f"{n}" for n in range(3000)]
     fake.events = [alice.sign(9, [["h", "tea"], ["t", *values]], "", 1000 + n) for n in range(9)]
     assert sum(len(event.raw) for event in fake.events) < 250_000
     async with Client(fake.url, alice, timeouts=timeouts) as relay:
         with pytest.raises(AnswerTooLong, match="more than 1000000 bytes"):
-            await relay.query(CHAT)
+            await relay.query(CHAT, most_bytes=1_000_000)
 
 
 # Paging

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.client import Client, Incomparable, PublishRefused, QueryClosed, Unanswered
+from relay.client import Client, Incomparable, PublishRefused, QueryClosed, Unanswered, sync_order
 from relay.client import sync as syncing
 from relay.client.sync import Direction, Moderation, RelaySide, Sync, Tally, halves
 from relay.nostr.filters import Filter
@@ -422,6 +422,47 @@ async def test_all_parts_of_a_comparison_have_one_deadline(
     fake.on["NEG-OPEN"] = refuse
     with pytest.raises(Unanswered, match="the comparison took over"):
         await synced(ours, fake, timeouts)
+
+
+@pytest.mark.parametrize("at_a_time", [1, 500])
+async def test_a_batch_of_large_events_is_fetched_in_smaller_ones(
+    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch, at_a_time: int
+) -> None:
+    """Whatever a relay sends at a time; older events stay first."""
+    monkeypatch.setattr(syncing, "_BATCH_BYTES", 50_000)
+    essays = [alice.sign(1, [], "a" * 10_000, NOW + number) for number in range(40)]
+    fake.events += essays
+    fake.most_rows = at_a_time
+    async with Client(fake.url, timeouts=timeouts) as client:
+        ids = [bytes.fromhex(event.id) for event in essays]
+        batches = [batch async for batch in RelaySide(client, client).events(EVERYTHING, ids)]
+    assert [event for batch in batches for event in batch] == essays
+    assert max(map(len, batches)) < 3
+
+
+async def test_an_event_that_is_too_large_is_left_out(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "_BATCH_BYTES", 50_000)
+    fake.events += [*NOTES[:20], alice.sign(1, [], "a" * 50_000, NOW)]
+    tally = await synced(ours, fake, timeouts)
+    assert (tally.received, tally.not_given) == (20, 1)
+
+
+async def test_of_what_events_name_a_bounded_part_is_kept(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync_order, "MAX_ALL_BYTES", 10_000)
+    fake.events += [
+        alice.sign(9007, [["h", "tea"]], "", NOW),
+        alice.sign(7, [["e", f"{number:064x}"] for number in range(1_000)], "+", NOW),
+    ]
+    tally = await synced(ours, fake, timeouts, moderation=Moderation.TAKEN)
+    assert tally.received == 2
+    put = alice.sign(9000, [["h", "tea"], *(["p", f"{n:064x}"] for n in range(1_000))], "", NOW)
+    fake.events.append(put)
+    with pytest.raises(Incomparable, match="name too much"):
+        await synced(ours, fake, timeouts, moderation=Moderation.TAKEN)
 
 
 async def test_ids_that_the_relay_does_not_return_are_counted(
