@@ -329,14 +329,17 @@ class Snowclaw(SnowclawRecords):
         is_direct = message.kind == kinds.PRIVATE_MESSAGE and not message.has_tag("h")
         since = self._client.now() - MAX_BACKDATED_S
         is_current = since <= message.created_at <= self._client.now() + OVERLAP_S
-        if not (is_direct and is_current and self._chat.knows(message.pubkey)):
+        if not (is_direct and is_current and self._knows(message.pubkey)):
             return None
         is_ours = message.pubkey == self.pubkey or self.pubkey in message.tag_values("p")
         others = correspondents(message, self.pubkey)
         is_answerable = len(others) <= MAX_CORRESPONDENTS and all(
-            is_hex64(key) and is_curve_point(key) and self._chat.knows(key) for key in others
+            is_hex64(key) and is_curve_point(key) and self._knows(key) for key in others
         )
         return message if is_ours and is_answerable else None
+
+    def _knows(self, pubkey: str) -> bool:
+        return self._chat.knows(pubkey, self._consent.groups())
 
     async def _hear(self, message: Event) -> None:
         """Process a direct message, unless it came before in another wrap."""

@@ -288,13 +288,14 @@ class Chat:
         """Whether a change of the profile matters: it was looked up, or there is a memory."""
         return self.knows_name(pubkey) or self._working_copy.has_user(pubkey)
 
-    def knows(self, pubkey: str) -> bool:
-        """Whether direct messages of a key are read: those of owners, agents, members of the
-        groups, and users for whom there is a memory or an owner's configuration."""
+    def knows(self, pubkey: str, groups: Iterable[str]) -> bool:
+        """Whether direct messages of a key are read: those of owners, agents, members of `groups`,
+        to which the agent listens now, and users for whom there is a memory or an owner's
+        configuration."""
         copy = self._working_copy
         return (
             pubkey in copy.authors
-            or any(pubkey in listed.members for listed in self._lists.values())
+            or any(pubkey in self.members(group) for group in groups)
             or copy.own_user(copy.subject_of(pubkey)) is not None
             or copy.config.of_user(pubkey) is not None
         )

@@ -259,6 +259,28 @@ async def test_direct_messages_are_heard_once_and_of_those_it_knows(fake: FakeRe
         assert bob.pubkey[:32] not in claw.users()
 
 
+@pytest.mark.parametrize("kind", [9001, 9008])
+async def test_members_of_a_group_that_was_left_are_not_heard_any_more(
+    fake: FakeRelay, kind: int
+) -> None:
+    def wrap(by: SecretKey, text: str) -> Event:
+        message = unsigned(by.pubkey, 14, [["p", robot.pubkey]], text, NOW)
+        return wrapped(message, by, robot.pubkey, rover, (NOW - 9, NOW - 9))
+
+    await fake.publish(added("den"))
+    await fake.publish(bob.sign(39002, [["d", "den"], ["p", bob.pubkey]], "", NOW - 9))
+    await fake.publish(record(ALICE, {"notes": ["known"]}))
+    async with started(fake) as claw:
+        messages = claw.messages()
+        await claw.learn_group("den")
+        assert claw._chat.members("den") == (bob.pubkey,)
+        await fake.publish(added("den", NOW, kind=kind))
+        await until(lambda: not claw._consent.groups())
+        await fake.publish(wrap(bob, "of a stranger"))
+        await fake.publish(wrap(alice, "known"))
+        assert (await anext(messages)).content == "known"
+
+
 MEMBERS = tuple(SecretKey(bytes([7] * 31 + [number])) for number in range(1, 13))
 
 

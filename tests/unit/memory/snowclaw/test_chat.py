@@ -523,8 +523,9 @@ def test_it_listens_in_direct_messages_to_whom_it_knows() -> None:
     heard = Heard(config(f"npub:{rover.npub}", {"respond_mode": "all"}))
     heard.see(listed(bob), said("hi"))
     for known in (owner, alice, bob, rover, robot):
-        assert heard.chat.knows(known.pubkey)
-    assert not heard.chat.knows(stranger.pubkey)
+        assert heard.chat.knows(known.pubkey, ["tea"])
+    assert not heard.chat.knows(stranger.pubkey, ["tea"])
+    assert not heard.chat.knows(bob.pubkey, ["coffee"])
 
 
 def test_a_message_of_no_group_has_no_context() -> None:
