@@ -331,7 +331,10 @@ class _Watched:
     read: Callable[[], float | Mapping[str, float]]
 
     def values(self) -> Mapping[str, float]:
-        found = self.read()
+        try:
+            found = self.read()
+        except OSError:  # of a file or disk that has a fault: the other numbers are still there
+            return {}
         return {"": found} if isinstance(found, int | float) else found
 
 

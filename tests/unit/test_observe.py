@@ -362,6 +362,19 @@ def test_a_label_has_a_bounded_number_of_values() -> None:
     assert len([key for key in page if key[0] == "rookery_refusals_total"]) == 201
 
 
+def test_a_disk_with_a_fault_leaves_the_other_numbers() -> None:
+    """A sample ended the task that takes them, and the stop of the relay failed."""
+
+    def free() -> float:
+        raise OSError("a fault")
+
+    metrics = Metrics()
+    metrics.watch("disk_free_bytes", "Free space.", free)
+    metrics.watch("subscriptions", "Open subscriptions.", lambda: 9)
+    metrics.sample(60)
+    assert b"rookery_subscriptions 9.0" in metrics.page()
+
+
 def test_a_day_of_minutes_is_kept_with_the_rates_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = 1000.0
     monkeypatch.setattr("relay.observe.metrics.monotonic", lambda: clock)
