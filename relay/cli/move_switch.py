@@ -137,8 +137,13 @@ async def switch(folder: Path, config: Config, asked: Switch) -> None:
         try:
             async with asyncio.timeout(_LIMIT_S):
                 await _copy_rest(folder, config, asked, source)
-            _unpack(folder / UNFINISHED, folder)
-            _write_settings(folder / "rookery.toml", settings)
+            try:
+                _unpack(folder / UNFINISHED, folder)
+                _write_settings(folder / "rookery.toml", settings)
+            except OSError:
+                if asked.to is None:  # the settings still name the database: no store may be here
+                    _pack(folder, folder / UNFINISHED)
+                raise
             await _retire(source)
         finally:
             await source.close()
@@ -176,6 +181,14 @@ def _unpack(made: Path, folder: Path) -> None:
         for file in sorted(made.iterdir(), reverse=True):  # the store last
             file.replace(folder / file.name)
         made.rmdir()
+
+
+def _pack(folder: Path, made: Path) -> None:
+    """The reverse of `_unpack`."""
+    made.mkdir(mode=0o700, exist_ok=True)
+    for file in sorted([*folder.glob("rookery.db*"), *folder.glob("search.db*")]):
+        if not file.name.startswith(MOVED):
+            file.replace(made / file.name)
 
 
 def _put_away(folder: Path) -> None:

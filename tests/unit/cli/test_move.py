@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from contextlib import closing
+from errno import ENOSPC
 from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.cli import run
+from relay.cli import move_switch, run
+from relay.cli.database import second_store
 from relay.cli.folder_lock import locked
 from relay.cli.init import fresh_folder
-from relay.cli.move_switch import Switch, is_asked, settings_with
-from relay.config import config_from
+from relay.cli.move_switch import UNFINISHED, Switch, is_asked, settings_with
+from relay.config import config_from, load_config
 from relay.errors import StoreFault
 from relay.storage.sqlite.moving import SqliteSide
 from tests.harness.stocked_folder import rookery, stocked
@@ -113,6 +116,45 @@ def left_in(file: Path) -> set[str]:
     with closing(sqlite3.connect(file)) as db:
         rows = db.execute("SELECT name FROM sqlite_master WHERE name GLOB 'moving*'")
         return {name for (name,) in rows}
+
+
+def test_a_move_back_whose_settings_cannot_be_written_leaves_the_relay_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full: the relay goes on with the database, so no file may be beside it."""
+    folder = tmp_path / "data"
+    fresh_folder(folder)
+    settings = folder / "rookery.toml"
+    url = "postgresql:///rookery"
+    text = settings.read_text()
+    settings.write_text(text.replace("[storage]\n", f'[storage]\nurl = "{url}"\n', 1))
+    kept = folder / "rookery.db.moved"
+    kept.write_bytes(b"of an earlier move")
+
+    class Source:
+        async def close(self) -> None:
+            pass
+
+    async def source_of(*_: object) -> Source:
+        return Source()
+
+    async def copied(*_: object) -> None:
+        (folder / UNFINISHED).mkdir()
+        for name in ("rookery.db", "search.db"):
+            (folder / UNFINISHED / name).write_bytes(b"a store")
+
+    def full(file: Path, _text: str) -> None:
+        raise OSError(ENOSPC, os.strerror(ENOSPC), str(file))
+
+    monkeypatch.setattr(move_switch, "source_of", source_of)
+    monkeypatch.setattr(move_switch, "_copy_rest", copied)
+    monkeypatch.setattr(move_switch, "_write_settings", full)
+    move_switch.note(folder, Switch(None))
+    after = move_switch.switched(folder, load_config(settings), own_file=True)
+    assert after.storage.url == url
+    assert second_store(folder) is None
+    assert {file.name for file in (folder / UNFINISHED).iterdir()} == {"rookery.db", "search.db"}
+    assert kept.exists()
 
 
 def test_a_value_of_a_wrong_type_is_named_before_anything_is_moved(
