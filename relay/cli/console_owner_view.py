@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from relay.server.connection import Connection
 
 Made = TypeVar("Made")
+Done = TypeVar("Done")
 
 _MAX_READERS: Final = 200
 """Members of a group for whom a read is explained."""
@@ -168,14 +169,19 @@ class OwnersView:
         return next((each for each in self._policy.files if self._short(each) == name), None)
 
     async def check_policy(self, name: str, text: str, owner: str) -> Mapping[str, object]:
-        _, edit = await self._checked(name, text, owner)
+        edit = await self._edited(name, text, owner, lambda edit, _: edit)
         return edit._asdict()
 
     async def save_policy(self, name: str, text: str, before: str, owner: str) -> None:
-        path, edit = await self._checked(name, text, owner)
-        await asyncio.to_thread(save, edit, path, before)
+        def save_checked(edit: Edit, path: Path) -> None:
+            save(edit, path, before)
 
-    async def _checked(self, name: str, text: str, owner: str) -> tuple[Path, Edit]:
+        await self._edited(name, text, owner, save_checked)
+
+    async def _edited(
+        self, name: str, text: str, owner: str, use: Callable[[Edit, Path], Done]
+    ) -> Done:
+        """Checks an edit and calls `use`, with no other edit in between."""
         folder = self._services.policy_folder
         if not self.may_edit_policies:
             raise Invalid(
@@ -187,8 +193,12 @@ class OwnersView:
         path = new_file(folder, name) if file is None else Path(file)
         if self._editing.locked():
             raise Refused(Prefix.RATE_LIMITED, "another edit is being checked, try again")
+
+        def work() -> Done:
+            return use(checked(path, text, folder, self._policy, owner), path)
+
         async with self._editing:
-            return path, await asyncio.to_thread(checked, path, text, folder, self._policy, owner)
+            return await asyncio.to_thread(work)
 
     async def policy_file(self, name: str) -> str | None:
         folder = self._services.policy_folder
@@ -325,7 +335,7 @@ class _Cached(Generic[Made]):
         self._made: tuple[int, Made] | None = None
 
     async def value(self) -> Made:
-        if self._made is not None and self._clock() - self._made[0] < self._fresh_s:
+        if self._made is not None and 0 <= self._clock() - self._made[0] < self._fresh_s:
             return self._made[1]
         if self._making is None:
             self._making = asyncio.ensure_future(self._make())

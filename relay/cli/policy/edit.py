@@ -90,9 +90,10 @@ def save(edit: Edit, path: Path, before: str) -> None:
     """Raises Invalid for an edit with faults, or when the file is not what it was `before`."""
     if edit.faults:
         raise Invalid(edit.faults[0])
-    if before != edit.before:
-        raise Invalid("the file was changed meanwhile: load it again")
     try:
+        now = sha256(content_of(path) if path.exists() else b"").hexdigest()
+        if not before == edit.before == now:
+            raise Invalid("the file was changed meanwhile: load it again")
         mode = S_IMODE(path.stat().st_mode) if path.exists() else 0o600
         replace_own_file(path, _bytes(edit.text), mode)
         sync(path.parent)

@@ -135,3 +135,13 @@ async def test_policies_of_the_database_are_not_edited_here() -> None:
     view = OwnersView(services, MagicMock(), list, MagicMock())
     with pytest.raises(Invalid, match="reads its policies from the database"):
         await view.save_policy("50-own.toml", "", "", owner.pubkey)
+
+
+def test_of_two_edits_of_one_state_the_second_is_not_saved(folder: Path) -> None:
+    """It would undo the first one without a word."""
+    path = folder / "50-own.toml"
+    first, second = edited(folder, "# of one owner"), edited(folder, "# of another one")
+    save(first, path, first.before)
+    with pytest.raises(Invalid, match="changed meanwhile"):
+        save(second, path, second.before)
+    assert path.read_text() == "# of one owner\n"
