@@ -7,6 +7,7 @@ that still, and repeated lines are duplicates.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -39,6 +40,7 @@ from relay.cli.progress import RATE, Amount, progress_bar, tell
 from relay.client.sync import filters_for_groups, groups_in
 from relay.errors import Prefix, StoreFault, UserError, WriteOutcome, is_error, ok_reply
 from relay.facts import Origin
+from relay.files import own_file
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
@@ -134,7 +136,8 @@ def import_command(
         if verbose:
             listed.append(lambda text: click.echo(printable(text), err=True))
         if refusals is not None:
-            out = opened.enter_context(refusals.open("a", encoding="utf-8"))
+            file_of_refusals = own_file(refusals, os.O_APPEND | os.O_NOFOLLOW)
+            out = opened.enter_context(os.fdopen(file_of_refusals, "a", encoding="utf-8"))
             listed.append(lambda text: print(printable(text), file=out))
         is_stdin = file == Path("-")
         source = sys.stdin.buffer if is_stdin else opened.enter_context(file.open("rb"))

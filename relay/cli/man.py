@@ -10,7 +10,9 @@ import click
 
 from relay import __version__
 from relay.cli import SECTIONS, rookery
+from relay.cli.folder_lock import refuse_root_to_make
 from relay.cli.humanize import counted
+from relay.files import replace_own_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,10 +22,11 @@ if TYPE_CHECKING:
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 def man(folder: Path) -> None:
     """Write a manual page for each command into a folder, such as ~/.local/share/man/man1."""
+    refuse_root_to_make(folder)
     folder.mkdir(parents=True, exist_ok=True)
     found = pages()
     for name, text in found.items():
-        (folder / f"{name}.1").write_text(text, "utf-8")
+        replace_own_file(folder / f"{name}.1", text.encode(), 0o644)
     click.echo(
         f"wrote {counted(len(found), 'page')} to {folder}; try `man -l {folder / 'rookery.1'}`",
         err=True,

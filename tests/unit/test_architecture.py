@@ -197,3 +197,50 @@ def test_every_type_of_the_glossary_exists() -> None:
 def test_where_to_change_something_has_twenty_answers() -> None:
     rows = re.findall(r"^\| .+ \|$", section("Where would I change …?"), re.MULTILINE)[2:]
     assert len(rows) >= 20
+
+
+WRITES_BY_NAME = {
+    "relay/files.py",
+    "relay/cli/__init__.py",  # /dev/null
+    "relay/client/transcripts/tail.py",  # into a folder that it makes, which is private
+    "policies/cases.py",  # into a temporary folder
+}
+"""Files that open a file for writing by its name."""
+
+
+def test_files_are_written_by_what_follows_no_link_of_others() -> None:
+    """`write_text`, and `open` for writing, follow a link that another user made, empty a file of
+    any user and wait at a pipe: use `own_file`, `atomic_file` or `replace_own_file`."""
+    found = {
+        str(path.relative_to(ROOT))
+        for folder in ("relay", "policies")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and opens_for_writing(node)
+    }
+    assert found == WRITES_BY_NAME
+
+
+def opens_for_writing(call: ast.Call) -> bool:
+    """Not with "x", which makes a new file; nor by a descriptor."""
+    match call.func:
+        case ast.Attribute(attr="write_text" | "write_bytes"):
+            return True
+        case ast.Name(id="open"):
+            places = call.args[1:2]
+        case ast.Attribute(value=ast.Name(id="os" | "webbrowser" | "tarfile"), attr="open"):
+            return False
+        case ast.Attribute(attr="open"):
+            places = call.args[:1]
+        case _:
+            return False
+    modes = [*places, *(each.value for each in call.keywords if each.arg == "mode")]
+    return any(
+        (
+            isinstance(mode, ast.Constant)
+            and isinstance(mode.value, str)
+            and re.fullmatch(r"[rwab+]*[wa+][rwab+]*", mode.value)
+        )
+        or (isinstance(mode, ast.Name) and mode.id == "mode")
+        for mode in modes
+    )

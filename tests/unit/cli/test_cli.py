@@ -141,6 +141,17 @@ def test_the_completion_script_asks_rookery(shell: str, capsys: pytest.CaptureFi
     assert "_rookery_completion" in script
 
 
+def test_the_manual_is_written_through_no_link(tmp_path: Path) -> None:
+    """Somebody else may have made it, so that root's command emptied a file of root."""
+    target, page = tmp_path / "target", tmp_path / "rookery.1"
+    target.write_text("kept")
+    page.symlink_to(target)
+    assert run(["man", str(tmp_path)]) == 0
+    assert target.read_text() == "kept"
+    assert not page.is_symlink()
+    assert page.stat().st_mode & 0o777 == 0o644
+
+
 def test_the_manual_has_every_command_with_its_options(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

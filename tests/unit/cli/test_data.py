@@ -422,6 +422,17 @@ def test_what_lists_refused_lines_does_not_grow_without_end(
     ]
 
 
+def test_refused_lines_are_written_through_no_link(
+    folder: FakeFolder, data: Path, file: Path
+) -> None:
+    """Somebody else may have made it, so that root's command changed a file of root."""
+    write(file, b"x")
+    listed, target = file.with_name("refused.txt"), file.with_name("target")
+    listed.symlink_to(target)
+    assert imported(data, file, "--refused", str(listed)) == 1
+    assert not target.exists()
+
+
 def test_refusals_are_counted_by_reason_and_listed_in_a_file(
     folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
