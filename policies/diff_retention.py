@@ -54,8 +54,8 @@ class _RuleRows:
 
     rule: SweepRule
     exempt: Sequence[Match]
-    older: tuple[SweepRule, ...]
-    """Rules of the old set with `days`."""
+    older: Sequence[tuple[SweepRule, Sequence[Match]]]
+    """Rules of the old set with `days`, and what was exempt from each."""
     swept: SweptRows = field(default_factory=SweptRows)
     scopes: dict[object, _Scope] = field(default_factory=dict)
 
@@ -66,12 +66,14 @@ class RetentionDiff:
     def __init__(self, old: SweepRules, new: SweepRules, groups: Groups, *, now: int) -> None:
         self._groups = groups
         self._now = now
-        before = {(rule.match, rule.limit) for rule in old.rules}
-        by_age = tuple([rule for rule in old.rules if isinstance(rule.limit, MaxAge)])
+        before = {(rule.match, rule.limit, old.exempt_from(rule)) for rule in old.rules}
+        by_age = [
+            (rule, old.exempt_from(rule)) for rule in old.rules if isinstance(rule.limit, MaxAge)
+        ]
         self._rules = [
-            _RuleRows(rule, new.exempt_from(rule), by_age)
+            _RuleRows(rule, exempt, by_age)
             for rule in new.rules
-            if (rule.match, rule.limit) not in before
+            if (rule.match, rule.limit, exempt := new.exempt_from(rule)) not in before
         ]
 
     def take(self, event: Event, group_id: str | None, keep: Keep) -> None:
@@ -107,7 +109,8 @@ class RetentionDiff:
             isinstance(rule.limit, MaxAge)
             and self._is_older(rule.limit, event)
             and rule.match.matches(row, self._groups)
-            for rule in counted.older
+            and not any(match.matches(row, self._groups) for match in exempt)
+            for rule, exempt in counted.older
         ):
             counted.swept.note(len(event.raw))
             if len(counted.swept.examples) < _EXAMPLES:

@@ -275,6 +275,20 @@ def test_a_rule_that_both_sets_have_sweeps_nothing_anew(sets: Sets) -> None:
     assert findings(sets.of(few), sets.of(f"# moved\n{few}"), chats) == []
 
 
+@pytest.mark.parametrize("days", [7, 5])
+def test_what_a_removed_hold_kept_would_be_swept(sets: Sets, days: int) -> None:
+    week = '[[retention]]\nname = "week"\nmatch = { kinds = [9] }\ndays = 7\n'
+    hold = '[[retention]]\nname = "hold"\nmatch = { kinds = [9], tags = { t = ["keep"] } }\n'
+    actors = '[[rule]]\nname = "known people write"\nenabled = false\n'
+    chats = [alice.sign(9, [["t", "keep"]], "", NOW - age * DAY) for age in (8, 9)]
+    chats.append(alice.sign(9, [], "", NOW - 8 * DAY))  # swept by both
+    old = sets.of(f"{actors}{week}{hold}never = true\n")
+    new = sets.of(actors + week.replace("7", str(days)))
+    [finding] = findings(old, new, chats)
+    assert (finding.effect, finding.events) == (Effect.SWEPT, 2)
+    assert findings(new, old, chats) == []
+
+
 def test_what_is_pinned_in_a_group_stays(sets: Sets) -> None:
     new = sets.of('[[retention]]\nname = "week"\nmatch = { kinds = [9] }\ndays = 7\n')
     chat = alice.sign(9, [["h", "tea"]], "", NOW - 20 * DAY)
