@@ -23,7 +23,7 @@ from relay.files import is_open_for_writing
 from relay.write.commands import ManagementChange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Set
+    from collections.abc import Awaitable, Callable, Iterable, Set
 
     from policies import PolicySet
     from policies.reload import Fingerprint
@@ -73,6 +73,22 @@ class PolicyReload:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
+        work: Callable[[], Awaitable[None]] = self._begin
+        while True:
+            try:
+                await work()
+                work = self._check
+            except Exception as error:  # last frame of the task: it must go on  # noqa: BLE001
+                why = f"internal error: {type(error).__name__}"
+                faults = ConfigFaults([Fault(str(self._folder), 0, why)])
+                if str(faults) != self._faults:
+                    _log.exception("policies not reloaded")
+                    self._report(faults)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_S):
+                    await self._requested.wait()
+
+    async def _begin(self) -> None:
         self._files = self._look()
         keys = [file for file in self._read_of(self._files) if not file[0].endswith(".toml")]
         # After the other: a change between the two is seen here, a later one by the next poll.
@@ -84,18 +100,6 @@ class PolicyReload:
         _log_notes(self._policy.notes)
         self._delete_rows_of_banned(frozenset())
         self._list_members()
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_POLL_S):
-                    await self._requested.wait()
-            try:
-                await self._check()
-            except Exception as error:  # last frame of the task: it must go on  # noqa: BLE001
-                why = f"internal error: {type(error).__name__}"
-                faults = ConfigFaults([Fault(str(self._folder), 0, why)])
-                if str(faults) != self._faults:
-                    _log.exception("policies not reloaded")
-                    self._report(faults)
 
     async def _check(self) -> None:
         is_asked = self._requested.is_set()

@@ -88,6 +88,28 @@ class Polling:
         self.reload = PolicyReload(services, self.requested, MagicMock())
 
 
+async def test_a_first_look_that_fails_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No later change came into force, and nobody was told."""
+    relay, looks = Polling(tmp_path), 0
+
+    def seen(folder: Path, watched: Iterable[str] = ()) -> Fingerprint:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise OSError("too many open files")
+        return fingerprint(folder, watched)
+
+    monkeypatch.setattr("relay.cli.policy_reload.fingerprint", seen)
+    monkeypatch.setattr("relay.cli.policy_reload._POLL_S", 0.01)
+    async with relay.reload, asyncio.timeout(ANSWER_S):
+        assert "internal error: OSError" in await relay.noted.get()
+        (tmp_path / "20-own.toml").write_text("[limits]\nmax_event_tags = 9\n")
+        while (await relay.enforced.get()).limits.max_event_tags != 9:
+            pass
+
+
 async def test_a_file_that_is_being_written_is_not_taken_before_it_rests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
