@@ -123,7 +123,7 @@ class Pager:
             self._type(key)
         elif self._is_helping:
             self._is_helping = False
-        elif key in "/:":
+        elif key in ("/", ":"):
             self._line = key
         elif (act := self._acts().get(key)) is not None:
             act()

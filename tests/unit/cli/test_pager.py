@@ -162,3 +162,12 @@ def test_a_narrower_window_keeps_the_place() -> None:
     reader.resize(30, 8)
     assert shown(reader)[0].startswith("2026-02-09 20:07:00")
     assert len(shown(reader)) == 8
+
+
+@pytest.mark.parametrize("unknown", ["", "f1"])
+def test_a_key_that_is_unknown_does_nothing(unknown: str) -> None:
+    """As the one that curses gives when the terminal gets another size."""
+    reader = pager()
+    before = shown(reader)
+    assert press(reader, "", unknown, "enter", "enter") == before
+    assert press(reader, "j")[0] == "question 0"
