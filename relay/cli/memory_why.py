@@ -265,7 +265,7 @@ def _as_json(found: Origin, names: Names) -> dict[str, object]:
         "name": names.of(since.pubkey),
         "signed_at": since.created_at,
         "current": event.id,
-        "version": len(ids) - ids.index(since.id),
+        "version": len(ids) - (ids.index(since.id) if since.id in ids else 0),
         "versions": len(ids),
         "replaced": None
         if found.replaced is None

@@ -66,6 +66,7 @@ _EXCERPT: Final = 120
 """Characters of a text in a table."""
 _PATIENCE_S: Final = 3.0
 """How long a purge waits for the relay."""
+_ROW: Final = WholeNumber(1, 2**63 - 1)
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 project_option = click.option("--project", metavar="P", help="Only this project.")
@@ -193,7 +194,7 @@ def context(project: str | None, *, as_json: bool) -> None:
 
 
 @nmem.command("pin", epilog="Example: rookery nmem pin 42")
-@click.argument("number", metavar="ID", type=WholeNumber())
+@click.argument("number", metavar="ID", type=_ROW)
 @client_options
 def pin(number: int, server: Server, *, as_json: bool) -> int:
     """Exclude an observation from expiry, and show it to new sessions."""
@@ -201,7 +202,7 @@ def pin(number: int, server: Server, *, as_json: bool) -> int:
 
 
 @nmem.command("unpin", epilog="Example: rookery nmem unpin 42")
-@click.argument("number", metavar="ID", type=WholeNumber())
+@click.argument("number", metavar="ID", type=_ROW)
 @client_options
 def unpin(number: int, server: Server, *, as_json: bool) -> int:
     """Let an observation expire again."""
@@ -265,9 +266,7 @@ def mark(text: str, project: str | None, server: Server, *, anyway: bool, as_jso
 @click.option("--older-than", metavar="AGE", help="Such as 90d, 12h, 30m.")
 @project_option
 @click.option("--session", metavar="S", help="Only this session: its id, or the beginning.")
-@click.option(
-    "--id", "number", type=WholeNumber(), metavar="ID", help="Only this observation or prompt."
-)
+@click.option("--id", "number", type=_ROW, metavar="ID", help="Only this observation or prompt.")
 @click.option("--type", "obs_type", metavar="T", help="Only observations of this type.")
 @click.option(
     "--search", metavar="Q", help="Only rows with these words, and summaries of sessions."
@@ -468,7 +467,7 @@ def _here() -> str:
 
 
 def _time(text: str) -> int:
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) < 19:
         return int(text)
     try:
         at = datetime.fromisoformat(text)

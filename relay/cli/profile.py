@@ -17,6 +17,7 @@ from relay.cli.options import (
 )
 from relay.client.settings import Actor
 from relay.errors import UserError
+from relay.memory.fields import compact_repaired
 from relay.nostr import kinds
 from relay.nostr.event import object_in
 
@@ -64,9 +65,9 @@ def set_profile(
             before, tags = known, newest[0].tags
             at = max(at, newest[0].created_at + 1)
         changed = {field: text for field, text in {**before, **given}.items() if text != ""}
-        content = orjson.dumps(changed).decode()
+        content = compact_repaired(changed)
         await client.publish(client.sign(kinds.PROFILE, content, tags, created_at=at))
-        return changed
+        return dict(orjson.loads(content))
 
     changed = with_client(Actor.OWNER, server, work)
     if as_json:

@@ -154,6 +154,13 @@ def test_an_invalid_search_is_a_usage_error(nmem: Nmem, args: tuple[str, ...]) -
     assert "rookery nmem search" in err
 
 
+@pytest.mark.parametrize("args", [("pin",), ("unpin",), ("purge", "--id"), ("purge", "--before")])
+def test_a_number_that_no_database_has_is_a_usage_error(nmem: Nmem, args: tuple[str, ...]) -> None:
+    code, out, err = nmem(*args, "9" * 20)
+    assert (code, out) == (2, "")
+    assert "99999" in err
+
+
 def test_status_prints_the_file_and_queued_records(here: Database, nmem: Nmem) -> None:
     status = as_json(nmem("status", "--json"))
     assert status["file"] == str(here.path)

@@ -79,6 +79,14 @@ async def test_fields_that_are_not_named_are_kept(admin: Admin) -> None:
     assert stored["tags"] == [["i", "github:ada"]]
 
 
+async def test_a_profile_with_half_a_surrogate_pair_can_be_changed(admin: Admin) -> None:
+    visit = await admin.relay.visit()
+    profile = owner.sign(0, [], '{"name":"Old","about":"\\ud800"}', unix_now())
+    assert await visit.publishes(profile) == (True, "")
+    shown = await admin.json("profile", "set", "--name", "Ada")
+    assert shown == {"name": "Ada", "about": "\ufffd"}
+
+
 async def test_a_profile_that_cannot_be_read_is_not_replaced(admin: Admin) -> None:
     visit = await admin.relay.visit()
     profile = owner.sign(0, [], '["no object"]', unix_now())
