@@ -122,7 +122,8 @@ class QueryQueue:
                 REQUEST.set(partial(str, request))
                 await self._turn(subscription.filters)
                 self._queries.waited(perf_counter() - since)
-                if not await self._catch_up(subscription):
+                # It may have been closed while it waited for its turn.
+                if self._is_open(subscription) and not await self._catch_up(subscription):
                     self._close(subscription)
             else:
                 sub, filters, request = self._counts.pop(0)

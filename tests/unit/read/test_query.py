@@ -24,7 +24,7 @@ from relay.nostr.nip45 import offset_of, registers
 from relay.observe import Metrics
 from relay.read.query import QueryRunner
 from relay.read.query_queue import QueryQueue
-from relay.storage import PageQuery
+from relay.storage import Page, PageQuery
 from tests.cast import admin, alice, bob, carol, owner, person, stranger
 from tests.contract.test_store_search import sought
 from tests.contract.writing import asked, change, unsigned
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
-    from relay.storage import Page, Place
+    from relay.storage import Place
 
 PAGE = 3
 
@@ -494,6 +494,28 @@ async def test_a_query_for_which_there_is_no_time_now_waits_for_its_turn(
     monkeypatch.setattr(client, "turn", turn)
     assert len(await relay.answered(client)) == 3
     assert order == (["short read", "long read"] if is_long else ["turn", "read"])
+
+
+async def test_a_query_that_is_closed_while_it_waits_for_its_turn_is_not_read(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await relay.write(note(1))
+    client, reads = Client(alice), list[PageQuery]()
+    client.has_time = False
+    queue = QueryQueue(relay.queries, client)
+
+    async def read(query: PageQuery, *, is_long: bool = False) -> Page:
+        reads.append(query)
+        return Page((), None)
+
+    async def turn(_: float) -> None:
+        queue.cancel("s")
+
+    monkeypatch.setattr(relay.store, "page", read)
+    monkeypatch.setattr(client, "turn", turn)
+    queue.subscribe("s", (asked(),))
+    await settled()
+    assert reads == []
 
 
 async def test_each_count_waits_for_its_turn(
