@@ -139,8 +139,8 @@ class Agent:
 
     async def is_by_agent(self, message: Event) -> bool:
         roles = await self.client.query({"kinds": [39001], "#d": [self.group]})
-        actors = [tag for event in roles for tag in event.tags if tag[0] == "p"]
-        return any(tag[1] == message.pubkey and "agent" in tag[2:] for tag in actors)
+        actors = [tag for event in roles for tag in event.tags if tag[:1] == ["p"]]
+        return any(tag[1:2] == [message.pubkey] and "agent" in tag[2:] for tag in actors)
 
     async def answer(self, message: Event) -> str:
         if note := NOTE.search(message.content):
