@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid
+from relay.memory.fields import compact_repaired, storable_object
 from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
@@ -64,8 +65,12 @@ def parse_summary(answer: str) -> Summary:
     ignored, and what a model thinks aloud. Raises Invalid."""
     answer = _THOUGHTS.sub("", answer)
     fields = object_in(answer[answer.find("{") : answer.rfind("}") + 1])
+    try:
+        fields = fields and storable_object(compact_repaired(fields))
+    except (TypeError, RecursionError):  # nested too deeply
+        fields = None
     if fields is None:
-        raise Invalid("the answer holds no JSON object")
+        raise Invalid("the answer holds no JSON object that can be stored")
     return summary_from(fields)
 
 

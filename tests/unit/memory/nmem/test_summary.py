@@ -58,3 +58,9 @@ def test_a_summary_is_written_as_the_document_has_it() -> None:
         "notes": {"a": 1},
     }
     assert summary_from(READ.fields()) == READ
+
+
+def test_an_answer_that_cannot_be_stored_is_unusable() -> None:
+    with pytest.raises(Invalid, match="can be stored"):
+        parse_summary('{"intent": "x", "notes": ' + "[" * 300 + "]" * 300 + "}")
+    assert parse_summary('{"intent": "x\\ud800"}').intent == "x\ufffd"
