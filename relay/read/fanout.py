@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from itertools import islice, takewhile
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from msgspec import structs
@@ -250,6 +251,8 @@ _WORK_AT_ONCE: Final = 500
 """Filters compared or frames made in one piece of work on the loop: up to 2 ms."""
 _WORK_OF_VIEW: Final = 30
 """To find out what one viewer may read, as after each change of a group: 60 us."""
+_LOOKED_S: Final = 0.02
+"""Work on the viewers of linked rows after which other tasks run."""
 _ASKED_AT_ONCE: Final = 64
 """Subscriptions compared, each with any number of filters, before the work is counted again."""
 _WORK_OF_SEARCH: Final = 4
@@ -409,9 +412,11 @@ class Fanout:
         seen: dict[Viewer, bool] = {}
         keys = self._live.keys_of(row.event)
         row = _indexed(row)
+        rest_at = perf_counter() + _LOOKED_S
         for number, entries in enumerate(self._live.candidates(keys), 1):
-            if number % _ASKED_AT_ONCE == 0:
+            if number % _ASKED_AT_ONCE == 0 and perf_counter() > rest_at:
                 await asyncio.sleep(0)  # rights that change meanwhile hold when it is delivered
+                rest_at = perf_counter() + _LOOKED_S
             viewer = entries[0].subscription.reader.viewer
             if viewer in found:
                 continue

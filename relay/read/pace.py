@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from time import thread_time
 from types import coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -45,18 +44,20 @@ class Pace:
     def through(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
         """The result of `work`. It stops while that waits, as for a thread."""
         steps = work.__await__()
-        step = partial(next, steps)
-        while True:
-            try:
-                waited_for = step()
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            self.stop()
-            try:
-                yield waited_for
-            except BaseException as error:  # a cancellation, for `work`  # noqa: BLE001
-                step = partial(steps.throw, error)
-            else:
-                step = partial(next, steps)
-            self.resume()
+        failure: BaseException | None = None
+        """A cancellation, for `work`."""
+        try:
+            while True:
+                waited_for = next(steps) if failure is None else steps.throw(failure)
+                failure = None
+                self.stop()
+                try:
+                    yield waited_for
+                except BaseException as error:  # noqa: BLE001
+                    failure = error
+                self.resume()
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        finally:
+            failure = None  # its traceback has this frame: nothing would be freed at once

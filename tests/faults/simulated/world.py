@@ -11,9 +11,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from typing import cast as typed
 
+import relay.read.fanout
+import relay.read.pace
 import relay.read.query
 import relay.read.query_queue
-import relay.read.scan
 import relay.server.connection
 import relay.write.delivery
 import relay.write.ingest
@@ -137,22 +138,23 @@ class World:
             return worked
 
         self._work_clock = clock
-        modules: tuple[Any, ...] = (
-            relay.server.connection,
-            relay.write.delivery,
-            relay.write.ingest,
-            relay.read.query,
-            relay.read.query_queue,
-            relay.read.scan,
+        clocks: tuple[tuple[Any, str], ...] = (
+            (relay.server.connection, "perf_counter"),
+            (relay.write.delivery, "perf_counter"),
+            (relay.write.ingest, "perf_counter"),
+            (relay.read.query, "perf_counter"),
+            (relay.read.query_queue, "perf_counter"),
+            (relay.read.fanout, "perf_counter"),
+            (relay.read.pace, "thread_time"),
         )
-        before = [module.perf_counter for module in modules]
-        for module in modules:
-            module.perf_counter = clock
+        before = [getattr(module, name) for module, name in clocks]
+        for module, name in clocks:
+            setattr(module, name, clock)
         try:
             yield
         finally:
-            for module, one in zip(modules, before, strict=True):
-                module.perf_counter = one
+            for (module, name), one in zip(clocks, before, strict=True):
+                setattr(module, name, one)
 
     def _note(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if context.get("exception") is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -106,3 +108,30 @@ async def test_a_cancellation_and_an_error_reach_the_work_and_its_caller(
         async with asyncio.timeout(0):
             await pace.through(read(None))
     assert ended == ["ended"] * 3
+
+
+class Rows(bytearray):
+    pass
+
+
+async def test_what_a_cancelled_query_held_is_freed_at_once() -> None:
+    """Filters make the garbage collector run rarely: each query that ended kept 1 MB until then."""
+    held: list[weakref.ref[Rows]] = []
+
+    async def read() -> None:
+        rows = Rows(100)
+        held.append(weakref.ref(rows))
+        await asyncio.Event().wait()
+        del rows
+
+    gc.disable()
+    try:
+        reading = asyncio.create_task(through(Pace(Client()), read()))
+        await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        del reading
+        await asyncio.sleep(0)
+        assert [ref() for ref in held] == [None]
+    finally:
+        gc.enable()
