@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from relay.client import Client, Nmem
+from relay.client.nmem.database import Database
+from relay.memory.fields import compact
 from relay.memory.nmem.summary import summary_from
 from relay.nostr import kinds
 from tests import cast
@@ -94,3 +98,47 @@ async def test_what_was_deleted_leaves_the_cache_however_many_others_name_it(
                 await somebody.publish(cast.alice.sign(kinds.DELETION, named, "", at))
             await machine.sync()
             assert await machine.search("oolong") == []
+
+
+async def test_what_another_agent_wrote_badly_and_deleted_is_forgotten(tmp_path: Path) -> None:
+    """Its id stayed in the cache, and each later synchronisation asked for its deletion."""
+    robot, rover = cast.robot, cast.rover
+    async with Rookery(tmp_path / "relay") as rookery:
+        agents = [each for key in (robot, rover) for each in ("--agent", key.pubkey)]
+        await rookery.init("--preset", "open", "--owner", cast.owner.pubkey, *agents)
+        await rookery.start()
+        async with (
+            Nmem(rookery.url, robot, tmp_path / "nmem.db", group="tea") as machine,
+            Client(rookery.url, rover) as other,
+            Client(rookery.url, cast.owner) as owner,
+        ):
+            await owner.send(kinds.CREATE_GROUP, "", [["h", "tea"]])
+            for key in (robot, rover):
+                await owner.send(kinds.PUT_USER, "", [["h", "tea"], ["p", key.pubkey]])
+            content = compact(
+                {
+                    "session_id": "s",
+                    "prompt": None,
+                    "timestamp": other.now(),
+                    "obs_type": "marker",
+                    "source_event": "x",
+                    "tool_name": None,
+                    "file_path": None,
+                    "content": "oolong",
+                    "metadata": None,
+                    "at": 2**63,
+                }
+            )
+            d = f"nmem:obs:s:{sha256(content.encode()).hexdigest()}"
+            tags = [["d", d], ["s", "s"], ["h", "tea"], ["t", "nmem"], ["t", "type:marker"]]
+            record = await other.send(kinds.APP_RECORD, content, tags)
+            await machine.sync()
+            assert passed_over(tmp_path / "nmem.db") == [record.id]
+            await other.send(kinds.DELETION, "", [["e", record.id], ["h", "tea"]])
+            await machine.sync()
+            assert passed_over(tmp_path / "nmem.db") == []
+
+
+def passed_over(path: Path) -> list[str]:
+    with closing(Database(path, None)) as cache, cache.reading() as db:
+        return [id_ for (id_,) in db.execute("SELECT event_id FROM _rk_passed_over")]

@@ -295,6 +295,11 @@ async def fetch(
     missing = await _missing(client, known.records, known.foreign, sources, trusted, take)
     at_relay = await _pins(client, document, keys)
     await take([e for e in at_relay if e.id not in known.pins and e.id not in known.records])
+    if client.is_known_as(signer.pubkey, document):
+        # Of what was passed over no more than the id is known, and it may come again.
+        gone_over = known.passed_over.intersection(missing)
+        await asyncio.to_thread(_forget_passed_over, database, gone_over)
+    missing = [id_ for id_ in missing if id_ not in known.passed_over]
     missing += known.pins.keys() - {event.id for event in at_relay}
     authors = {**known.foreign, **{id_: author for id_, author in known.pins.items() if author}}
     writers = {authors.get(id_, signer.pubkey) for id_ in missing}
@@ -322,6 +327,13 @@ async def fetch(
         await asyncio.to_thread(_note, database, {SOURCES: marks})
     await _learn_names(client, database)
     return Synced(fetched=fetched, deleted=dropped, removed=removed)
+
+
+def _forget_passed_over(database: Database, ids: Collection[str]) -> None:
+    if ids:
+        with database.transaction() as db:
+            named = [(id_,) for id_ in sorted(ids)]
+            db.executemany("DELETE FROM _rk_passed_over WHERE event_id = ?", named)
 
 
 def _note(database: Database, values: Mapping[str, str]) -> None:
@@ -553,6 +565,8 @@ class _Known:
     """id → `created_at`."""
     foreign: Mapping[str, str]
     """id → author of records of others."""
+    passed_over: frozenset[str]
+    """ids of those that are not in the cache."""
     pins: Mapping[str, str]
     """id → author; empty: oneself."""
     sources: str | None
@@ -566,14 +580,15 @@ def _known(database: Database) -> _Known:
             " WHERE event_id IS NOT NULL"
             " UNION ALL SELECT event_id, created_at, author FROM _rk_sessions"
             " WHERE event_id IS NOT NULL"
-            " UNION ALL SELECT event_id, created_at, '' FROM _rk_passed_over"
         ).fetchall()
+        passed_over = db.execute("SELECT event_id, created_at FROM _rk_passed_over").fetchall()
         pins = db.execute(
             "SELECT event_id, author FROM _rk_pins WHERE event_id IS NOT NULL"
         ).fetchall()
         return _Known(
-            {id_: at for id_, at, _ in rows},
+            {**{id_: at for id_, at, _ in rows}, **dict(passed_over)},
             {id_: author for id_, _, author in rows if author},
+            frozenset([id_ for id_, _ in passed_over]),
             dict(pins),
             about(db, SOURCES),
         )
