@@ -65,12 +65,10 @@ def parse_summary(answer: str) -> Summary:
     ignored, and what a model thinks aloud. Raises Invalid."""
     answer = _THOUGHTS.sub("", answer)
     fields = object_in(answer[answer.find("{") : answer.rfind("}") + 1])
-    try:
-        fields = fields and storable_object(compact_repaired(fields))
-    except (TypeError, RecursionError):  # nested too deeply
-        fields = None
+    if fields is not None:
+        fields = storable_object(compact_repaired(fields))
     if fields is None:
-        raise Invalid("the answer holds no JSON object that can be stored")
+        raise Invalid("the answer holds no JSON object")
     return summary_from(fields)
 
 

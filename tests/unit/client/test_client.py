@@ -410,7 +410,7 @@ async def test_pages_that_are_too_long_for_an_answer_are_read_in_halves(
     fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """51 events of 480 kB by one member ended every search, export and look-up of all others."""
-    monkeypatch.setattr(responses, "MAX_ANSWER_BYTES", 25_000)
+    monkeypatch.setattr(Client.query, "__kwdefaults__", {"most_bytes": 25_000, "deadline_s": None})
     fake.events = [chat("x" * 3000, 1000 + n) for n in range(9)]
     async with Client(fake.url, alice, timeouts=timeouts) as relay:
         assert len([event async for event in relay.query_all(CHAT)]) == 9
