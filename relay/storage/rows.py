@@ -263,10 +263,12 @@ def find_leaving(rows: Iterable[Sequence[Any]], leaving: Leaving, found: Found) 
 def check_vanish(rows: Iterable[Sequence[Any]], gone: Vanish) -> None:
     """Raises TooMuchToRead when not all rows fit into one transaction, whatever was found before:
     another process may have added some. `rows`: as in `find_leaving`, which then finds a piece."""
-    sizes: dict[int, int] = {}
+    seqs, total = set[int](), 0
     for seq, bytes_, *_ in rows:
-        sizes[seq] = bytes_
-        if len(sizes) > 1 and sum(sizes.values()) > MOST_DELETED:
+        if seq not in seqs:  # it may come twice
+            seqs.add(seq)
+            total += bytes_
+        if len(seqs) > 1 and total > MOST_DELETED:
             raise TooMuchToRead({gone.pubkey: 1.0})
 
 
