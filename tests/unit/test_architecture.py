@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import tomllib
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -59,6 +60,28 @@ def test_the_layers_are_all_packages_and_modules_of_relay() -> None:
         if path.suffix == ".py" or (path / "__init__.py").exists()
     }
     assert names == found - {"__init__", "__main__", "launcher", "hook"}
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no checkout of the repository")
+def test_only_what_belongs_to_the_project_is_committed() -> None:
+    listed = subprocess.run(
+        ["git", "-c", "safe.directory=*", "ls-tree", "-rlz", "HEAD"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    sizes = {
+        path: int(about.split()[3])
+        for about, _, path in (each.partition("\t") for each in listed.split("\0") if each)
+    }
+    tops = {path.split("/")[0] for path in sizes if not path.startswith(".")}
+    assert tops <= {
+        *("relay", "policies", "tests", "deploy", "docs", "pyproject.toml", "Makefile"),
+        *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"),
+    }
+    assert {path for path, size in sizes.items() if size > 1_000_000} == set()
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
