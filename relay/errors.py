@@ -14,6 +14,7 @@ RookeryError
 │   ├── Outdated       … others changed more than it can tell
 │   └── StoreVersion   the store was written by an incompatible version
 ├── TooMuchToRead      a batch needs larger rows than it may read at once
+│   └── TookTooLong    … or statements that take longer than it may
 ├── FolderBusy         another process holds the lock of the data folder
 └── UserError          a command cannot continue; the text says what to do next
 """
@@ -106,6 +107,13 @@ class TooMuchToRead(RookeryError):
         lane tries halves of the clients, and does not know which of them to serve apart."""
         super().__init__()
         self.shares = shares
+
+
+class TookTooLong(TooMuchToRead):
+    """The statements of a transaction took longer than `Lookups.longest_s`; nothing changed."""
+
+    def __init__(self) -> None:
+        super().__init__({})
 
 
 class TooWide(Refused):

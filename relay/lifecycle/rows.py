@@ -479,6 +479,10 @@ class Lookups:
     these are read of their targets: anybody can leave one for any id, with as many keys as they
     like."""
 
+    longest_s: float | None = None
+    """Processor seconds of the statements of the transaction, those that change rows too; a store
+    that runs them itself raises TookTooLong above it. None: no limit."""
+
     @property
     def limited(self) -> frozenset[Limited]:
         """What the limits count, as the shares of TooMuchToRead name it."""

@@ -164,7 +164,8 @@ class Appender(EventLog, Protocol):
 
         Gives the new head once the commit is durable. `decide` may run on another thread, once; if
         it raises, nothing changes and the error is raised here. Appends run one after the other.
-        Raises TooMuchToRead, for the limits of `lookups`, before it calls `decide`. The parts
+        Raises TooMuchToRead, for the limits of `lookups`, before it calls `decide`; TookTooLong at
+        any time before the commit. The parts
         of the plan that end a group, or delete the rows of a vanished or banned key, also delete
         rows that the same plan adds.
         """

@@ -78,7 +78,10 @@ _MOST_REPLACED: Final = 8000
 """Tags of the versions that a batch of several items may replace: each is a row of the index, 5 us,
 or ten times as much if its pages are far apart. Without those of the relay's own lists, which are
 replaced once for all changes of a batch."""
-_LONGEST_S: Final = 0.1
+_LONGEST_S: Final = 3.0
+"""Processor seconds of the statements of a transaction for clients: none that is known takes a
+tenth of it. Above it one event is refused rather than that all wait."""
+_JUDGED_S: Final = 0.1
 """Processor time of the judgement after which the rest of the items is left to another batch."""
 _CHECKED_AFTER: Final = 8
 """Items after which that is looked at: the call takes 1 us."""
@@ -159,6 +162,10 @@ class Batch:
         derived = policy.groups.derived
         keep_of, systems = policy.keep.keep_of, policy.systems
         foreign_h = policy.groups.foreign_h
+        is_of_clients = all(
+            isinstance(item, WriteEvent) and item.origin is Origin.WIRE for item in items
+        )
+        self._longest_s = _LONGEST_S if is_of_clients else None
         senders: dict[int, Sender] = {}
         self._candidates = [
             candidate_of(
@@ -226,6 +233,7 @@ class Batch:
             policy=self._policy,
             relay=self._relay_key.pubkey,
             now=self._now,
+            longest_s=self._longest_s,
         )
 
     def shares(self, of: Mapping[Any, float]) -> Iterator[tuple[LaneItem, float]]:
@@ -298,7 +306,7 @@ class Batch:
         for place, item in enumerate(self._items):
             if not (self._measures_each or place % _CHECKED_AFTER):
                 reached = thread_time()
-            if place and reached - begun > _LONGEST_S:
+            if place and reached - begun > _JUDGED_S:
                 self.number = place
                 break
             match item:

@@ -24,7 +24,7 @@ from relay.access.membership import JOINED_PER_MINUTE
 from relay.access.quotas import VANISHED_PER_ADDRESS, Guesses, MinuteCounter, TokenBuckets
 from relay.access.shares import Shares
 from relay.access.visibility import Viewer
-from relay.errors import Prefix, Reject, StoreFault, TooMuchToRead, ok_reply
+from relay.errors import Prefix, Reject, StoreFault, TookTooLong, TooMuchToRead, ok_reply
 from relay.facts import Origin
 from relay.lifecycle.deletion import tombstone_while_vanishing
 from relay.lifecycle.rows import WritePlan
@@ -124,6 +124,9 @@ _TOO_MANY_END: Final = Reject(
 )
 _IS_GONE: Final = Reject(Prefix.ERROR, "the connection was closed", "queue")
 STOPPING: Final = Reject(Prefix.ERROR, "the relay is stopping, try again later", "stop")
+TOOK_TOO_LONG: Final = Reject(
+    Prefix.ERROR, "storing the event would keep others waiting for too long", "store"
+)
 STORE_FAILED: Final = Reject(
     Prefix.ERROR, "the event could not be stored, try again later", "store"
 )
@@ -545,9 +548,15 @@ class Ingest:
             except TooMuchToRead as fault:
                 client = client_or_type(part[0])
                 if all(client_or_type(item) == client for item in part):
-                    self._limits.set(client, Limit(max(len(tried) // 2, 1)))
+                    took_long = isinstance(fault, TookTooLong)
+                    self._limits.set(client, Limit(1 if took_long else max(len(tried) // 2, 1)))
                     alone[client] = part
                     break
+                if isinstance(fault, TookTooLong):
+                    part, suspected = self._limits.apart(part)
+                    alone |= suspected
+                    if suspected:
+                        continue
                 part, left = self._limits.split(part, fault.shares, budget)
                 self._lane.put_back(left)
                 budget /= 4  # tags count too, and are not known
@@ -636,6 +645,17 @@ class Ingest:
             try:
                 answered = await self._committed(tried)
                 break
+            except TookTooLong:
+                if len(tried) == 1:
+                    _log.error(
+                        "%s: refused, its transaction takes too long",
+                        name_of(tried[0]),
+                        extra=request_of(tried[0]),
+                    )
+                    self._answer(tried, TOOK_TOO_LONG)
+                    answered = 1
+                    break
+                limit = Limit(1)
             except TooMuchToRead:
                 if len(tried) == 1:
                     shrink(tried[0])
@@ -763,6 +783,12 @@ class Ingest:
                 self._limits.time_apart(suspects, self._slow.pause_ends)
             if self._overruns.note(done, batch.took_s):
                 self._lane.max_batch = self._overruns.max_batch
+        except TookTooLong:
+            took_s = self._store.append_s + loop_s
+            now = asyncio.get_running_loop().time()
+            suspects = self._slow.note(items, took_s, took_s, now)
+            self._limits.time_apart(suspects, self._slow.pause_ends)
+            raise
         except TooMuchToRead as fault:
             shares: dict[object, float] = {}
             for item, share in batch.shares(fault.shares):

@@ -107,10 +107,11 @@ def lookups_for(
     relay: str,
     now: int,
     left_groups: Set[str] | None = None,
+    longest_s: float | None = None,
 ) -> Lookups:
     """What this batch must know of the store. `groups`: before the batch; `relay`: its key.
     `left_groups`: what a piece of a request to vanish looks up of groups is the state of these;
-    None: all that a vanishing key leaves."""
+    None: all that a vanishing key leaves. `longest_s`: as of Lookups."""
     commands = [*commands]
     wanted = _Builder(groups, actors, relay, policy, now)
     wanted.people_may_change = any(isinstance(command, ManagementChange) for command in commands)
@@ -147,7 +148,7 @@ def lookups_for(
                 wanted.add_notices(command.groups, LISTS)
             case _:
                 assert_never(command)
-    return wanted.lookups()
+    return wanted.lookups(longest_s)
 
 
 def is_looked_up(candidate: Candidate, policy: Policy) -> bool:
@@ -232,7 +233,7 @@ class _Builder:
         self._requests: set[str] = set()
         self._referrers: set[Reference] = set()
 
-    def lookups(self) -> Lookups:
+    def lookups(self, longest_s: float | None) -> Lookups:
         return Lookups(
             frozenset(self.ids),
             frozenset(self.slots),
@@ -263,6 +264,7 @@ class _Builder:
             names_in=self._systems.names_in,
             referrers=frozenset(self._referrers),
             referring_kinds=self._settings.derived,
+            longest_s=longest_s,
         )
 
     def _refusals(self) -> Iterable[tuple[str, str]]:

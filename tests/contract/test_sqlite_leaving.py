@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.errors import TooMuchToRead
+from relay.errors import TookTooLong, TooMuchToRead
 from relay.groups.group import EndedGroup
 from relay.lifecycle.rows import MOST_DELETED, Leaving, Vanish, WritePlan
 from relay.lifecycle.versions import History
 from relay.memory.anamnesis.references import entries_of
 from relay.nostr import kinds
 from relay.nostr.event import MAX_CREATED_AT
+from relay.storage.sqlite import writer as writers
 from relay.storage.sqlite.checkpoints import Checkpoints
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from relay.lifecycle.rows import Lookups
+    from relay.lifecycle.rows import Found, Lookups
     from relay.nostr.event import Event
 
 MANY = 2000
@@ -276,3 +277,57 @@ async def test_a_key_that_vanishes_does_not_read_what_it_wrote_later(store: Sqli
     before = await steps(store, wanted)
     await write(store, *[unsigned(cast.alice, 1, HERE, str(n), at=2000) for n in range(MANY)])
     assert await steps(store, wanted) < before + 20
+
+
+@pytest.mark.parametrize("late", ["look-ups", "deletion", "chunks"])
+async def test_a_transaction_that_takes_too_long_changes_nothing(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    """Whatever nobody has thought of, others do not wait longer for it."""
+    await write(store, *[unsigned(cast.bob, content=str(number)) for number in range(9)])
+    before, writer, now = await read(store), store._writer, 0.0
+    plan = WritePlan(vanishes=[Vanish(cast.bob.pubkey, MAX_CREATED_AT)])
+    wanted = replace(NOTHING_WANTED, longest_s=100.0)
+    if late == "look-ups":
+        wanted = replace(wanted, vanishing_keys={cast.bob.pubkey: 2000}, longest_s=1.0)
+
+    def step() -> bool:
+        nonlocal now
+        now += 1.0
+        return writer._is_over()
+
+    def deleted(*args: Any, **options: Any) -> None:
+        nonlocal now
+        delete(*args, **options)
+        now += 1000.0
+
+    delete = writer._delete
+    if late == "chunks":
+        monkeypatch.setattr(writers, "_DELETE_CHUNK", 4)
+        monkeypatch.setattr(writer, "_delete", deleted)
+    else:
+        writer._db.set_progress_handler(step, 1)
+    monkeypatch.setattr(writers, "thread_time", lambda: now)
+    with pytest.raises(TookTooLong):
+        await store.append(wanted, lambda _: plan)
+    monkeypatch.undo()
+    assert await read(store) == before
+    await write(store, unsigned(cast.bob, content="later"))
+    assert len(await read(store)) == len(before) + 1
+
+
+async def test_only_statements_count_for_how_long_a_transaction_takes(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The judgement of a batch has a limit of its own."""
+    now = 0.0
+    monkeypatch.setattr(writers, "thread_time", lambda: now)
+    store._writer._db.set_progress_handler(store._writer._is_over, 1)
+
+    def decide(_: Found) -> WritePlan:
+        nonlocal now
+        now += 2.0
+        return WritePlan(vanishes=[Vanish(cast.bob.pubkey, MAX_CREATED_AT)])
+
+    await store.append(replace(NOTHING_WANTED, longest_s=1.0), decide)
+    assert await read(store) == []

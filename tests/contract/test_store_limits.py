@@ -57,7 +57,7 @@ UNLIMITED = {
     # Limited by `most_records`, which names the keys that vanish.
     "record_groups",
     # They say how much, and how.
-    *("most", "most_own", "most_moderated", "most_records"),
+    *("most", "most_own", "most_moderated", "most_records", "longest_s"),
     *("whole_kinds", "referring_kinds", "pinned_in", "names_in", "usage_by"),
 }
 

@@ -12,13 +12,15 @@ import sqlite3
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
+from math import inf
 from operator import attrgetter
 from pathlib import Path
+from time import thread_time
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from relay.errors import StoreFault
+from relay.errors import StoreFault, TookTooLong
 from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import (
     BAN,
@@ -89,6 +91,8 @@ _DELETE_CHUNK: Final = 10_000
 _INCREMENTAL: Final = 2
 _DAY_S: Final = 86_400
 _MAX_INT: Final = 2**63 - 1
+_PROGRESS_STEPS: Final = 1_000_000
+"""Instructions of SQLite between two looks at the time, 10 to 100 ms."""
 _KEPT_FREE_PAGES: Final = 64
 _VACUUM_PAGES: Final = 256
 
@@ -185,6 +189,9 @@ class Writer:
         store = Path(db.execute("PRAGMA database_list").fetchone()[2])
         self.check_files = _FilesInPlace(store).check
         """Raises StoreFault when other files are in their places."""
+        self._until = inf
+        """By `thread_time`: how long the statements of this transaction may run."""
+        db.set_progress_handler(self._is_over, _PROGRESS_STEPS)
         self._can_shrink = db.execute("PRAGMA auto_vacuum").fetchone()[0] == _INCREMENTAL
 
     def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
@@ -192,24 +199,34 @@ class Writer:
         db = self._db
         self.check_files()
         db.execute("BEGIN IMMEDIATE")
+        if lookups.longest_s is not None:
+            self._until = thread_time() + lookups.longest_s
         try:
             change = self._change(lookups, decide)
+            self._until = inf
             db.execute("ROLLBACK" if change is None else "COMMIT")
-        except BaseException:
+        except BaseException as error:
+            self._until = inf
             if db.in_transaction:
                 db.execute("ROLLBACK")
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+                raise TookTooLong from error
             raise
         if change is not None:
             self.commits += 1
             self._committed(change)
         return self.head
 
+    def _is_over(self) -> bool:
+        return thread_time() > self._until
+
     def _change(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> _Change | None:
         """The work of the transaction; None: nothing changes."""
         change = _Change()
         found = self._finder.found(lookups, self.head)
-        before = found.last_seq
+        before, began = found.last_seq, thread_time()
         plan = decide(found)
+        self._until += thread_time() - began
         if plan.is_empty() and found.last_seq == before:
             return None
         change.head = found.last_seq
@@ -603,6 +620,8 @@ class Writer:
         also of old versions whose rows stay. `keep_out`: as in `_delete`."""
         seqs = sorted(seqs)
         for start in range(0, len(seqs), _DELETE_CHUNK):
+            if self._is_over():
+                raise TookTooLong
             chunk = seqs[start : start + _DELETE_CHUNK]
             named = {"seqs": orjson.dumps(chunk).decode()}
             self._forget_found(change, "old_of_rows", named, erasure)

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.access.management import ListChange, ListName
 from relay.access.visibility import Viewer
+from relay.errors import TookTooLong
 from relay.facts import Origin
 from relay.write import batch as batches
 from relay.write import commit_limits, ingest
@@ -26,9 +28,10 @@ from tests.harness.reference_store import ReferenceStore
 from tests.harness.relay_in_process import NOON, STORED, Batches, Home, Letter, policy_of, store_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from types import ModuleType
 
+    from relay.lifecycle.rows import Found, Lookups, WritePlan
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.write.batch import Batch
@@ -214,6 +217,86 @@ def alice_takes_long(home: Home) -> None:
         return await stored(items)
 
     home.ingest._stored = timed  # type: ignore[method-assign]
+
+
+def alice_takes_too_long(home: Home, *names: str) -> list[int]:
+    """In transactions with one of these events of hers, or any. How many events each had."""
+    refused: list[int] = []
+    append = home.store.append
+
+    async def timed(lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
+        batch = home.ingest._batch
+        assert batch is not None
+        slow = [each for each in events_in(batch._items) if each.event.pubkey == alice.pubkey]
+        if any(not names or each.event.content in names for each in slow):
+            assert lookups.longest_s is not None
+            refused.append(len(batch._items))
+            raise TookTooLong
+        return await append(lookups, decide)
+
+    home.store.append = timed  # type: ignore[method-assign]
+    return refused
+
+
+TOO_LONG = (False, "error: storing the event would keep others waiting for too long")
+
+
+async def test_an_event_whose_transaction_takes_too_long_is_refused_alone(
+    home: Home, processor: Processor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody may have thought of what makes it long: no other is refused for it."""
+    monkeypatch.setattr(commit_limits, "_PAUSE", 0.0)
+    refused = alice_takes_too_long(home, "slow")
+    hers = [
+        home.post(home.made(alice, 1, content=content), connection=1)
+        for content in ("before", "slow", "after")
+    ]
+    his = [home.post(home.made(bob, 1, content=f"{n}"), connection=2) for n in range(5)]
+    assert [await letter.answer for letter in his] == [STORED] * 5
+    assert [await letter.answer for letter in hers] == [STORED, TOO_LONG, STORED]
+    assert refused == [8, 3, 1], "of all, of the client, and the event itself"
+
+
+async def test_the_client_of_a_transaction_that_took_too_long_rests(
+    home: Home, processor: Processor
+) -> None:
+    processor.slow = set()
+    assert isinstance(home.store, ReferenceStore)
+    alice_takes_too_long(home)
+    home.store.append_s = 3.0
+    assert await home.post(home.made(alice, 1), connection=2).answer == TOO_LONG
+    home.store.append_s = 0.0
+    later = home.post(home.made(alice, 1, content="later"), connection=2)
+    for number in range(20):
+        note = home.post(home.made(carol, 1, content=f"{number}"), connection=3)
+        assert await note.answer == STORED
+    assert not later.answer.done()
+    home.ingest._lane.hurry()
+    assert await later.answer == TOO_LONG
+
+
+async def test_a_deletion_that_takes_too_long_is_refused(home: Home) -> None:
+    """Not begun again in pieces without end."""
+    refused = alice_takes_too_long(home)
+    vanish = home.made(alice, 62, ["relay", "ALL_RELAYS"])
+    assert await home.post(vanish, connection=1).answer == TOO_LONG
+    assert refused
+
+
+async def test_what_owners_change_and_what_is_imported_may_take_any_time(home: Home) -> None:
+    limits: list[float | None] = []
+    append = home.store.append
+
+    async def noted(lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
+        limits.append(lookups.longest_s)
+        return await append(lookups, decide)
+
+    home.store.append = noted  # type: ignore[method-assign]
+    await home.ingest.changed(ListChange(ListName.BANNED_KEYS, bob.pubkey, "spam"))
+    await home.take(home.made(carol, 1), origin=Origin.IMPORT)
+    assert limits == [None] * len(limits)
+    await home.take(home.made(alice, 1))
+    assert limits[-1] is not None
 
 
 def authors_of(batches: Sequence[Sequence[LaneItem]]) -> list[set[str]]:
@@ -617,7 +700,7 @@ async def test_a_client_whose_first_event_makes_its_key_known_keeps_nobody_waiti
     """What was behind waited as of an unknown key, what was put back before it as of a known."""
     monkeypatch.setattr(commit_limits, "_LONG_S", -1.0)
     monkeypatch.setattr(commit_limits, "_PAUSE", 0.0)
-    monkeypatch.setattr(batches, "_LONGEST_S", -1.0)
+    monkeypatch.setattr(batches, "_JUDGED_S", -1.0)
     monkeypatch.setattr(batches, "_CHECKED_AFTER", 1)
     assert await home.post(home.made(bob, 5, ["e", "0" * 64]), connection=1).answer == STORED
     home.ingest._slow._turns = turns
