@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from relay.access.shares import HeldSets, Shares
@@ -45,6 +46,8 @@ _MAX_QUEUED: Final = 64
 """Queued messages of all connections, see `Shares`."""
 _FEW_QUEUED: Final = 4
 """Those that one address may have beyond these. They wait as long as their client does not read."""
+_MAX_REGROUPED: Final = 64
+"""Changes of groups after which open ids are compared with the rights of their readers."""
 _MAX_RETRIES: Final = 4
 """How often a snapshot is read again because read rights changed during the read."""
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
@@ -81,7 +84,7 @@ class NegentropyLimits(Protocol):
 
 class Snapshot:
     """The records of one NEG-OPEN, and the rights before and after they were read: the store may
-    have had either."""
+    have had either. Later both are those with which it was last found valid, see `renew`."""
 
     __slots__ = ("after", "holder", "items", "visibility")
 
@@ -103,7 +106,8 @@ class _Exchange:
     def __init__(self, queue: NegentropyQueue, sub: str, filter_: Filter) -> None:
         self.queue = queue
         self.sub = sub
-        self.filter = filter_
+        self.filter: Filter | None = filter_
+        """None once the snapshot is read: it may be large, and an id is open for long."""
         self.snapshot: Snapshot | None = None
         self.is_busy = True
         """A message for this id is queued or being processed."""
@@ -132,6 +136,8 @@ class Negentropy:
         """By `_holder`."""
         self._closable = HeldSets[_Exchange]()
         """Without those of owners."""
+        self._renewed: dict[_Exchange, int] = {}
+        """`regrouped` of the state of whose rights each snapshot knows. The oldest is the first."""
         self._queued = Shares()
         """By `_holder`."""
         self._reads = {True: ReadTurns(), False: ReadTurns()}
@@ -240,6 +246,8 @@ class Negentropy:
         """From now on it may be closed for others."""
         exchange.snapshot = snapshot
         rights = snapshot.visibility
+        self._renewed[exchange] = self._state.regrouped
+        self._renew_oldest()
         if not rights.is_owner:
             size = len(snapshot.items)
             self._closable.add(exchange, snapshot.holder, size, is_known=rights.is_known)
@@ -247,17 +255,38 @@ class Negentropy:
     def drop(self, exchange: _Exchange) -> None:
         snapshot, exchange.snapshot = exchange.snapshot, None
         if snapshot is not None:
+            del self._renewed[exchange]
             self._closable.remove(exchange)
             self.release(snapshot)
 
     def release(self, snapshot: Snapshot) -> None:
         self._held.add(snapshot.holder, -len(snapshot.items))
 
-    def is_valid(self, snapshot: Snapshot, reader: Reader) -> bool:
-        """Whether the reader still has all rights that the snapshot was taken with."""
-        state = self._state
-        now = state.visibility(reader.viewer)
-        return state.is_current() and now.covers(snapshot.visibility) and now.covers(snapshot.after)
+    def renew(self, exchange: _Exchange, snapshot: Snapshot, reader: Reader) -> bool:
+        """Whether the reader still has all rights that the snapshot was last found valid with. Then
+        it must keep those that it has now."""
+        now = self._state.visibility(reader.viewer)
+        if not (now.covers(snapshot.visibility) and now.covers(snapshot.after)):
+            return False
+        snapshot.visibility = snapshot.after = now
+        del self._renewed[exchange]
+        self._renewed[exchange] = self._state.regrouped
+        return True
+
+    def is_current(self) -> bool:
+        """No commit that may change rights is under way."""
+        return self._state.is_current()
+
+    def _renew_oldest(self) -> None:
+        """Some of those whose rights are old: each has the groups of its time in memory. So many
+        that no more than some `_MAX_REGROUPED` different ones are left; 10 ms for 10,000 ids."""
+        if not self.is_current():
+            return
+        oldest = self._state.regrouped - _MAX_REGROUPED // 2
+        number = 1 + 2 * len(self._renewed) // _MAX_REGROUPED
+        for exchange, regrouped in [*islice(self._renewed.items(), number)]:
+            if regrouped < oldest:
+                exchange.queue.renew(exchange)
 
     async def reply(self, message: bytes, exchange: _Exchange, peer: Peer) -> bytes | None:
         """None: it was closed before its turn. Raises Invalid for a malformed message."""
@@ -347,7 +376,7 @@ class NegentropyQueue:
             exchange, payload, request = self._queue.pop(0)
             REQUEST.set(partial(str, request))
             try:
-                if exchange.snapshot is None:
+                if exchange.filter is not None:
                     await self._peer.turn(work_of((exchange.filter,)))
                 if self._is_open(exchange):
                     await self._reply(exchange, payload)
@@ -375,7 +404,10 @@ class NegentropyQueue:
         if reply is None or snapshot is None:
             return
         # Checked when the reply is sent: the reader may have lost rights meanwhile (N29-94).
-        if not negentropy.is_valid(snapshot, self._peer.reader):
+        is_valid = negentropy.is_current() and negentropy.renew(
+            exchange, snapshot, self._peer.reader
+        )
+        if not is_valid:
             raise _rights_changed()
         self._peer.outbox.put(messages.neg_message(exchange.sub, reply))
         exchange.is_busy = False
@@ -383,7 +415,9 @@ class NegentropyQueue:
         exchange.idle_timer = loop.call_later(negentropy.idle_timeout_s, self._time_out, exchange)
 
     async def _read(self, exchange: _Exchange) -> None:
+        assert exchange.filter is not None
         snapshot = await self._negentropy.snapshot(self._peer, exchange.filter)
+        exchange.filter = None
         if self._is_open(exchange):
             self._negentropy.hold(exchange, snapshot)
         else:
@@ -392,6 +426,14 @@ class NegentropyQueue:
     def _time_out(self, exchange: _Exchange) -> None:
         seconds = round(self._negentropy.idle_timeout_s)
         self._end(exchange, messages.neg_ended(exchange.sub, f"no message for {seconds} s"))
+
+    def renew(self, exchange: _Exchange) -> None:
+        """Its rights are old; see `Negentropy.renew`."""
+        snapshot = exchange.snapshot
+        if snapshot is not None and not self._negentropy.renew(
+            exchange, snapshot, self._peer.reader
+        ):
+            self._refuse(exchange, _rights_changed())
 
     def close_for_others(self, exchange: _Exchange) -> None:
         """Others need its memory; see `HeldSets`."""

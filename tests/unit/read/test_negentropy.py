@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from policies import PolicySet
+    from relay.groups.group import Group
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
@@ -551,6 +552,57 @@ async def test_a_snapshot_is_read_again_when_groups_changed_more_than_once_durin
     relay.store.may_give_items.set()
     assert await client.hears() == ["NEG-MSG", "n", all_of(note)]
     assert read == 2
+
+
+async def test_an_open_id_does_not_keep_its_filter(relay: NegentropySide) -> None:
+    """100 MB of filters without results were 380 MB of memory until their ids were closed."""
+    client = relay.client()
+    client.says("NEG-OPEN", "n", {"#t": ["a" * 100_000]}, ASK_FOR_ALL)
+    assert await client.hears() == ["NEG-MSG", "n", all_of()]
+    (exchange,) = client.queue._open.values()
+    assert exchange.filter is None
+    client.says("NEG-MSG", "n", ASK_FOR_ALL)
+    assert await client.hears() == ["NEG-MSG", "n", all_of()]
+
+
+def with_another_member(group: Group, number: int) -> Group:
+    return replace(group, members={**group.members, f"{number:064x}": ()})
+
+
+async def test_open_ids_do_not_keep_the_groups_of_their_time(relay: NegentropySide) -> None:
+    """Each would have another state of a group with thousands of members, 190 kB of memory."""
+    client = relay.client(alice)
+    relay.limits = replace(relay.limits, neg_sessions=400)
+    relay.negentropy.limits = relay.limits
+    for number in range(300):
+        relay.replace_den(with_another_member(DEN, number))
+        client.says("NEG-OPEN", f"{number}", {}, ASK_FOR_ALL)
+        assert await client.hears() == ["NEG-MSG", f"{number}", all_of()]
+    snapshots = [exchange.snapshot for exchange in client.queue._open.values()]
+    states = {id(each.visibility.groups) for each in snapshots if each is not None}
+    assert len(snapshots) == 300
+    assert len(states) < 80
+    client.says("NEG-MSG", "0", ASK_FOR_ALL)
+    assert await client.hears() == ["NEG-MSG", "0", all_of()]
+
+
+@pytest.mark.proves("N77-09", "N29-94")
+async def test_an_id_whose_reader_has_lost_rights_is_ended_when_others_open(
+    relay: NegentropySide,
+) -> None:
+    secret = unsigned(admin, 9, [["h", "den"]])
+    await relay.write(secret)
+    client, other = relay.client(alice), relay.client()
+    client.says("NEG-OPEN", "n", {"kinds": [9], "#h": ["den"]}, ASK_FOR_ALL)
+    assert await client.hears() == ["NEG-MSG", "n", all_of(secret)]
+    await relay.remove_alice()
+    without_her = relay.state.groups.by_id["den"]
+    for number in range(70):
+        relay.replace_den(with_another_member(without_her, number))
+    other.says("NEG-OPEN", "n", {}, ASK_FOR_ALL)
+    verb, sub, text = await client.hears()
+    assert (verb, sub, text.split(":")[0]) == ("NEG-ERR", "n", "restricted")
+    assert not client.queue._open
 
 
 async def test_a_client_that_leaves_during_a_commit_leaves_no_records_behind(
