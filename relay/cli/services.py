@@ -190,7 +190,8 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
         groups = await _groups(store, shared, relay_key, policy)
         state = RelayState(policy, groups, await store.management())
         linked_rows = LinkedRows(store, state, unix_now)
-        fanout = Fanout(state, matcher, linked_rows)
+        flush_queue = FlushQueue(asyncio.get_running_loop().call_soon, metrics.traffic)
+        fanout = Fanout(state, matcher, linked_rows, flush_queue)
         plugins = _plugins(policy, metrics, readiness)
         ingest = Ingest(
             store,
@@ -251,7 +252,6 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
             folder / "used_calls.json",
             None if shared is None else shared.use_call,
         )
-        flush_queue = FlushQueue(asyncio.get_running_loop().call_soon, metrics.traffic)
         refused = kept_refusals(folder / REFUSALS, metrics.refusals)
         day = kept_day(folder / DAY, metrics.day, lambda: metrics.sample(unix_now()))
         async with refused, day, plugins, queries, ingest, following or nullcontext():

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
     from relay.nostr.nip50 import Search
     from relay.read.linked_rows import LinkedRows, Links
-    from relay.read.outbox import Outbox
+    from relay.read.outbox import FlushQueue, Outbox
     from relay.read.peer import Reader
     from relay.read.subscriptions import Entry, Key
     from relay.state import RelayState
@@ -259,6 +259,8 @@ _WORK_OF_SEARCH: Final = 4
 """Work units of comparing one filter, while any live filter has a search."""
 _TAGS_PER_WORK: Final = 8
 """Tags of an event that count as one comparison when its subscriptions are looked up."""
+_BYTES_PER_WORK: Final = 32 << 10
+"""Of a frame that is made: it is written later, 1 ms for each megabyte."""
 _CHARACTERS_PER_WORK: Final = 20
 """Of a text that searches are compared with: the longest takes 3 ms."""
 
@@ -271,11 +273,14 @@ class Fanout:
         state: RelayState,
         matcher: TextMatcher | None = None,
         linked_rows: LinkedRows | None = None,
+        flush_queue: FlushQueue | None = None,
     ) -> None:
-        """`matcher`: None without search. `linked_rows`: None when read rules follow no links."""
+        """`matcher`: None without search. `linked_rows`: None when read rules follow no links.
+        `flush_queue`: that of all outboxes."""
         self._state = state
         self._matcher = matcher
         self._linked_rows = linked_rows
+        self._flush_queue = flush_queue
         self._live: Subscriptions[Subscription] = Subscriptions()
         self._costs: dict[int, tuple[_Costs, str | None]] = {}
         """id() of an open subscription → its costs, and the address that they count for."""
@@ -289,6 +294,11 @@ class Fanout:
 
     def __len__(self) -> int:
         return len(self._live)
+
+    @property
+    def is_behind(self) -> bool:
+        """As in `Subscribers`."""
+        return self._flush_queue is not None and self._flush_queue.is_behind
 
     def number_for(self, event: Event) -> int:
         """How many comparisons of a filter its delivery is worth."""
@@ -489,11 +499,14 @@ class Fanout:
     ) -> Iterator[tuple[int, int]]:
         """Yields (frames, work) for each piece."""
         entries = self._live.under(key)
-        for start in range(0, len(entries), _WORK_AT_ONCE):
-            piece = entries[start : start + _WORK_AT_ONCE]
+        work_of_one = 1 + sum([len(row.event.raw) for row in rows]) // _BYTES_PER_WORK
+        number = max(1, _WORK_AT_ONCE // work_of_one)
+        for start in range(0, len(entries), number):
+            piece = entries[start : start + number]
             made = self._state.views_made
             delivered = self._deliver_together(piece, rows, links)
-            yield delivered, len(piece) + (self._state.views_made - made) * _WORK_OF_VIEW
+            work = len(piece) * work_of_one
+            yield delivered, work + (self._state.views_made - made) * _WORK_OF_VIEW
 
     def _pieces_of_one(
         self, row: Stored, keys: Sequence[Key], links: Links
@@ -507,6 +520,7 @@ class Fanout:
             made = self._state.views_made
             delivered = self._deliver_row(compared, piece, links)
             work = sum(map(len, piece)) * work_of_one
+            work += delivered * (len(row.event.raw) // _BYTES_PER_WORK)
             yield delivered, work + (self._state.views_made - made) * _WORK_OF_VIEW
 
     def _deliver_together(

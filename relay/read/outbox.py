@@ -25,6 +25,10 @@ FEW_UNREAD: Final = 64 << 10
 _LARGE_AT_ONCE: Final = 2 << 20
 """Bytes of such outboxes in one iteration, until one exceeds it: 1 ms for each megabyte."""
 
+_MOST_LIVE: Final = 16 << 20
+"""Bytes of large live rows that wait for the loop in all outboxes. With more no other is delivered:
+it would fill the outboxes of clients that read."""
+
 _HEADS: Final = [
     bytes((0x81, n)) if n < 126 else b"\x81\x7e" + struct.pack("!H", n) for n in range(8192)
 ]
@@ -62,6 +66,13 @@ class FlushQueue:
         self._late: deque[Outbox] = deque()
         """Large ones, in the order in which they were added."""
         self._is_due = False
+        self.live_bytes = 0
+        """Of large live rows that are in outboxes."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the loop should write before more is delivered."""
+        return self.live_bytes > _MOST_LIVE
 
     def add(self, outbox: Outbox) -> None:
         self._waiting.append(outbox)
@@ -107,6 +118,7 @@ class Outbox:
         "_flush_queue",
         "_frames",
         "_full",
+        "_live_bytes",
         "_max_bytes",
         "_overflow",
         "_pieces",
@@ -117,6 +129,7 @@ class Outbox:
         "is_held",
         "is_late",
         "queued_bytes",
+        "written_bytes",
     )
 
     def __init__(
@@ -137,6 +150,10 @@ class Outbox:
         self._frames = 0
         self.queued_bytes = 0
         """Not yet given to the transport."""
+        self._live_bytes = 0
+        """Of these, in large live rows."""
+        self.written_bytes = 0
+        """Given to the transport since the beginning."""
         self._full = False
         self.closed = False
         self.is_held = False
@@ -201,7 +218,11 @@ class Outbox:
     def put_live(self, head: bytes, body: bytes, tail: bytes) -> None:
         """Queue the three joined, as `put`. Until the write, the body is shared with other
         outboxes."""
+        before = self.queued_bytes
         self.put_each(head, (body,), tail)
+        size = self.queued_bytes - before
+        self._live_bytes += size
+        self._flush_queue.live_bytes += size
         if self.queued_bytes > self._max_bytes:
             self._check()
 
@@ -211,13 +232,13 @@ class Outbox:
         pieces, frames = self._pieces, self._frames
         if not pieces or self.closed:
             return
-        self._pieces = []
-        self._frames = self.queued_bytes = 0
+        self._forget()
         if self._sink.is_closing():
             self.closed = True
             return
         written = b"".join(pieces)
         self._sink.write(written)
+        self.written_bytes += len(written)
         traffic = self._flush_queue.traffic
         traffic.frames_out += frames
         traffic.bytes_out += len(written)
@@ -232,6 +253,11 @@ class Outbox:
         """Bytes that wait for the client to read, those in backlogs included. What is queued it
         could not read yet: the relay has not written it."""
         return self._sink.get_write_buffer_size() + self.held_bytes
+
+    @property
+    def read_bytes(self) -> int:
+        """Of the `written_bytes`, those that wait in the transport no more."""
+        return self.written_bytes - self._sink.get_write_buffer_size()
 
     @property
     def buffered_bytes(self) -> int:
@@ -254,5 +280,10 @@ class Outbox:
     def discard(self) -> None:
         """Drop what is queued; further frames are ignored."""
         self.closed = True
+        self._forget()
+
+    def _forget(self) -> None:
         self._pieces = []
         self._frames = self.queued_bytes = 0
+        self._flush_queue.live_bytes -= self._live_bytes
+        self._live_bytes = 0

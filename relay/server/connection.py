@@ -151,6 +151,7 @@ class Connection:
         "_unanswered",
         "_unanswered_weight",
         "_unsent_of_all",
+        "_unsent_upto",
         "connection",
         "counted_as",
         "message",
@@ -212,7 +213,9 @@ class Connection:
         self.unsent = 0
         """Of this connection, in `_unsent_of_all`."""
         self.unsent_since = 0.0
-        """`perf_counter` when `unsent` last rose from 0: since then something is unread."""
+        """`perf_counter`: since then something is unread."""
+        self._unsent_upto = 0
+        """Of `Outbox.written_bytes`, how many were written until then."""
         self._is_over = False
         """True: it ends, and what it had counts no longer, except for `unsent`."""
         self._open_of_all = Shares() if open_filters is None else open_filters
@@ -283,11 +286,18 @@ class Connection:
         if unsent <= few:
             unsent = 0
         self._set_unsent(unsent)
+        outbox = self.outbox
+        if unsent and outbox.read_bytes >= self._unsent_upto and not outbox.held_bytes:
+            self._begin_unsent()  # it has read all that waited, and then more was written
+
+    def _begin_unsent(self) -> None:
+        self.unsent_since = perf_counter()
+        self._unsent_upto = self.outbox.written_bytes
 
     def _set_unsent(self, unsent: int) -> None:
         if unsent != self.unsent:
             if not self.unsent:
-                self.unsent_since = perf_counter()
+                self._begin_unsent()
             self._unsent_of_all.add(self.counted_as, unsent - self.unsent)
             self.unsent = unsent
 

@@ -82,6 +82,8 @@ _MEMBERSHIP_COST: Final = 3
 _FILTERS_PER_COST: Final = 16
 """Of open subscriptions that match the event or are compared with it: 2.5 us for each delivery, or
 as long as that takes of what searches cost. The next batch waits for the delivery of this one."""
+_BYTES_PER_COST: Final = 100_000
+"""Of what is delivered: each megabyte takes the loop 1 ms."""
 _PRIVATE_FILTERS_PER_COST: Final = 4
 """The same in a group that members alone read: each reader is looked at, up to 10 us."""
 _ROWS_PER_COST: Final = 4
@@ -170,6 +172,7 @@ def _cost_of_event(
     if filters:
         is_private = group is not None and group.only_members_read
         cost += filters // (_PRIVATE_FILTERS_PER_COST if is_private else _FILTERS_PER_COST)
+        cost += filters * len(event.raw) // _BYTES_PER_COST
     if event.tag("previous") is not None:
         # Each is looked up, 16 us, or 1 ms if 1,000 rows begin so; and judged, up to 40 us a row.
         cost += min(len(previous_in(event)), MAX_PREVIOUS)

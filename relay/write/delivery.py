@@ -40,6 +40,10 @@ class Subscribers(Protocol[Links]):
 
     def __len__(self) -> int: ...
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether much of what was delivered is not written to the sockets yet."""
+
     def number_for(self, event: Event) -> int:
         """How many filters match it or are compared with it, and what searches cost beside it, as a
         number of filters."""
@@ -162,7 +166,8 @@ class Delivery:
                     break
                 frames, done = piece
                 self._metrics.delivered(frames)
-                if perf_counter() > rest_at:
+                # Else the outboxes of clients that read would overflow.
+                while self._fanout.is_behind or perf_counter() > rest_at:
                     await asyncio.sleep(0)
                     rest_at = perf_counter() + _TURN_S
             else:  # nobody knows who may read the rest, or others may than before

@@ -199,7 +199,8 @@ class World:
         promises.adopted(loop.iteration)
         metrics = Metrics()
         linked = LinkedRows(store, state, self.now)
-        fanout = Fanout(state, linked_rows=linked)
+        flush_queue = FlushQueue(loop.call_soon)
+        fanout = Fanout(state, linked_rows=linked, flush_queue=flush_queue)
         unused: Any = None
         self._ingest = Ingest(
             store,
@@ -222,7 +223,7 @@ class World:
             ingest=self._ingest,
             queries=queries,
             negentropy=Negentropy(store, state, limits, clock=self.now, workers=unused),
-            flush_queue=FlushQueue(loop.call_soon),
+            flush_queue=flush_queue,
         )
         self._turns = Turns(self._work_clock)
         await self._ingest.__aenter__()

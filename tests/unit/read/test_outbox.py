@@ -390,3 +390,27 @@ def test_closing_one_outbox_does_not_affect_others(sink: Sink, loop: Loop) -> No
     loop.turns()
     assert slow.closed
     assert sink.payloads == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("end", ["written", "discarded", "lost", "closed"])
+def test_large_live_rows_are_counted_until_they_are_written_or_dropped(
+    sink: Sink, loop: Loop, end: str
+) -> None:
+    """Else the next delivery would wait for ever."""
+    outbox = outbox_to(sink, loop)
+    outbox.put(b"x" * 5000)
+    outbox.put_live(b"[", b"y" * 30_000, b"]")
+    outbox.put_live(b"[", b"y" * 40_000, b"]")
+    assert 70_000 < loop.flush_queue.live_bytes < 70_100
+    match end:
+        case "discarded":
+            outbox.discard()
+        case "closed":
+            outbox.close()
+        case "lost":
+            sink.is_gone = True
+    loop.turns()
+    assert loop.flush_queue.live_bytes == 0
+    outbox.put_live(b"[", b"y" * 40_000, b"]")
+    loop.turns()
+    assert loop.flush_queue.live_bytes == 0

@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from itertools import count
 from string import ascii_letters
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -762,6 +763,39 @@ async def test_who_has_read_everything_again_and_again_has_left_nothing_for_long
         relay.server._unread._make_room()
         assert await reader.publishes(note("not closed")) == (True, "")
         assert await deaf.publishes(note("nor is this one, within the bounds")) == (True, "")
+
+
+class Busy:
+    """A transport in which there is always something that was just written."""
+
+    def write(self, _: bytes) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 300_000
+
+    def is_closing(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_who_reads_all_within_a_while_has_left_nothing_for_long_though_more_comes(
+    monkeypatch: pytest.MonkeyPatch, *, reads: bool
+) -> None:
+    """Large notes that came for some seconds had those closed who read each of them at once."""
+    for module in ("eviction", "connection"):
+        monkeypatch.setattr(f"relay.server.{module}.MAX_UNREAD", 1_000_000)
+    async with serving() as relay:
+        await relay.visit()
+        (reader,) = relay.server.connections
+        reader.outbox._sink = Busy()
+        reader.outbox.written_bytes = 300_000
+        for _ in range(2):
+            reader.count_unsent()
+            reader.unsent_since -= 1.5
+            reader.outbox.written_bytes += 300_000 if reads else 0
+        reader.count_unsent()
+        is_late = perf_counter() - reader.unsent_since > 2.0
+        assert is_late is not reads
 
 
 async def test_little_that_each_of_many_leaves_unread_counts_in_time(
