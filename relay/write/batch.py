@@ -412,6 +412,7 @@ class Batch:
             self._guesses.count(guesser(candidate), address, self._now)
         for rate, name, cost in judged.tokens:
             self._buckets.take(rate, name, self._now, cost)
+        self._changes.keep_out(judged.kept_out)
         if candidate.vanishes:
             if judged.vanishes:
                 if is_paced(candidate, self._changes.world):

@@ -43,14 +43,16 @@ from relay.groups.rules import (
 )
 from relay.groups.timeline import check_number_of_previous
 from relay.lifecycle.deletion import (
+    END_OF_GROUP,
     check_number_of_targets,
     deleted_rows,
     is_base_deleted,
     is_group_record,
     is_old_request,
+    placed_tombstone,
     vanish_outcome,
 )
-from relay.lifecycle.rows import Stored, address_slot
+from relay.lifecycle.rows import Stored, Tombstone, address_slot
 from relay.lifecycle.versions import is_rival, unstored_outcome
 from relay.nostr import kinds
 from relay.nostr.event import address_of
@@ -154,7 +156,7 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
 
     outcome: Result
     """STORED and PASSED_ON: accepted. For any other outcome nothing changes, except that
-    a guess is counted, and the tokens are taken."""
+    a guess is counted, the tokens are taken, and the event is kept out."""
     group: str | None = None
     """The group that the row belongs to."""
     quiet: bool = False
@@ -166,6 +168,8 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
     """Ids of groups some of whose pins may have to be removed, beside those of what it deletes."""
     tokens: Sequence[Token] = ()
     """Tokens to take from the token buckets."""
+    kept_out: Tombstone | None = None
+    """So that the refused event is not taken later, where it would be public."""
     is_guess: bool = False
     """An invite code was tried, or whether a key is known here. Counted even if the event is
     refused."""
@@ -374,7 +378,11 @@ def _judge_after_rules(
     if outcome is None and _delays_an_end(group_id, candidate, world):
         about = Stored(0, msgspec.structs.replace(event, kind=kinds.CHAT), group_id)
         is_told = is_told_of(about, candidate, world)
-        return Judgement(_ENDING if is_told else WriteOutcome.UNTOLD)
+        return Judgement(
+            _ENDING if is_told else WriteOutcome.UNTOLD,
+            tokens=tokens,
+            kept_out=placed_tombstone(event, group_id, END_OF_GROUP),
+        )
     # A later line of an import may contain the pinned event.
     outdated = (
         outdated_pins(candidate, world.groups) if facts.origin is Origin.WIRE else frozenset()
@@ -391,9 +399,11 @@ def _judge_after_rules(
 
 def _delays_an_end(group_id: str | None, candidate: Candidate, world: World) -> bool:
     """Whether the event would be one more row to delete for a group that ends in pieces: who writes
-    faster than these delete would keep it from ending. Records leave with the last piece."""
+    faster than these delete would keep it from ending. Records leave with the last piece. A
+    deletion takes at least one row for its own."""
     is_sent = candidate.sender.origin is Origin.WIRE
-    return is_sent and group_id in world.ending and not is_group_record(candidate.event)
+    is_delayed = candidate.targets is None and not is_group_record(candidate.event)
+    return is_sent and group_id in world.ending and is_delayed
 
 
 def _ruled(candidate: Candidate, context: GroupContext) -> Ruling | Reject | None:

@@ -1081,9 +1081,11 @@ async def test_nobody_delays_the_end_of_a_group_by_writing_into_it(
     go in pieces: admins may still change the group, or take the right from who ends it."""
     await tea_with_admin(home)
     await home.do(owner, 9002, ["open"], h="tea")
-    root = (await rows_of_alice(home, h="tea"))[0]
+    rows = await rows_of_alice(home, h="tea")
+    root, last = rows[-2:]
     stored = home.ingest._stored
     letters: list[Letter] = []
+    comments: list[Event] = []
 
     async def then_write(items: Sequence[Any]) -> Any:
         batch = await stored(items)
@@ -1093,8 +1095,11 @@ async def test_nobody_delays_the_end_of_a_group_by_writing_into_it(
                 home.made(bob, 1111, ["e", root.id], ["k", "9"], content="x" * 500),
                 home.made(bob, 1, content="elsewhere"),
             ]
+            if not letters:
+                more.append(home.made(alice, 5, ["e", last.id]))
             if not letters and not ends:
                 more.append(home.made(owner, 9001, ["p", admin.pubkey], h="tea"))
+            comments.append(more[1])
             letters.extend(home.post(event, connection=2) for event in more)
             while home.ingest.waiting["commit"] < len(more):  # noqa: ASYNC110 -- a thread verifies
                 await asyncio.sleep(0.001)
@@ -1106,12 +1111,16 @@ async def test_nobody_delays_the_end_of_a_group_by_writing_into_it(
     assert answer[0] == ends
     answers = [await letter.answer for letter in letters]
     assert answers[0][1].startswith("error: this group is being deleted")
-    assert answers[2] == STORED
+    assert answers[2:4] == [STORED] * 2
+    assert last not in await home.found(kinds=[9])
     assert ("tea" in home.groups.ended) == ends
     assert bool(await home.found(kinds=[9])) != ends
     if not ends:
-        assert answers[3] == STORED
+        assert answers[4] == STORED
         await home.do(alice, 9, h="tea")
+        return
+    await home.take(comments[0])
+    assert comments[0] not in await home.found(kinds=[1111]), "it would be public now"
 
 
 @pytest.mark.parametrize("kind", ["reference", "sqlite"])
