@@ -258,6 +258,10 @@ class KeepRules:
         self._by_kind: dict[int, tuple[KeepRule, ...]] = {}
 
     def keep_of(self, event: Event) -> Keep:
+        """Rules do not apply to records of groups, on which their state depends, nor to what the
+        relay signs: it may have to be signed whatever is stored."""
+        if event.kind in kinds.GROUP_RECORDS or event.kind in kinds.RELAY_SIGNED:
+            return keep_by_kind(event.kind)
         rules = self._by_kind.get(event.kind)
         if rules is None:
             rules = tuple(

@@ -627,3 +627,18 @@ async def test_a_batch_reads_large_rows_few_at_a_time(monkeypatch: pytest.Monkey
         assert await home.take(mine, home.made(bob, 1), home.made(carol, 1)) == [STORED] * 3
         assert max(read) < 70_000, "a deletion goes in pieces"
         assert len(read) > 1
+
+
+async def test_a_rule_about_versions_does_not_reach_what_groups_depend_on() -> None:
+    """`keep = "latest"` for all kinds: no group could be made, nobody put into one."""
+    rule = '[[retention]]\nname = "one of each"\nkeep = "latest"\n'
+    async with store_of("reference") as store, Home(store, policy_of("open", rule)) as home:
+        await home.do(admin, 9007, h="tea")
+        await home.do(admin, 9000, ["p", alice.pubkey], h="tea")
+        await home.do(admin, 9000, ["p", bob.pubkey], h="tea")
+        await home.do(alice, 9, h="tea", content="one")
+        await home.do(alice, 9, h="tea", content="two", at=home.now + 1)
+        assert len(await home.found(kinds=[9000])) >= 2
+        assert [event.content for event in await home.found(kinds=[9])] == ["two"]
+        await home.do(admin, 9001, ["p", bob.pubkey], h="tea")
+        assert bob.pubkey not in home.groups.by_id["tea"].members
