@@ -84,6 +84,8 @@ class PolicyReload:
                 if str(faults) != self._faults:
                     _log.exception("policies not reloaded")
                     self._report(faults)
+                await asyncio.sleep(_POLL_S)  # also if it was asked for: nothing may have waited
+                continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_S):
                     await self._requested.wait()
