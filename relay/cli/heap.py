@@ -1,4 +1,5 @@
-"""Heap: gives the memory that a burst of large answers took back to the system.
+"""Heap: gives the memory that a burst of large answers took back to the system, and closes
+connections before the system ends the process.
 
 Connections that close leave some cycles, which Python finds late. And glibc keeps what was freed:
 the size from which a block gets pages of its own (mmap) grows with each such block, up to 32 MiB;
@@ -11,14 +12,19 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import logging
 import platform
 import resource
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from typing import Never
+
+_log = logging.getLogger(__name__)
 
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
@@ -32,6 +38,11 @@ _GROWN_BYTES: Final = 48 << 20
 _FREED_BLOCKS: Final = 1 << 18
 """Blocks of Python that were freed, some 20 MB, after which it is looked at too: most arenas that
 are left over have only garbage."""
+_PRESSURE_S: Final = 0.5
+_SETTLE_S: Final = 2.0
+"""After connections were closed: what they held is freed by then."""
+_SHARE: Final = 0.75
+"""Of the memory that there is: the rest is for what is freed late, and for other programs."""
 
 
 def limit_heap() -> None:
@@ -52,6 +63,64 @@ async def keep_small() -> Never:
             await give_back()
             least, most = own_bytes(), sys.getallocatedblocks()
         least, most = min(least, now), max(most, blocks)
+
+
+async def keep_below(limit: int, close_some: Callable[[], str]) -> Never:
+    """Let `close_some` close connections while the process is larger than `limit` bytes. Everything
+    that clients can fill is bounded, but the sum may be more than a small machine has, and no bound
+    is for what nobody has thought of.
+
+    `close_some`: what it closed, for the log; empty: nothing that would help.
+    """
+    while True:
+        await asyncio.sleep(_PRESSURE_S)
+        if own_bytes() <= limit:
+            continue
+        await give_back()
+        size = own_bytes()
+        if size > limit:
+            closed = close_some()
+            _log.error(
+                "the relay takes %d MiB of memory, more than %d: closed %s",
+                size >> 20, limit >> 20, closed or "nothing, no connection has sent much",
+            )  # fmt: skip
+            await asyncio.sleep(_SETTLE_S)
+            await give_back()
+
+
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """Bytes that this process may take: of the smallest limit of its control groups, or of the
+    machine. None where the system does not tell."""
+    found = [_machine_bytes(root), *_group_limits(root)]
+    known = [each for each in found if each]
+    return int(_SHARE * min(known)) if known else None
+
+
+def _machine_bytes(root: Path) -> int | None:
+    try:
+        first = (root / "proc/meminfo").read_text("ascii").partition("\n")[0]
+        return int(first.split()[1]) << 10
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _group_limits(root: Path) -> Iterator[int]:
+    """Of control groups, version 2 and 1; in a container its own is at the root."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text("utf-8").splitlines()
+    except (OSError, ValueError):
+        return
+    for line in lines:
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top, name = ("sys/fs/cgroup", "memory.max")
+        if controllers:
+            top, name = ("sys/fs/cgroup/memory", "memory.limit_in_bytes")
+        group = root / top / path.lstrip("/")
+        for folder in (group, *group.parents):
+            with suppress(OSError, ValueError):  # "max"
+                yield int((folder / name).read_text("ascii"))
 
 
 async def give_back() -> None:

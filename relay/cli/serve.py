@@ -28,7 +28,7 @@ from relay.cli.console_verify import VerifyRun
 from relay.cli.data_folder import LocalFolder
 from relay.cli.database import database_of, refuse_store_fault
 from relay.cli.folder_lock import locked
-from relay.cli.heap import keep_small, limit_heap
+from relay.cli.heap import keep_below, keep_small, limit_heap, memory_limit
 from relay.cli.init import fresh_folder, is_fresh
 from relay.cli.move_switch import import_for_switch, is_asked, switched, unended
 from relay.cli.options import WholeNumber, new_folder_option, printable
@@ -402,6 +402,9 @@ async def _serve(
                     asyncio.create_task(end.restart_when(services.set_back)),
                     asyncio.create_task(keep_small()),
                 ]
+                limit = memory_limit()
+                if limit is not None:
+                    tasks.append(asyncio.create_task(keep_below(limit, server.close_heaviest)))
                 await end.has_come.wait()
                 for task in tasks:
                     task.cancel()

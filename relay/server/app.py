@@ -21,7 +21,7 @@ from relay.nostr.nip42 import RelayAddress, relay_address
 from relay.nostr.nip98 import HttpRequest
 from relay.server import http
 from relay.server.connection import Connection, Stop, check_all
-from relay.server.eviction import HttpSockets, UnreadRows
+from relay.server.eviction import HttpSockets, UnreadRows, close_heaviest
 from relay.server.history import BEFORE, HISTORY
 from relay.server.listening import BACKLOG, cannot_listen
 from relay.server.nip86 import MAX_BODY, Calls, refusal
@@ -195,6 +195,10 @@ class Server:
         """Serve the web console too; before the server listens."""
         self._pages = pages
         pages.add_routes(self._router, self._path.rstrip("/"))
+
+    def close_heaviest(self) -> str:
+        """The process needs memory."""
+        return close_heaviest(self._connections)
 
     @property
     def connections(self) -> Collection[Connection]:

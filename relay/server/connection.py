@@ -306,6 +306,11 @@ class Connection:
         return self._socket.arrived()
 
     @property
+    def taken_bytes(self) -> int:
+        """Of all messages that were taken from it."""
+        return self._socket.taken_bytes
+
+    @property
     def queries_waiting(self) -> int:
         return len(self._queries)
 
@@ -411,14 +416,14 @@ class Connection:
         self._queries.end_all()
         self._hang_up(POLICY_VIOLATION, "blocked: your address is blocked")
 
-    def close_displaced(self) -> None:
-        """Its place was given to another connection."""
+    def close_displaced(
+        self, text: str = "too many connections; a member who logs in stays"
+    ) -> None:
+        """Its place was given to another connection, or `text` says why."""
         self._queries.end_all()
         if self.outbox.buffered_bytes >= self._outbox_bytes // _IS_READING_SHARE:
             self.cut_off()  # it has no place to keep until it reads the reason
-        self._hang_up(
-            WSCloseCode.TRY_AGAIN_LATER, "error: too many connections; a member who logs in stays"
-        )
+        self._hang_up(WSCloseCode.TRY_AGAIN_LATER, f"error: {text}")
 
     def cut_off(self) -> None:
         """Close the socket at once: what is unsent is dropped."""

@@ -1,5 +1,6 @@
-"""Which sockets are closed because all together hold too much: those that are not websockets, and
-those of clients that leave answers or rows unread."""
+"""Which sockets are closed because all together hold too much: those that are not websockets, those
+of clients that leave answers or rows unread, and those of whoever has sent most when the process
+needs memory."""
 
 from __future__ import annotations
 
@@ -34,6 +35,35 @@ are closed."""
 _MAKE_ROOM_S: Final = 0.05
 _PATIENCE_S: Final = 2.0
 """How long a client may leave bytes unread while all leave too many."""
+
+
+_LEAST_SENT: Final = 64 << 10
+"""Bytes that the connections of an address have sent, if it is to help that they are closed."""
+
+
+def close_heaviest(connections: Iterable[Connection]) -> str:
+    """Close the connections of the address whose open ones have sent most: all that they hold came
+    from that. Those without a known key first, of all addresses; owners' are not closed. Says what
+    was closed, for the log."""
+    sent: Counter[tuple[bool, str | None]] = Counter()
+    held: dict[tuple[bool, str | None], list[Connection]] = {}
+    for each in connections:
+        if not each.is_owner:
+            place = not each.is_known, each.counted_as
+            sent[place] += each.taken_bytes
+            held.setdefault(place, []).append(each)
+    most = max(
+        (place for place in held if sent[place] >= _LEAST_SENT),
+        key=lambda place: (place[0], sent[place]),
+        default=None,
+    )
+    if most is None:
+        return ""
+    for each in held[most]:
+        each.close_displaced("the relay needs the memory, try again later")
+    is_unknown, address = most
+    whose = "without a known key" if is_unknown else "with known keys"
+    return f"{len(held[most])} connections {whose} of {address}, which had sent most"
 
 
 class HttpSockets:

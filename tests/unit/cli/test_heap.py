@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from relay.cli import heap
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MIB = 1 << 20
 
@@ -107,3 +110,69 @@ async def test_it_is_looked_at_when_much_was_freed(
     with pytest.raises(asyncio.CancelledError):
         await heap.keep_small()
     assert given_back == times
+
+
+@pytest.mark.parametrize(
+    ("sizes", "times"),
+    [
+        ([90, 100, 90], 0),
+        ([110, 90, 90], 0),
+        ([110, 110, 90], 1),
+        ([110, 110, 110, 110], 2),
+    ],
+    ids=["small", "garbage", "large", "still large"],
+)
+async def test_connections_are_closed_while_the_process_is_too_large(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], times: int
+) -> None:
+    """Sizes in MiB, as they are read. With 2 GiB the system ended the process."""
+    closed = 0
+    left = iter(sizes)
+
+    def own_bytes() -> int:
+        size = next(left, None)
+        if size is None:
+            raise asyncio.CancelledError
+        return size * MIB
+
+    def close_some() -> str:
+        nonlocal closed
+        closed += 1
+        return "9 connections"
+
+    async def give_back() -> None: ...
+
+    for pause in ("_PRESSURE_S", "_SETTLE_S"):
+        monkeypatch.setattr(heap, pause, 0)
+    monkeypatch.setattr(heap, "own_bytes", own_bytes)
+    monkeypatch.setattr(heap, "give_back", give_back)
+    with pytest.raises(asyncio.CancelledError):
+        await heap.keep_below(100 * MIB, close_some)
+    assert closed == times
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({}, 6144),
+        ({"sys/fs/cgroup/memory.max": "2147483648"}, 1536),
+        ({"sys/fs/cgroup/memory.max": "max"}, 6144),
+        ({"sys/fs/cgroup/a/b/memory.max": "max", "sys/fs/cgroup/a/memory.max": "1073741824"}, 768),
+        ({"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "1073741824"}, 768),
+        ({"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "9223372036854771712"}, 6144),
+        ({"proc/meminfo": "", "proc/self/cgroup": "odd"}, None),
+    ],
+)
+def test_the_limit_is_of_the_smallest_control_group_or_of_the_machine(
+    tmp_path: Path, files: dict[str, str], limit: int | None
+) -> None:
+    files = {
+        "proc/meminfo": "MemTotal:        8388608 kB\nMemFree: 1 kB\n",
+        "proc/self/cgroup": "0::/a/b\n4:memory:/x\n",
+        **files,
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, "utf-8")
+    found = heap.memory_limit(tmp_path)
+    assert (None if found is None else found / MIB) == limit

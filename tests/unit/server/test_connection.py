@@ -20,6 +20,7 @@ from relay.groups.actions import Flag
 from relay.groups.group import Group
 from relay.lifecycle.rows import Stored
 from relay.server.connection import Connection, Stop
+from relay.server.eviction import close_heaviest
 from relay.server.turns import Account, CostlyWork, Turns
 from tests.cast import admin, alice, bob, stranger
 from tests.contract.writing import unsigned, write
@@ -892,6 +893,33 @@ async def test_a_displaced_client_with_many_unread_bytes_is_cut_off() -> None:
         held.close_displaced()
         assert held.outbox.buffered_bytes == 0
         await relay.is_left()
+
+
+async def test_who_has_sent_most_is_closed_when_the_process_needs_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All connections of an address together; those without a known key first, owners' never."""
+    async with serving() as relay:
+        visits = [await relay.visit() for _ in range(6)]
+        few, one, two, known, owners, _silent = relay.server.connections
+        addresses = {few: "a", one: "b", two: "b", known: "c", owners: "d", _silent: "e"}
+        sent = {few: 300_000, one: 200_000, two: 200_000, known: 900_000, owners: 999_000}
+        known_keys = {known, owners}
+        monkeypatch.setattr(Connection, "taken_bytes", property(lambda each: sent.get(each, 0)))
+        monkeypatch.setattr(Connection, "is_known", property(lambda each: each in known_keys))
+        monkeypatch.setattr(Connection, "is_owner", property(lambda each: each is owners))
+        for each, address in addresses.items():
+            each.counted_as = address
+        closed: list[Connection] = []
+        monkeypatch.setattr(Connection, "close_displaced", lambda each, _: closed.append(each))
+        left = list(relay.server.connections)
+        assert len(left) == len(visits)
+        for expected in ([one, two], [few], [known], []):
+            closed.clear()
+            said = close_heaviest(left)
+            assert closed == expected
+            assert said.startswith(f"{len(expected)} connections") or not expected
+            left = [each for each in left if each not in closed]
 
 
 async def test_a_commit_too_large_for_one_outbox_does_not_affect_others() -> None:
