@@ -106,6 +106,8 @@ class Server:
         self._host = host
         self._listening = listening
         self._connections: dict[Connection, web.Request] = {}
+        self._addresses_checked = self._of_addresses()
+        """As of which all connections were checked."""
         self._checking = asyncio.Lock()
         self._checked_at = float("-inf")
         self._writable = True
@@ -600,14 +602,23 @@ class Server:
     def rights_changed(self) -> None:
         """Policies or NIP-86 state changed: check every connection again (N42-16)."""
         state = self._services.state
+        before, self._addresses_checked = self._addresses_checked, self._of_addresses()
+        # Addresses are read from headers again: 50 us for each connection.
+        is_of_addresses = before != self._addresses_checked
         for connection, request in self._connections.items():
-            connection.trust(trusted=self._is_trusted(request))
-            if not self.may_connect(request):
+            if is_of_addresses:
+                connection.trust(trusted=self._is_trusted(request))
+            if is_of_addresses and not self.may_connect(request):
                 connection.close_blocked()
             elif not connection.authenticated.isdisjoint(state.actors.banned):
                 connection.close_subscriptions()
         if self._pages is not None:
             self._pages.rights_changed()
+
+    def _of_addresses(self) -> tuple[object, ...]:
+        """What rights of addresses depend on."""
+        state = self._services.state
+        return state.blocked, state.policy.trusted_readers
 
     def _may_see_metrics(self, request: web.Request) -> bool:
         address = http.client_address(request, self._config.server.trusted_proxies)
