@@ -35,6 +35,12 @@ LAST_ADMIN: Final = Reject(
 )
 _PENDING: Final = Reject(Prefix.RESTRICTED, "pending review", RULE)
 _USERS_PER_DRAFT: Final = 500
+MAX_ASKED: Final = 90_000
+"""Keys in `Group.involved` above which nobody joins without an invite, or asks to: anybody has any
+number of keys, and the rest is for those whom admins put in."""
+_FULL: Final = Reject(
+    Prefix.BLOCKED, "the group takes no more requests to join; ask an admin to be put in", RULE
+)
 
 
 def is_answered(group: Group, context: GroupContext) -> bool:
@@ -68,6 +74,7 @@ def ruling_on_join(action: JoinRequest, group: Group, context: GroupContext) -> 
         and not group.is_closed
         and context.settings.joins is Joins.ADMIT
         and pubkey not in group.removed
+        and not _is_full(pubkey, group, context)
     )
     uses: tuple[InviteUse, ...] = ()
     if not needs_no_code:
@@ -80,6 +87,8 @@ def ruling_on_join(action: JoinRequest, group: Group, context: GroupContext) -> 
             uses = (InviteUse(invite.event_id, invite.index),)
         elif not is_visible:
             return NOT_A_MEMBER
+        elif _is_full(pubkey, group, context):
+            return _FULL
         elif group.is_closed:
             why = "needs an invite code" if action.code is None else "this code is not valid"
             return rejected(Prefix.RESTRICTED, f"the group is closed: {why}")
@@ -98,6 +107,12 @@ def ruling_on_join(action: JoinRequest, group: Group, context: GroupContext) -> 
         automatic=(draft_of(put, cause=cause),),
         superseded=superseded,
     )
+
+
+def _is_full(pubkey: str, group: Group, context: GroupContext) -> bool:
+    """Where no invite lets the key in."""
+    is_new = context.origin is Origin.WIRE and pubkey not in group.involved
+    return is_new and len(group.involved) >= MAX_ASKED
 
 
 def _check_previous_of_join(

@@ -8,6 +8,7 @@ import pytest
 
 from relay.facts import Origin
 from relay.groups.actions import UNTOLD_FLAGS, Flag
+from relay.groups.membership import MAX_ASKED
 from relay.groups.rules import MAX_CHANGED, MAX_CODES, MAX_INVOLVED, MAX_MEMBERS
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, dave, owner, robot, stranger
@@ -79,6 +80,20 @@ def test_a_group_remembers_so_many_keys(world: World) -> None:
     assert world.put(admin, stranger) == full
     assert world.put(admin, bob) == STORED
     assert world.remove(admin, bob) == STORED
+
+
+@pytest.mark.slow
+def test_who_asks_to_join_leaves_room_for_those_whom_admins_put_in(world: World) -> None:
+    """Anybody has any number of keys: at 100,000 nobody could ever be put in again."""
+    keys = [["p", f"{number:064x}"] for number in range(MAX_ASKED)]
+    gone = ["p", bob.pubkey], *keys[: MAX_ASKED - len(world.tea.involved)]
+    assert world.do(owner, 9001, *gone) == STORED
+    full = (False, "blocked: the group takes no more requests to join; ask an admin to be put in")
+    assert world.join(stranger) == full
+    assert world.invite(admin, "open sesame") == STORED
+    assert world.join(stranger, "open sesame") == STORED
+    assert world.put(admin, bob) == STORED
+    assert MAX_ASKED + MAX_MEMBERS == MAX_INVOLVED
 
 
 def test_a_group_has_so_many_codes(world: World) -> None:
