@@ -38,6 +38,9 @@ _GROWN_BYTES: Final = 48 << 20
 _FREED_BLOCKS: Final = 1 << 18
 """Blocks of Python that were freed, some 20 MB, after which it is looked at too: most arenas that
 are left over have only garbage."""
+_AGAIN: Final = 6
+"""Looks after one for growth: what made the process grow may have been open still, and be left in
+cycles when it is closed, which frees no block before they are found."""
 _PRESSURE_S: Final = 0.5
 _SETTLE_S: Final = 2.0
 """After connections were closed: what they held is freed by then."""
@@ -55,12 +58,14 @@ def limit_heap() -> None:
 
 async def keep_small() -> Never:
     """Collect garbage and return free pages whenever the process has grown, or has freed much."""
-    least, most = own_bytes(), sys.getallocatedblocks()
+    least, most, again = own_bytes(), sys.getallocatedblocks(), 0
     while True:
         await asyncio.sleep(_CHECK_S)
         now, blocks = own_bytes(), sys.getallocatedblocks()
-        if now > least + _GROWN_BYTES or blocks < most - _FREED_BLOCKS:
+        has_grown = now > least + _GROWN_BYTES
+        if has_grown or again or blocks < most - _FREED_BLOCKS:
             await give_back()
+            again = _AGAIN if has_grown else max(again - 1, 0)
             least, most = own_bytes(), sys.getallocatedblocks()
         least, most = min(least, now), max(most, blocks)
 

@@ -38,19 +38,21 @@ async def test_what_closed_connections_held_is_given_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "times"),
+    ("sizes", "again", "times"),
     [
-        ([100, 140, 140], 0),
-        ([100, 160, 105, 150], 1),
-        ([100, 160, 105, 160, 110], 2),
-        ([100, 60, 110, 70], 1),
+        ([100, 140, 140], 0, 0),
+        ([100, 160, 105, 150], 0, 1),
+        ([100, 160, 105, 160, 110], 0, 2),
+        ([100, 60, 110, 70], 0, 1),
+        ([100, 390, 390, 390, 390, 390, 390, 390], 2, 3),
     ],
-    ids=["small growth", "large growth", "again", "growth since it was smallest"],
+    ids=["small growth", "large growth", "again", "growth since it was smallest", "left in cycles"],
 )
 async def test_it_is_looked_at_when_the_process_has_grown(
-    monkeypatch: pytest.MonkeyPatch, sizes: list[int], times: int
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], again: int, times: int
 ) -> None:
-    """Sizes in MiB, as they are read."""
+    """Sizes in MiB, as they are read. 5,000 handshakes of TLS that were given up stayed as 390 MB
+    of garbage."""
     given_back = 0
     left = iter(sizes)
 
@@ -65,6 +67,7 @@ async def test_it_is_looked_at_when_the_process_has_grown(
         given_back += 1
 
     monkeypatch.setattr(heap, "_CHECK_S", 0)
+    monkeypatch.setattr(heap, "_AGAIN", again)
     monkeypatch.setattr(heap, "own_bytes", own_bytes)
     monkeypatch.setattr(heap, "give_back", give_back)
     with pytest.raises(asyncio.CancelledError):
