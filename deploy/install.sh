@@ -13,6 +13,7 @@
 #
 # and changes nothing else. The relay listens on 127.0.0.1:7777, and trusts a proxy on this machine.
 set -eu
+umask 022  # whatever root's is: the user `rookery` runs the program
 cd "$(dirname "$0")/.."
 
 program=/opt/rookery data=/var/lib/rookery backups=/var/backups/rookery

@@ -150,6 +150,8 @@ class Chain:
 
     def failed_with(self, name: str, why: str) -> None:
         self.failures += 1
+        if all(plugin.name != name for plugin in self._wanted):
+            return  # taken out while it owed an answer: nothing would ever end the problem
         if self._failing.get(name) != why:
             self._failing[name] = why
             self._changed(self.problems)

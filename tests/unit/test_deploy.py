@@ -106,6 +106,7 @@ def test_the_installer_is_a_shell_script_that_installs_nothing_by_accident() -> 
     script = text_of("install.sh")
     assert script.splitlines()[0] == "#!/bin/sh"
     assert "\nset -eu\n" in script
+    assert "\numask 022" in script, "the user rookery could not run what a strict root installs"
     assert "://" not in script.replace("wss://relay.example.org", "")  # no index of packages
 
 

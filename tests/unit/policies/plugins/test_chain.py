@@ -90,6 +90,20 @@ async def test_what_was_wrong_with_a_plug_in_is_forgotten_with_it() -> None:
     assert heard == [["sifter: exited with 4"], []]
 
 
+async def test_a_plug_in_that_is_taken_out_while_it_owes_an_answer_is_no_problem() -> None:
+    """It was one until a restart, also for alerts."""
+
+    async def hangs(_: Event, __: Arrival) -> None:
+        await asyncio.sleep(1000)
+
+    async with Chain([function(hangs, name="sifter", deadline_ms=50)]) as chain:
+        asked = asyncio.create_task(said(chain, "a"))
+        await asyncio.sleep(0)
+        chain.enforce([])
+        assert await asked == [SILENT]
+        assert (chain.problems, chain.failures) == ([], 1)
+
+
 async def test_what_objects_is_said_in_the_admins_log_by_name_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
