@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections import Counter
 from dataclasses import dataclass, replace
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -228,19 +229,25 @@ class Sweeper:
         return not self._checked
 
     async def _expired(self) -> int:
-        return sum([len(rows) async for rows in self._expiring(Purpose.SWEEP)])
+        """For one interval at most: while more expires than is deleted, rules must have turns."""
+        swept = self._expiring(Purpose.SWEEP, within_s=self._every_s)
+        return sum([len(rows) async for rows in swept])
 
-    async def _expiring(self, purpose: Purpose) -> AsyncIterator[Sequence[Stored]]:
-        """Sweep expired rows; yields those of each transaction. Raises StoreFault."""
+    async def _expiring(
+        self, purpose: Purpose, within_s: float = inf
+    ) -> AsyncIterator[Sequence[Stored]]:
+        """Sweep the rows that have expired by now; yields those of each transaction. Raises
+        StoreFault."""
+        now, until = self._clock(), monotonic() + within_s
         swept = Counter[int]()
         is_dry = purpose is Purpose.DRY_RUN
         at_once = _SCAN_ROWS if is_dry else _BATCH_ROWS
         is_done = False
-        while not is_done:
+        while not is_done and monotonic() < until:
             is_done = True
             # The requests delete these, and note them; they would come before all others.
             vanishing = frozenset[str]() if is_dry else self._ingest.vanishing
-            found = await self._store.expired(self._clock(), at_once, vanishing)
+            found = await self._store.expired(now, at_once, vanishing)
             for rows in _batches(found, self._state.groups):
                 began = monotonic()
                 expiry = ExpireRows(rows, purpose, asyncio.get_running_loop().create_future())

@@ -69,6 +69,32 @@ async def test_however_many_have_expired_all_of_them_go(home: Home) -> None:
     assert await stored(home) == []
 
 
+async def test_rules_have_turns_while_more_expires_than_is_deleted(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody whose events expired again and again kept every other sweep from running."""
+    elapsed = 0.0
+    expire = home.ingest.expire
+
+    def and_more(expiry: ExpireRows) -> None:
+        nonlocal elapsed
+        elapsed += 10.0
+        for number in range(2):
+            home.post(home.made(alice, 1, until(100), content=f"{elapsed} {number}"))
+        home.now += 100
+        expire(expiry)
+
+    monkeypatch.setattr(home.ingest, "expire", and_more)
+    monkeypatch.setattr("relay.write.sweeper.monotonic", lambda: elapsed)
+    monkeypatch.setattr("relay.write.sweeper._BATCH_ROWS", 1)
+    for number in range(100):
+        await home.do(alice, 1, until(10), content=f"{number}")
+    home.now = NOON + 10
+    async with asyncio.timeout(ANSWER_S):
+        assert 0 < await swept(home) < 20
+    assert len(await stored(home)) > 80
+
+
 @pytest.mark.parametrize("purpose", [*Purpose])
 async def test_large_rows_expire_few_at_a_time(home: Home, purpose: Purpose) -> None:
     """96 events of 5,000 tags that expired together kept writes waiting for seconds: a row of this
