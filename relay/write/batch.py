@@ -28,6 +28,7 @@ from relay.lifecycle.deletion import (
 )
 from relay.lifecycle.rows import Stored, WritePlan, references_of
 from relay.lifecycle.versions import add_row, move
+from relay.nostr import kinds
 from relay.write.candidate import Candidate, candidate_of
 from relay.write.changes import Changes
 from relay.write.commands import (
@@ -81,6 +82,12 @@ replaced once for all changes of a batch."""
 _LONGEST_S: Final = 3.0
 """Processor seconds of the statements of a transaction for clients: none that is known takes a
 tenth of it. Above it one event is refused rather than that all wait."""
+_LONGEST_DELETION_S: Final = 60.0
+"""The same for a deletion that is alone, which has bounds of its own: of a group with 150,000
+records the last piece takes 5 s, and refused it could never end."""
+_DELETIONS: Final = frozenset(
+    {kinds.DELETION, kinds.DELETE_EVENT, kinds.DELETE_GROUP, kinds.VANISH}
+)
 _JUDGED_S: Final = 0.1
 """Processor time of the judgement after which the rest of the items is left to another batch."""
 _CHECKED_AFTER: Final = 8
@@ -165,7 +172,7 @@ class Batch:
         is_of_clients = all(
             isinstance(item, WriteEvent) and item.origin is Origin.WIRE for item in items
         )
-        self._longest_s = _LONGEST_S if is_of_clients else None
+        self._longest_s = _longest_s(items) if is_of_clients else None
         senders: dict[int, Sender] = {}
         self._candidates = [
             candidate_of(
@@ -501,3 +508,9 @@ def _sender_of(item: WriteEvent, made: dict[int, Sender]) -> Sender:
     if sender is None or sender.origin is not item.origin:
         sender = made[id(item.author)] = sender_of(item.author, item.origin)
     return sender
+
+
+def _longest_s(items: Sequence[LaneItem]) -> float:
+    (first, *others) = items
+    is_deletion = isinstance(first, WriteEvent) and first.event.kind in _DELETIONS
+    return _LONGEST_DELETION_S if is_deletion and not others else _LONGEST_S

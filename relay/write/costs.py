@@ -172,7 +172,8 @@ def _cost_of_event(
     if filters:
         is_private = group is not None and group.only_members_read
         cost += filters // (_PRIVATE_FILTERS_PER_COST if is_private else _FILTERS_PER_COST)
-        cost += filters * len(event.raw) // _BYTES_PER_COST
+        # Few of the filters that are compared may match: more than a batch would be too much.
+        cost += min(filters * len(event.raw) // _BYTES_PER_COST, MAX_BATCH)
     if event.tag("previous") is not None:
         # Each is looked up, 16 us, or 1 ms if 1,000 rows begin so; and judged, up to 40 us a row.
         cost += min(len(previous_in(event)), MAX_PREVIOUS)

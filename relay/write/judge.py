@@ -90,6 +90,8 @@ _RIGHTS_CHANGED: Final = Reject(
     Prefix.ERROR, "the rights of the author have just changed, send it again", "records"
 )
 """It could not be foreseen that the author may write this record: see `lookups`."""
+_DELETION_BYTES: Final = 1024
+"""Of a kind 5, beyond the rows that it deletes while their group ends."""
 _MEMBERS_RELAY_ONLY: Final = Reject(
     Prefix.RESTRICTED, "kind: only a relay says who its members are", MEMBERSHIP
 )
@@ -400,10 +402,15 @@ def _judge_after_rules(
 def _delays_an_end(group_id: str | None, candidate: Candidate, world: World) -> bool:
     """Whether the event would be one more row to delete for a group that ends in pieces: who writes
     faster than these delete would keep it from ending. Records leave with the last piece. A
-    deletion takes at least one row for its own."""
+    deletion is taken if it is not much larger than the rows that it takes away."""
+    event = candidate.event
     is_sent = candidate.sender.origin is Origin.WIRE
-    is_delayed = candidate.targets is None and not is_group_record(candidate.event)
-    return is_sent and group_id in world.ending and is_delayed
+    if not is_sent or group_id not in world.ending or is_group_record(event):
+        return False
+    if candidate.targets is None:
+        return True
+    rows = deleted_rows(event, candidate.targets, world.found)
+    return not rows or len(event.raw) > _DELETION_BYTES + sum([len(r.event.raw) for r in rows])
 
 
 def _ruled(candidate: Candidate, context: GroupContext) -> Ruling | Reject | None:

@@ -1095,8 +1095,10 @@ async def test_nobody_delays_the_end_of_a_group_by_writing_into_it(
                 home.made(bob, 1111, ["e", root.id], ["k", "9"], content="x" * 500),
                 home.made(bob, 1, content="elsewhere"),
             ]
+            made_up = [["e", f"{len(letters):032x}{number:032x}"] for number in range(12)]
+            more.append(home.made(alice, 5, *made_up, h="tea"))
             if not letters:
-                more.append(home.made(alice, 5, ["e", last.id]))
+                more.insert(3, home.made(alice, 5, ["e", last.id]))
             if not letters and not ends:
                 more.append(home.made(owner, 9001, ["p", admin.pubkey], h="tea"))
             comments.append(more[1])
@@ -1116,7 +1118,7 @@ async def test_nobody_delays_the_end_of_a_group_by_writing_into_it(
     assert ("tea" in home.groups.ended) == ends
     assert bool(await home.found(kinds=[9])) != ends
     if not ends:
-        assert answers[4] == STORED
+        assert answers[5] == STORED
         await home.do(alice, 9, h="tea")
         return
     await home.take(comments[0])

@@ -275,6 +275,23 @@ async def test_the_client_of_a_transaction_that_took_too_long_rests(
     assert await later.answer == TOO_LONG
 
 
+@pytest.mark.parametrize("kind", [5, 62, 9005, 9008])
+async def test_a_deletion_alone_may_take_longer(home: Home, kind: int) -> None:
+    """The end of a group with 150,000 records takes 5 s: refused, it could never end."""
+    limits: list[float | None] = []
+    append = home.store.append
+
+    async def noted(lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
+        limits.append(lookups.longest_s)
+        return await append(lookups, decide)
+
+    home.store.append = noted  # type: ignore[method-assign]
+    await home.take(home.made(bob, kind))
+    assert limits == [60.0]
+    await home.take(home.made(carol, 1), home.made(alice, 1))
+    assert limits[1:] == [3.0]
+
+
 async def test_a_deletion_that_takes_too_long_is_refused(home: Home) -> None:
     """Not begun again in pieces without end."""
     refused = alice_takes_too_long(home)
