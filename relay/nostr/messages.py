@@ -146,12 +146,6 @@ _TOO_MANY_ARRAYS: Final = re.compile(
 )
 """Passes over texts, 1 to 20 ns for each byte."""
 _OVER_ARRAYS: Final = Invalid(f"message has over {_MAX_ARRAYS:,} arrays and objects")
-_MAX_COMMAS: Final = 65_536
-"""Between the values of one message: 174,000 take 24 to 39 ms."""
-_TOO_MANY_COMMAS: Final = re.compile(
-    rb'(?:(?:[^",]++|"(?:[^"\\]++|\\.)*+")*+,){%d}+' % (_MAX_COMMAS + 1), re.DOTALL
-)
-_OVER_COMMAS: Final = Invalid(f"message has over {_MAX_COMMAS:,} values")
 _KEEP_ALIVE: Final = KeepAlive()
 _FRAME_START: Final = re.compile(
     r'\s*\[\s*"(EVENT|REQ|COUNT)"\s*,\s*(?:"([^"\\\ufffd\ud800-\udfff]{1,64})"\s*,)?'
@@ -168,8 +162,6 @@ def parse(text: str | bytes, terms: FilterTerms, max_filters: int) -> ClientMess
     """One client frame; its size was checked before."""
     if len(text) > 2 * _MAX_ARRAYS and isinstance(text, bytes) and _TOO_MANY_ARRAYS.match(text):
         return _unread(text, _OVER_ARRAYS)
-    if len(text) > 2 * _MAX_COMMAS and isinstance(text, bytes) and _has_too_many_commas(text):
-        return _unread(text, _OVER_COMMAS)
     if isinstance(text, bytes) and text.startswith(_SUBMISSION):
         event = submitted_event(text)
         if event is not None:
@@ -200,10 +192,6 @@ def parse(text: str | bytes, terms: FilterTerms, max_filters: int) -> ClientMess
     if type(verb) is str:
         return BadFrame(Invalid(f"unknown message {verb[:32]!r}"))
     return _NOT_ARRAY
-
-
-def _has_too_many_commas(text: bytes) -> bool:
-    return text.count(b",") > _MAX_COMMAS and _TOO_MANY_COMMAS.match(text) is not None
 
 
 def _repeated(text: bytes, terms: FilterTerms, max_filters: int) -> Subscribe | None:
