@@ -86,7 +86,8 @@ class Chain:
             self._at_work.append(kept or (plugin, self._started(plugin)))
         for plugin, answering in before:
             self.recovered(plugin.name)
-            task = asyncio.create_task(self._retire(answering), name=f"retire {plugin.name}")
+            retiring = self._retire(plugin.name, answering)
+            task = asyncio.create_task(retiring, name=f"retire {plugin.name}")
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
 
@@ -122,12 +123,13 @@ class Chain:
         self._running.clear()
         await asyncio.gather(*self._retiring)
 
-    async def _retire(self, answering: RunningPlugin) -> None:
+    async def _retire(self, name: str, answering: RunningPlugin) -> None:
         """Stop it when its current batch is finished."""
         async with self._asking:
             pass
         await answering.stop()
         self._running.discard(answering)
+        self.recovered(name)  # it may have owed an answer: nobody else would end that problem
 
     def _started(self, plugin: Plugin) -> RunningPlugin:
         started: RunningPlugin
@@ -150,8 +152,6 @@ class Chain:
 
     def failed_with(self, name: str, why: str) -> None:
         self.failures += 1
-        if all(plugin.name != name for plugin in self._wanted):
-            return  # taken out while it owed an answer: nothing would ever end the problem
         if self._failing.get(name) != why:
             self._failing[name] = why
             self._changed(self.problems)

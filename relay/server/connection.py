@@ -155,6 +155,7 @@ class Connection:
         "connection",
         "counted_as",
         "message",
+        "opened_at",
         "outbox",
         "reader",
         "unsent",
@@ -212,6 +213,7 @@ class Connection:
         self._make_room = make_room
         self.unsent = 0
         """Of this connection, in `_unsent_of_all`."""
+        self.opened_at = perf_counter()
         self.unsent_since = 0.0
         """`perf_counter`: since then something is unread."""
         self._unsent_upto = 0

@@ -38,32 +38,35 @@ _PATIENCE_S: Final = 2.0
 
 
 _LEAST_SENT: Final = 64 << 10
-"""Bytes that the connections of an address have sent, if it is to help that they are closed."""
+"""Bytes that connections have sent, if it is to help that they are closed."""
+_NEW_S: Final = 60.0
+_OF_UNKNOWN: Final = 4
+"""What clients without a known key have sent counts so many times."""
 
 
 def close_heaviest(connections: Iterable[Connection]) -> str:
-    """Close the connections of the address whose open ones have sent most: all that they hold came
-    from that. Those without a known key first, of all addresses; owners' are not closed. Says what
-    was closed, for the log."""
-    sent: Counter[tuple[bool, str | None]] = Counter()
-    held: dict[tuple[bool, str | None], list[Connection]] = {}
+    """Close the connections of the address whose open ones have sent most for each second that they
+    are open: all that they hold came from that. Owners' are not closed; of clients without an
+    address only one is. Says what was closed, for the log."""
+    now = perf_counter()
+    rates: Counter[object] = Counter()
+    sent: Counter[object] = Counter()
+    held: dict[object, list[Connection]] = {}
     for each in connections:
-        if not each.is_owner:
-            place = not each.is_known, each.counted_as
-            sent[place] += each.taken_bytes
-            held.setdefault(place, []).append(each)
-    most = max(
-        (place for place in held if sent[place] >= _LEAST_SENT),
-        key=lambda place: (place[0], sent[place]),
-        default=None,
-    )
-    if most is None:
+        if each.is_owner:
+            continue
+        address = each if each.counted_as is None else each.counted_as
+        weight = each.taken_bytes * (1 if each.is_known else _OF_UNKNOWN)
+        rates[address] += int(weight / (now - each.opened_at + _NEW_S))
+        sent[address] += each.taken_bytes
+        held.setdefault(address, []).append(each)
+    able = [address for address in held if sent[address] >= _LEAST_SENT]
+    if not able:
         return ""
-    for each in held[most]:
+    found = max(able, key=lambda address: rates[address])
+    for each in held[found]:
         each.close_displaced("the relay needs the memory, try again later")
-    is_unknown, address = most
-    whose = "without a known key" if is_unknown else "with known keys"
-    return f"{len(held[most])} connections {whose} of {address}, which had sent most"
+    return f"{len(held[found])} connections of {held[found][0].counted_as}, which sent most"
 
 
 class HttpSockets:

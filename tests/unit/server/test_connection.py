@@ -898,23 +898,25 @@ async def test_a_displaced_client_with_many_unread_bytes_is_cut_off() -> None:
 async def test_who_has_sent_most_is_closed_when_the_process_needs_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All connections of an address together; those without a known key first, owners' never."""
+    """All connections of an address together, for each second that they are open; owners' never."""
     async with serving() as relay:
-        visits = [await relay.visit() for _ in range(6)]
-        few, one, two, known, owners, _silent = relay.server.connections
-        addresses = {few: "a", one: "b", two: "b", known: "c", owners: "d", _silent: "e"}
+        visits = [await relay.visit() for _ in range(8)]
+        few, one, two, known, owners, silent, old, local = relay.server.connections
+        addresses = {few: "a", one: "b", two: "b", known: "c", owners: "d", silent: "e", old: "f"}
         sent = {few: 300_000, one: 200_000, two: 200_000, known: 900_000, owners: 999_000}
-        known_keys = {known, owners}
+        sent |= {old: 99_000_000, local: 70_000}
+        known_keys = {known, owners, old}
+        old.opened_at -= 30 * 86_400
         monkeypatch.setattr(Connection, "taken_bytes", property(lambda each: sent.get(each, 0)))
         monkeypatch.setattr(Connection, "is_known", property(lambda each: each in known_keys))
         monkeypatch.setattr(Connection, "is_owner", property(lambda each: each is owners))
-        for each, address in addresses.items():
-            each.counted_as = address
+        assert len(visits) == len(relay.server.connections)
+        for each in relay.server.connections:
+            each.counted_as = addresses.get(each)
         closed: list[Connection] = []
         monkeypatch.setattr(Connection, "close_displaced", lambda each, _: closed.append(each))
         left = list(relay.server.connections)
-        assert len(left) == len(visits)
-        for expected in ([one, two], [few], [known], []):
+        for expected in ([one, two], [few], [known], [local], [old], []):
             closed.clear()
             said = close_heaviest(left)
             assert closed == expected
