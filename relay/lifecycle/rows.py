@@ -97,6 +97,9 @@ MOST_PUT_LATER: Final = 10_000
 """9000s dated after a request to vanish whose groups are read: 6 us each. Anybody may add more."""
 MOST_WITH_PREFIX: Final = 4_096
 """Bytes of a row that is read because a `previous` names it: an event may name 64."""
+MOST_NAMED: Final = 4 << 20
+"""Bytes of the memory records that one transaction reads by name, and TAG_BYTES for each tag: who
+may write such records may leave any number of large ones of a name, and chains of them."""
 MAX_WITH_PREFIX: Final = 1024
 """Rows of a store whose ids begin as a `previous` says: 1 us each. Of a billion ids two or three
 share eight digits; who wants more makes one in seconds, and names them in all groups."""
@@ -304,8 +307,8 @@ def no_pins(_: str) -> PinnedRows:
     return PinnedRows()
 
 
-Limited = str | Slot | tuple[str, str]
-"""id or slot of a row, (group, prefix), or a key that vanishes."""
+Limited = str | Slot | tuple[str, str] | RecordName
+"""id or slot of a row, (group, prefix), a key that vanishes, or the name of a memory record."""
 
 
 def all_rows_of(group: str) -> Limited:
@@ -429,7 +432,7 @@ class Lookups:
     own_rows: frozenset[OwnRow] = frozenset()
     """Rows by id that are to be deleted, into `Found.rows`."""
     named: frozenset[RecordName] = frozenset()
-    """Memory records to look up by name, into `Found.named`."""
+    """Memory records to look up by name, into `Found.named`, but for more than MOST_NAMED."""
     named_near: frozenset[RecordName] = frozenset()
     """As `named`, but followed for `NEAR_STEPS` only."""
     referrers: frozenset[Reference] = frozenset()
@@ -489,6 +492,7 @@ class Lookups:
         return frozenset().union(
             *(self.ids, [own.id for own in self.own_rows], self.slots, self.own_slots),
             *(self.id_prefixes, self.vanishing_keys, map(all_rows_of, self.ending_groups)),
+            *(self.named, self.named_near),
         )
 
 
@@ -578,6 +582,8 @@ class Found:
     """Dependency → Unix seconds of its oldest row, if there is one."""
     named: dict[RecordName, set[str]] = field(default_factory=dict)
     """Each name that was looked up → ids of its rows; those not removed since are in `rows`."""
+    named_too_large: bool = False
+    """They have more than MOST_NAMED: some were not looked up."""
 
     referrers: dict[Reference, set[str]] = field(default_factory=dict)
     """Each reference that was looked up → ids of rows with it; those not removed since are in

@@ -91,6 +91,40 @@ class Growth(Generic[Key]):
             grown[1] += events * len(event.raw)
 
 
+class NoneLeft(Exception):
+    """More than a batch may read."""
+
+
+class BytesLeft:
+    """Bytes of rows that a batch may still read. None: no limit."""
+
+    def __init__(self, number: int | None, tag_bytes: int = 0) -> None:
+        """`tag_bytes`: what each tag of a row counts more."""
+        self.number = number
+        self._tag_bytes = tag_bytes
+        self.sizes: dict[int, int] = {}
+        """seq → what the row counts: of those that were taken."""
+
+    def take(self, number: int) -> None:
+        """Raises NoneLeft."""
+        if self.number is not None:
+            self.number -= number
+            if self.number < 0:
+                raise NoneLeft
+
+    def taken(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """The rows, as tuples of columns: seq, the event's bytes, and others. Raises NoneLeft."""
+        if self.number is None:
+            return list(rows)
+        taken = []
+        for row in rows:
+            raw: bytes = row[1]
+            size = self.sizes[row[0]] = len(raw) + self._tag_bytes * raw.count(b"[")
+            self.take(size)
+            taken.append(row)
+        return taken
+
+
 class PreparedColumns(Generic[Columns]):
     """What a row needs of its event alone, computed on other threads before the batch."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
@@ -273,6 +274,9 @@ class Batch:
         if sum(sizes.values()) > _MOST_READ // 2:
             self._sizes = sizes
         if len(self._items) > 1:
+            if found.named_too_large:
+                names = [each.references.names for each in self._candidates]
+                raise TooMuchToRead(dict.fromkeys(chain.from_iterable(names), 1.0))
             self._check_tags(found.slots)
             found.index_tags()
         for stone in self._vanishing:

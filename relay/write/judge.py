@@ -92,6 +92,9 @@ _RIGHTS_CHANGED: Final = Reject(
 """It could not be foreseen that the author may write this record: see `lookups`."""
 _DELETION_BYTES: Final = 1024
 """Of a kind 5, beyond the rows that it deletes while their group ends."""
+_LEADS_TO_TOO_MUCH: Final = Reject(
+    Prefix.BLOCKED, "the records that this one leads to are too large", "records"
+)
 _MEMBERS_RELAY_ONLY: Final = Reject(
     Prefix.RESTRICTED, "kind: only a relay says who its members are", MEMBERSHIP
 )
@@ -285,6 +288,8 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
         refusal = check_author_not_banned(event, world.actors)
     if refusal is not None:
         return Judgement(refusal)
+    if candidate.references.names and world.found.named_too_large:
+        return Judgement(_LEADS_TO_TOO_MUCH)
     facts = facts_of(candidate, world)
     asks = _asks_who_is_known(candidate, facts, policy)
     if asks and not world.guesses.allows(guesser(candidate), candidate.sender.address, world.now):

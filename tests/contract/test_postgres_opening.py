@@ -234,7 +234,7 @@ async def test_what_mentions_a_key_or_name_is_not_read_for_its_kind(
         "groups_put_into": (p, 0, 1),
         "leaving_of_key": (pubkey, p, 5000, 100),
         "rows_of_key": (pubkey, p, 5000, 10_000),
-        "rows_by_name": ([78], [d.encode()]),
+        "rows_by_name": ([78], [d.encode()], 1 << 20),
     }
     db = await asyncpg.connect(url)
     read = {}

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.lifecycle.rows import Found, WritePlan
+from relay.lifecycle.rows import MOST_NAMED, TAG_BYTES, Found, WritePlan
 from relay.memory.anamnesis.references import entries_of, supersessions_of
 from relay.memory.registry import MAX_REFERENCE_STEPS, RecordName
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
+from relay.nostr.keys import SecretKey
 from tests import cast
 from tests.contract.writing import NOTHING_WANTED, Batch, unsigned, write
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event
-    from relay.nostr.keys import SecretKey
     from relay.storage import Store
 
 A, B, C, D = (letter * 64 for letter in "abcd")
@@ -86,6 +86,27 @@ async def test_a_chain_is_followed_for_a_thousand_steps(store: Store) -> None:
     found = await found_by(store, supersessions_of(hashes[0]))
     assert len(found.rows) == MAX_REFERENCE_STEPS
     assert supersessions_of(hashes[-2]) not in found.named
+
+
+@pytest.mark.parametrize(("tags", "reason"), [(0, "x" * (500 << 10)), (5000, "")])
+async def test_what_is_read_by_name_is_bounded(store: Store, tags: int, reason: str) -> None:
+    """Of one name, and along a chain."""
+    more = [["zz", "a"]] * tags
+    number = 2 + MOST_NAMED // (len(reason) + TAG_BYTES * tags)
+    hashes = [f"{each:064x}" for each in range(number + 1)]
+    for old, new in pairwise(hashes):
+        content = f'{{"superseded_by":"{new}","reason":"{reason}"}}'
+        about = [["d", supersessions_of(old).d], ["x", old], *more]
+        await write(store, unsigned(cast.robot, kinds.APP_DATA, about, content))
+    for each in range(number):
+        author = SecretKey((each + 1).to_bytes(32, "big"))
+        about = [["d", entries_of(A).d], *more]
+        await write(store, unsigned(author, kinds.APP_RECORD, about, reason))
+    for named in (supersessions_of(hashes[0]), entries_of(A)):
+        found = await found_by(store, named)
+        assert found.named_too_large
+        assert sum(found.sizes().values()) <= MOST_NAMED
+    assert not (await found_by(store, supersessions_of(hashes[3]))).named_too_large
 
 
 async def test_the_next_batch_sees_added_and_deleted_rows(store: Store) -> None:

@@ -37,8 +37,10 @@ from relay.lifecycle.rows import (
     LONG_EXPIRED,
     MAX_WITH_PREFIX,
     MOST_DELETED,
+    MOST_NAMED,
     MOST_TOMBSTONES,
     SENT_TO_ONE,
+    TAG_BYTES,
     UNPINNED_AT_ONCE,
     Found,
     Leaving,
@@ -59,6 +61,8 @@ from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, PARSED_BYTES, Features, Page, PageQuery, Place, recall
 from relay.storage.rows import (
     INDEXED_BYTES,
+    BytesLeft,
+    NoneLeft,
     check_sizes,
     check_vanish,
     expired_row,
@@ -277,17 +281,27 @@ class ReferenceStore:
             step = frozenset(further - found.referrers.keys())
 
     def _find_named(self, lookups: Lookups, found: Found) -> None:
-        self._follow(lookups.named, lookups, found, MAX_REFERENCE_STEPS)
-        near = lookups.named_near - found.named.keys()
-        self._follow(near, lookups, found, NEAR_STEPS)
+        left = BytesLeft(MOST_NAMED, TAG_BYTES)
+        try:
+            self._follow(lookups.named, lookups, found, left, MAX_REFERENCE_STEPS)
+            near = lookups.named_near - found.named.keys()
+            self._follow(near, lookups, found, left, NEAR_STEPS)
+        except NoneLeft:
+            found.named_too_large = True
 
     def _follow(
-        self, step: frozenset[RecordName], lookups: Lookups, found: Found, steps: int
+        self,
+        step: frozenset[RecordName],
+        lookups: Lookups,
+        found: Found,
+        left: BytesLeft,
+        steps: int,
     ) -> None:
         for _ in range(steps):
             further: set[RecordName] = set()
             for name in step:
                 rows = [r for r in self._rows.values() if (r.event.kind, r.event.d) == name]
+                left.taken([(row.seq, row.event.raw) for row in rows])
                 found.named[name] = {row.event.id for row in rows}
                 found.rows.update((row.event.id, row) for row in rows)
                 further.update(*(lookups.names_in(row.event) for row in rows))

@@ -10,8 +10,10 @@ from relay.errors import TooMuchToRead
 from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
 from relay.lifecycle.rows import (
     MAX_WITH_PREFIX,
+    MOST_NAMED,
     MOST_PUT_LATER,
     MOST_TOMBSTONES,
+    TAG_BYTES,
     Tombstone,
     all_rows_of,
     narrowed,
@@ -26,6 +28,8 @@ from relay.storage.postgres.sql.writes import usage_of
 from relay.storage.rows import (
     MAX_REFERRERS,
     MAX_REFERRING_STEPS,
+    BytesLeft,
+    NoneLeft,
     check_sizes,
     enough_sizes,
     find_leaving,
@@ -122,9 +126,7 @@ class Finder:
             oldest = await self._db.fetchval(query.sql, *query.values)
             if oldest is not None:
                 found.oldest_dependencies[dependencies] = oldest
-        await self._follow(lookups.named, lookups, MAX_REFERENCE_STEPS)
-        near = lookups.named_near - found.named.keys()
-        await self._follow(near, lookups, NEAR_STEPS)
+        await self._find_named(lookups)
         await self._find_referrers(lookups)
         if lookups.groups_with_content:
             groups = [group.encode() for group in lookups.groups_with_content]
@@ -303,14 +305,26 @@ class Finder:
             row = read.get(id_.hex()) or outline(kind, pubkey.hex(), name[0], until, quiet=quiet)
             self._found.id_prefixes.setdefault(name, []).append(row)
 
-    async def _follow(self, step: frozenset[RecordName], lookups: Lookups, steps: int) -> None:
-        """Follow references, one query for each step of all of them."""
+    async def _find_named(self, lookups: Lookups) -> None:
+        left = BytesLeft(MOST_NAMED, TAG_BYTES)
+        try:
+            await self._follow(lookups.named, lookups, left, MAX_REFERENCE_STEPS)
+            near = lookups.named_near - self._found.named.keys()
+            await self._follow(near, lookups, left, NEAR_STEPS)
+        except NoneLeft:
+            self._found.named_too_large = True
+
+    async def _follow(
+        self, step: frozenset[RecordName], lookups: Lookups, left: BytesLeft, steps: int
+    ) -> None:
+        """Follow references, one query for each step of all of them. Raises NoneLeft."""
         for _ in range(steps):
             if not step:
                 return
             names = [(name.kind, name.d.encode()) for name in step]
-            rows = await self._rows("rows_by_name", *columns(names, 2))
-            step = self._found.add_named(step, rows, lookups)
+            asked = *columns(names, 2), left.number
+            rows = left.taken(await self._db.fetch(QUERIES["rows_by_name"], *asked))
+            step = self._found.add_named(step, map(stored, rows), lookups)
 
     async def _find_referrers(self, lookups: Lookups) -> None:
         of_kinds = list(lookups.referring_kinds)

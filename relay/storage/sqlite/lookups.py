@@ -12,6 +12,7 @@ from relay.errors import TooMuchToRead
 from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
 from relay.lifecycle.rows import (
     MAX_WITH_PREFIX,
+    MOST_NAMED,
     MOST_PUT_LATER,
     MOST_TOMBSTONES,
     TAG_BYTES,
@@ -30,6 +31,8 @@ from relay.storage.rows import (
     FOUND_BY_KEY,
     MAX_REFERRERS,
     MAX_REFERRING_STEPS,
+    BytesLeft,
+    NoneLeft,
     check_sizes,
     enough_sizes,
     find_leaving,
@@ -57,40 +60,6 @@ if TYPE_CHECKING:
     from relay.storage.sqlite.sql.conditions import Value
     from relay.storage.sqlite.sql.sweep import SweepQueries
     from relay.storage.sqlite.tag_buffer import TagBuffer
-
-
-class _NoneLeft(Exception):
-    """More than a batch may read."""
-
-
-class _BytesLeft:
-    """Bytes of rows that a batch may still read. None: no limit."""
-
-    def __init__(self, number: int | None, tag_bytes: int = 0) -> None:
-        """`tag_bytes`: what each tag of a row counts more."""
-        self._number = number
-        self._tag_bytes = tag_bytes
-        self.sizes: dict[int, int] = {}
-        """seq → what the row counts: of those that were taken."""
-
-    def take(self, number: int) -> None:
-        """Raises _NoneLeft."""
-        if self._number is not None:
-            self._number -= number
-            if self._number < 0:
-                raise _NoneLeft
-
-    def taken(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """The rows, as tuples of columns: seq, the event's bytes, and others. Raises _NoneLeft."""
-        if self._number is None:
-            return list(rows)
-        taken = []
-        for row in rows:
-            raw: bytes = row[1]
-            size = self.sizes[row[0]] = len(raw) + self._tag_bytes * raw.count(b"[")
-            self.take(size)
-            taken.append(row)
-        return taken
 
 
 def find_tombstones(
@@ -134,7 +103,7 @@ class Finder:
 
     def found(self, lookups: Lookups, head: int) -> Found:
         """`head`: seq of the newest row. Raises TooMuchToRead."""
-        found, left = Found(head), _BytesLeft(lookups.most, TAG_BYTES)
+        found, left = Found(head), BytesLeft(lookups.most, TAG_BYTES)
         find_tombstones(self._db, lookups.tombstones, lookups.refusals, found)
         if lookups.vanishing_keys:
             found.stored_keys = frozenset(filter(self._is_stored, not_vanished(lookups, found)))
@@ -145,7 +114,7 @@ class Finder:
         lookups = narrowed(lookups, found.stored_keys, groups)
         try:
             self._find_rows(lookups, found, left)
-        except _NoneLeft:
+        except NoneLeft:
             raise TooMuchToRead(self._shares(lookups, left)) from None
         if lookups.present:
             self._find_present(lookups.present, found)
@@ -170,10 +139,10 @@ class Finder:
                 found.groups_with_content.add(group)
         return found
 
-    def _find_rows(self, lookups: Lookups, found: Found, left: _BytesLeft) -> None:
-        """By id, slot and prefix. Raises _NoneLeft."""
+    def _find_rows(self, lookups: Lookups, found: Found, left: BytesLeft) -> None:
+        """By id, slot and prefix. Raises NoneLeft."""
         if lookups.own_rows or lookups.own_slots:  # first: they may be too many
-            own_left = _BytesLeft(lookups.most_own)
+            own_left = BytesLeft(lookups.most_own)
             self._find_own_rows(lookups, found, own_left)
             self._find_by_slot(lookups.own_slots, found, own_left)
             own_left.take(self._size_of_old(found.rows.values()))
@@ -188,7 +157,7 @@ class Finder:
         self._find_by_slot(lookups.slots, found, left)
         self._find_prefixes(lookups, found, left)
 
-    def _shares(self, lookups: Lookups, left: _BytesLeft) -> Mapping[Limited, float]:
+    def _shares(self, lookups: Lookups, left: BytesLeft) -> Mapping[Limited, float]:
         """As of TooMuchToRead. No more rows are read for it: the tags of those count that were."""
         shares: dict[Limited, float] = {}
         if lookups.most_own is not None:
@@ -258,7 +227,7 @@ class Finder:
             for (size,) in self._db.execute(QUERIES["size_of_old_named"], asked):
                 yield own.id, size
 
-    def _find_by_slot(self, slots: frozenset[Slot], found: Found, left: _BytesLeft) -> None:
+    def _find_by_slot(self, slots: frozenset[Slot], found: Found, left: BytesLeft) -> None:
         if not slots:
             return
         found.looked_up |= slots
@@ -268,7 +237,7 @@ class Finder:
                 # One object in both: they are compared by identity.
                 found.slots[row.slot] = found.rows.setdefault(row.event.id, row)
 
-    def _find_own_rows(self, lookups: Lookups, found: Found, left: _BytesLeft) -> None:
+    def _find_own_rows(self, lookups: Lookups, found: Found, left: BytesLeft) -> None:
         wanted: dict[str, list[OwnRow]] = {}
         keys: list[list[Value]] = []
         recipients: dict[str, int] = {}
@@ -366,20 +335,29 @@ class Finder:
         return put_later([group for (group,) in rows])
 
     def _find_named(self, lookups: Lookups, found: Found) -> None:
-        self._follow(lookups.named, lookups, found, MAX_REFERENCE_STEPS)
-        near = lookups.named_near - found.named.keys()
-        self._follow(near, lookups, found, NEAR_STEPS)
+        left = BytesLeft(MOST_NAMED, TAG_BYTES)
+        try:
+            self._follow(lookups.named, lookups, found, left, MAX_REFERENCE_STEPS)
+            near = lookups.named_near - found.named.keys()
+            self._follow(near, lookups, found, left, NEAR_STEPS)
+        except NoneLeft:
+            found.named_too_large = True
 
     def _follow(
-        self, step: frozenset[RecordName], lookups: Lookups, found: Found, steps: int
+        self,
+        step: frozenset[RecordName],
+        lookups: Lookups,
+        found: Found,
+        left: BytesLeft,
+        steps: int,
     ) -> None:
-        """Follow references, one query for each step of all of them."""
+        """Follow references, one query for each step of all of them. Raises NoneLeft."""
         for _ in range(steps):
             if not step:
                 return
             # In hex: SQLite cuts texts from JSON at a NUL.
             names = orjson.dumps([(kind, d.encode().hex()) for kind, d in step]).decode()
-            rows = self._rows("rows_by_name", {"names": names})
+            rows = self._rows("rows_by_name", {"names": names}, left)
             named = [row for row in rows if (row.event.kind, row.event.d) in step]
             step = found.add_named(step, named, lookups)
 
@@ -400,7 +378,7 @@ class Finder:
             }
             step = found.add_referrers(step, self._rows("rows_referring", asked))
 
-    def _find_prefixes(self, lookups: Lookups, found: Found, left: _BytesLeft) -> None:
+    def _find_prefixes(self, lookups: Lookups, found: Found, left: BytesLeft) -> None:
         beginning = [*self._with_prefixes(lookups, found.crowded_prefixes)]
         whole = {
             id_ for _, _, id_, kind, size, _ in beginning if is_read_whole(kind, size, lookups)
@@ -432,9 +410,9 @@ class Finder:
                     yield (group, prefix), seq, event_id, kind, size, known
 
     def _rows(
-        self, name: str, values: Mapping[str, Value], left: _BytesLeft | None = None
+        self, name: str, values: Mapping[str, Value], left: BytesLeft | None = None
     ) -> list[Stored]:
-        """Raises _NoneLeft, for `left`."""
+        """Raises NoneLeft, for `left`."""
         cursor = self._db.execute(QUERIES[name], values)
         rows = cursor.fetchall() if left is None else left.taken(cursor)
         return [stored(row) for row in rows]

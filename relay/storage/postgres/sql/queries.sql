@@ -161,11 +161,15 @@ FROM events AS e WHERE e.slot = ANY($2::bigint[]);
 SELECT e.id FROM events AS e
 WHERE e.id = ANY($1::bytea[]) AND e.kind IN (1059, 44100, 44101) AND $2::bigint = ANY(e.tags);
 
--- :rows_by_name  [kind], [d] -> columns of a row
+-- :rows_by_name  [kind], [d], bytes -> columns of a row: until they have more bytes
 SELECT {row}
-FROM unnest($1::integer[], $2::bytea[]) AS n (kind, d)
-JOIN events AS e ON substring(e.d, 1, 200) = substring(n.d, 1, 200) AND e.d <> ''
-WHERE e.d = n.d AND e.kind = n.kind;
+FROM (
+    SELECT e.seq, octet_length(e.raw) AS size, sum(octet_length(e.raw)) OVER (ORDER BY e.seq) AS upto
+    FROM unnest($1::integer[], $2::bytea[]) AS n (kind, d)
+    JOIN events AS e ON substring(e.d, 1, 200) = substring(n.d, 1, 200) AND e.d <> ''
+    WHERE e.d = n.d AND e.kind = n.kind
+) AS found JOIN events AS e ON e.seq = found.seq
+WHERE found.upto - found.size <= $3;
 
 -- :rows_referring  [hash of e, E, a or A], [kind], limit -> columns of a row of no group
 SELECT {row}
