@@ -131,6 +131,7 @@ class NeverBefore:
 
 NEVER: Final = "never"
 PINNED: Final = "pinned"
+TOO_LARGE: Final = "what may hold it is too large to be read"
 NOT_FIRST: Final = "older rows must go first"
 """Reasons why a due row is held; memory systems have their own."""
 

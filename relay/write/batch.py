@@ -217,7 +217,10 @@ class Batch:
         if pieces is not None:
             return pieces.lookups(wanted, candidates[0], self.groups)
         if len(self._items) == 1:
-            return bounded(wanted, indivisible=1)
+            wanted = bounded(wanted, indivisible=1)
+            # An event names 16 rows; what may hold rows is whatever agents have left.
+            is_sweep = isinstance(self._items[0], SweepRows)
+            return replace(wanted, most=_MOST_READ) if is_sweep else wanted
         wanted = bounded(wanted, indivisible=0)
         # A row with the id of an event that was sent is as large as that; on PostgreSQL a question.
         sent = {candidate.event.id for candidate in candidates}

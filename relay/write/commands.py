@@ -175,6 +175,8 @@ class ExpireRows:
     purpose: Purpose
     done: Future[bool]
     """True after the commit, False if it failed or the lane was full."""
+    took_s: float = 0.0
+    """Seconds of its transactions, also of those that failed."""
     removed: list[Stored] = field(default_factory=list)
 
 
@@ -188,9 +190,13 @@ class SweepRows:
     purpose: Purpose
     done: Future[bool]
     """True after the commit, False if it failed or the lane was full."""
+    took_s: float = 0.0
+    """Seconds of its transactions, also of those that failed."""
     removed: list[Stored] = field(default_factory=list)
     held: dict[str, int] = field(default_factory=dict)
     """Reason → number of rows that are kept for now."""
+    reads_too_much: bool = False
+    """Nothing was done: what may hold the rows is too large to be read at once."""
 
 
 @dataclass(slots=True)
@@ -204,6 +210,8 @@ class SweepVersions:
     """The rules in force when the versions were found."""
     done: Future[bool]
     """True after the commit, False if it failed or the lane was full."""
+    took_s: float = 0.0
+    """Seconds of its transactions, also of those that failed."""
 
 
 @dataclass(slots=True)

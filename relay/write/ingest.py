@@ -657,6 +657,11 @@ class Ingest:
                     break
                 limit = Limit(1)
             except TooMuchToRead:
+                if isinstance(tried[0], SweepRows) and len(tried) == 1:
+                    tried[0].reads_too_much = True
+                    self._answer(tried, None)
+                    answered = 1
+                    break
                 if len(tried) == 1:
                     shrink(tried[0])
                 limit = Limit(max(len(tried) // 2, 1))
@@ -800,6 +805,9 @@ class Ingest:
             self._batch = None
             self._state.end_commit()
             self._measure(batch)
+            for item in items:
+                if isinstance(item, ExpireRows | SweepRows | SweepVersions):
+                    item.took_s += batch.stored_at - batch.taken_at
         return batch
 
     def _note_piece(self, item: LaneItem) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.access.quotas import Size
 from relay.errors import StoreFault
-from relay.lifecycle.retention import LastScan
+from relay.lifecycle.retention import TOO_LARGE, LastScan
 from relay.lifecycle.rows import MOST_DELETED, UNPINNED_AT_ONCE
 from relay.write.commands import ExpireRows, Purpose, SweepRows, SweepVersions
 from relay.write.pins import pinning_expired
@@ -50,8 +50,9 @@ in it."""
 _SCAN_ROWS: Final = 200_000
 """Rows found per query: their seq only."""
 _PAUSE_FACTOR: Final = 8.0
-"""Pause after a transaction, in multiples of its duration: writers come first."""
-_MAX_PAUSE_S: Final = 1.0
+"""Pause after a transaction, in multiples of its duration without its wait in the lane: writers
+come first."""
+_MAX_PAUSE_S: Final = 60.0
 _CHECKS: Final = 20
 _CHECKED_AT_ONCE: Final = 100
 """Rows checked for damage per query, and queries per sweep: a million rows in eight hours."""
@@ -139,6 +140,10 @@ def _released(
     return gone, deadlines
 
 
+async def _pause_after(took_s: float) -> None:
+    await asyncio.sleep(min(_PAUSE_FACTOR * took_s, _MAX_PAUSE_S))
+
+
 class Sweeper:
     """A context manager: sweeps inside, after 5 s and then every minute."""
 
@@ -213,7 +218,7 @@ class Sweeper:
                 faults += found
                 if not self._checked:
                     break
-                await asyncio.sleep(min(_PAUSE_FACTOR * (monotonic() - began), _MAX_PAUSE_S))
+                await _pause_after(monotonic() - began)
         except StoreFault as fault:
             faults.append(str(fault))
             self._checked = 0
@@ -249,7 +254,6 @@ class Sweeper:
             vanishing = frozenset[str]() if is_dry else self._ingest.vanishing
             found = await self._store.expired(now, at_once, vanishing)
             for rows in _batches(found, self._state.groups):
-                began = monotonic()
                 expiry = ExpireRows(rows, purpose, asyncio.get_running_loop().create_future())
                 self._ingest.expire(expiry)
                 if not await expiry.done:  # the lane is full or the store failed
@@ -260,7 +264,7 @@ class Sweeper:
                     if expiry.removed:  # else all of them have to stay for now
                         is_done = False
                     swept.update(row.event.kind for row in expiry.removed)
-                    await asyncio.sleep(min(_PAUSE_FACTOR * (monotonic() - began), _MAX_PAUSE_S))
+                    await _pause_after(expiry.took_s)
         self._report(swept, "expired events")
 
     def _report(self, swept: Counter[int], what: str) -> None:
@@ -331,14 +335,14 @@ class Sweeper:
         self, due: Sequence[int], deadlines: Mapping[int, int | None], rules: HistoryRules
     ) -> bool:
         """False: the rules have changed, the next sweep looks at all versions again."""
-        began = monotonic()
         done = asyncio.get_running_loop().create_future()
-        self._ingest.sweep(SweepVersions(frozenset(due), deadlines, rules, done))
+        sweeping = SweepVersions(frozenset(due), deadlines, rules, done)
+        self._ingest.sweep(sweeping)
         if not await done:
             raise StoreFault("no changes are accepted at the moment")
         if self._state.policy.keep.history != rules:
             return False
-        await asyncio.sleep(min(_PAUSE_FACTOR * (monotonic() - began), _MAX_PAUSE_S))
+        await _pause_after(sweeping.took_s)
         return True
 
     async def run_now(self, purpose: Purpose) -> AsyncIterator[Sequence[SweepLine]]:
@@ -375,6 +379,7 @@ class Sweeper:
         for step in rules.in_sweep_order():
             rule = step.rule
             after: tuple[int, str] | None = None
+            at_once = _BATCH_ROWS
             while True:
                 due = await self._store.due_rows(
                     rule,
@@ -385,15 +390,14 @@ class Sweeper:
                     limit=_SCAN_ROWS,
                 )
                 start = 0
-                while batch := due[start : start + _BATCH_ROWS]:
+                while batch := due[start : start + at_once]:
                     began = monotonic()
-                    rows = await self._store.stored(batch, _BATCH_BYTES)
-                    if not rows:
+                    found = await self._store.stored(batch, _BATCH_BYTES)
+                    if not found:
                         start += len(batch)
                         continue
-                    start += 1 + batch.index(rows[-1].seq)
-                    after = rows[-1].version, rows[-1].event.id
-                    rows = [row for row in rows if step.removes(row)]
+                    number, took_s = 1 + batch.index(found[-1].seq), monotonic() - began
+                    rows = [row for row in found if step.removes(row)]
                     if rows:
                         sweeping = SweepRows(
                             rows, rules, purpose, asyncio.get_running_loop().create_future()
@@ -403,7 +407,17 @@ class Sweeper:
                             raise StoreFault("no changes are accepted at the moment")
                         if self._state.policy.sweeps != rules:
                             return
+                        took_s += sweeping.took_s
+                        if sweeping.reads_too_much and len(rows) > 1:
+                            at_once = number // 2
+                            await _pause_after(took_s)
+                            continue
+                        if sweeping.reads_too_much:
+                            sweeping.held[TOO_LARGE] = 1
                         yield Swept(rule, sweeping.removed, sweeping.held)
-                    await asyncio.sleep(min(_PAUSE_FACTOR * (monotonic() - began), _MAX_PAUSE_S))
+                    start += number
+                    after = found[-1].version, found[-1].event.id
+                    at_once = min(2 * at_once, _BATCH_ROWS)
+                    await _pause_after(took_s)
                 if len(due) < _SCAN_ROWS:
                     break
