@@ -88,6 +88,10 @@ def recipients_of(event: Event) -> frozenset[str]:
     return _NO_KEYS if len(named) > MAX_RECIPIENTS else frozenset(filter(is_hex64, named))
 
 
+def accounts_of_recipients(event: Event) -> list[Account]:
+    return [Account(None, recipient=key) for key in sorted(recipients_of(event))]
+
+
 class SizedBy(Enum):
     """What the lines of a table of sizes are grouped by."""
 
@@ -119,7 +123,7 @@ class UsageCounter:
 
     def open(self, account: Account, size: Size) -> None:
         """Set what the store holds of an account."""
-        if account not in self._sizes:
+        if account not in self._sizes and account.recipient is None:
             self._by_author.setdefault(account.pubkey, []).append(account)
         self._sizes[account] = size
 
@@ -144,13 +148,15 @@ class UsageCounter:
     def _with(self, event: Event, group: str | None) -> list[Account]:
         if not self._sizes:
             return []
-        recipients = recipients_of(event)
-        return [
+        # A batch may have thousands of recipients: each is looked up, not gone through.
+        of_recipients = filter(self._sizes.__contains__, accounts_of_recipients(event))
+        of_authors = [
             account
             for owner in (event.pubkey, None)
             for account in self._by_author.get(owner, ())
-            if account.has(event.pubkey, event.kind, group, recipients)
+            if account.has(event.pubkey, event.kind, group)
         ]
+        return [*of_authors, *of_recipients]
 
 
 # -- guesses --------------------------------------------------------------------------------------
@@ -288,7 +294,7 @@ class Quota:
     def accounts_of(self, event: Event, group: str | None) -> Sequence[Account]:
         """The accounts that the event adds to in this group."""
         if self.per is Per.RECIPIENT:
-            return [Account(None, recipient=key) for key in sorted(recipients_of(event))]
+            return accounts_of_recipients(event)
         account = None if self.per is Per.ADDRESS else self.account_of(event.pubkey, group)
         return () if account is None else (account,)
 

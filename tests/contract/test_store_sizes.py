@@ -13,7 +13,16 @@ from relay.lifecycle.deletion import delete_banned_author, event_target
 from relay.lifecycle.rows import Lookups, Tombstone, WritePlan
 from relay.nostr.kinds import KindSet
 from tests import cast
-from tests.contract.writing import Batch, change, look_up, set_groups, stored, unsigned, write
+from tests.contract.writing import (
+    NOTHING_WANTED,
+    Batch,
+    change,
+    look_up,
+    set_groups,
+    stored,
+    unsigned,
+    write,
+)
 
 if TYPE_CHECKING:
     from relay.lifecycle.rows import Found
@@ -96,6 +105,21 @@ async def test_gift_wraps_are_added_up_for_each_recipient(store: Store) -> None:
     assert await held(store, for_alice) == sizes[0]
     await write(store, unsigned(cast.alice, 62, [["relay", "ALL_RELAYS"]], at=5000))
     assert await held(store, for_alice) == Size()
+
+
+async def test_many_accounts_are_looked_up_together(store: Store) -> None:
+    await write(store, NOTE, *WRAPS)
+    accounts = [Account(None, recipient=key) for key in (ALICE, BOB, "f" * 64)]
+    accounts.append(Account(ALICE, KindSet.of(1)))
+    sizes: list[Size] = []
+
+    def decide(found: Found) -> WritePlan:
+        sizes.extend(map(found.usage.size_of, accounts))
+        return WritePlan()
+
+    await store.append(replace(NOTHING_WANTED, usage=frozenset(accounts)), decide)
+    assert sizes == [await held(store, account) for account in accounts]
+    assert sizes[2:] == [Size(), size(NOTE)]
 
 
 async def test_totals_are_current_within_a_batch(store: Store) -> None:

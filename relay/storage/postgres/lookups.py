@@ -46,6 +46,7 @@ from relay.storage.rows import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from relay.access.quotas import Account
     from relay.lifecycle.rows import Found, Leaving, Limited, Lookups, OwnRow, Slot, Stored
     from relay.memory.registry import RecordName
     from relay.storage.postgres.hashes import KeyedHashes
@@ -118,9 +119,7 @@ class Finder:
             found.begun.update([request.hex() for (request,) in begun])
         if beginning:
             await self._find_prefixes(beginning, list(whole))
-        for account in lookups.usage.union(lookups.usage_by(found)):
-            query = usage_of(account)
-            found.usage.open(account, Size(*await self._db.fetchrow(query.sql, *query.values)))
+        await self._find_usage(lookups.usage.union(lookups.usage_by(found)))
         for dependencies in lookups.dependencies:
             query = self._sweeps.oldest(dependencies)
             oldest = await self._db.fetchval(query.sql, *query.values)
@@ -132,6 +131,20 @@ class Finder:
             groups = [group.encode() for group in lookups.groups_with_content]
             in_use = await self._db.fetch(QUERIES["groups_in_use"], groups)
             found.groups_with_content.update([group.decode() for (group,) in in_use])
+
+    async def _find_usage(self, accounts: frozenset[Account]) -> None:
+        usage = self._found.usage
+        recipients = {
+            each.recipient.encode(): each for each in accounts if each.recipient is not None
+        }
+        for account in accounts.difference(recipients.values()):
+            query = usage_of(account)
+            usage.open(account, Size(*await self._db.fetchrow(query.sql, *query.values)))
+        if recipients:
+            rows = await self._db.fetch(QUERIES["received_by"], [*recipients])
+            sizes = {recipient: Size(*size) for recipient, *size in rows}
+            for recipient, account in recipients.items():
+                usage.open(account, sizes.get(recipient, Size()))
 
     async def _find_rows(self, lookups: Lookups, of_prefixes: int) -> None:
         """By id and slot. `of_prefixes`: bytes of the rows that a prefix names. Raises

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+    from relay.access.quotas import Account, UsageCounter
     from relay.lifecycle.rows import Leaving, Limited, Lookups, OwnRow, Slot, Stored
     from relay.memory.registry import RecordName
     from relay.storage.hashes import Hashes
@@ -125,9 +126,7 @@ class Finder:
         for request in lookups.requests:
             if self._db.execute(QUERIES["erasure"], (bytes.fromhex(request),)).fetchone():
                 found.begun.add(request)
-        for account in lookups.usage.union(lookups.usage_by(found)):
-            query = usage_of(account)
-            found.usage.open(account, Size(*self._db.execute(*query).fetchone()))
+        self._find_usage(lookups.usage.union(lookups.usage_by(found)), found.usage)
         for dependencies in lookups.dependencies:
             oldest = self._db.execute(*self._sweeps.oldest(dependencies)).fetchone()[0]
             if oldest is not None:
@@ -138,6 +137,17 @@ class Finder:
             if self._db.execute(QUERIES["group_in_use"], {"grp": group}).fetchone():
                 found.groups_with_content.add(group)
         return found
+
+    def _find_usage(self, accounts: frozenset[Account], usage: UsageCounter) -> None:
+        recipients = {each.recipient: each for each in accounts if each.recipient is not None}
+        for account in accounts.difference(recipients.values()):
+            usage.open(account, Size(*self._db.execute(*usage_of(account)).fetchone()))
+        if recipients:
+            asked = {"recipients": orjson.dumps([*recipients]).decode()}
+            rows = self._db.execute(QUERIES["received_by"], asked)
+            sizes = {recipient: Size(*size) for recipient, *size in rows}
+            for recipient, account in recipients.items():
+                usage.open(account, sizes.get(recipient, Size()))
 
     def _find_rows(self, lookups: Lookups, found: Found, left: BytesLeft) -> None:
         """By id, slot and prefix. Raises NoneLeft."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,9 +20,11 @@ from relay.access.quotas import (
     Rate,
     Size,
     TokenBuckets,
+    UsageCounter,
 )
 from relay.nostr.kinds import KindSet
 from tests.cast import alice, bob
+from tests.contract.writing import unsigned
 
 HERE = ip_address("192.0.2.7")
 
@@ -216,3 +219,29 @@ def test_a_quota_is_full_when_something_is_added(
 def test_a_quota_of_nothing_takes_nothing() -> None:
     quota = Quota(Per.AUTHOR, events=0)
     assert quota.refusal(Size(), Size(1, 10)) == "full: at most 0 events may be stored"
+
+
+def test_a_row_is_compared_with_no_account_of_other_recipients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gift wraps for 16 recipients each made all events of a batch six times as dear."""
+    usage, asked = UsageCounter(), list[Account]()
+    has = Account.has
+
+    def noted(account: Account, *about: Any) -> bool:
+        asked.append(account)
+        return has(account, *about)
+
+    monkeypatch.setattr(Account, "has", noted)
+    own, recipients = Account(alice.pubkey), [f"{number:064x}" for number in range(100)]
+    for account in (own, *(Account(None, recipient=key) for key in recipients)):
+        usage.open(account, Size(1, 10))
+    wrap = unsigned(alice, 1059, [["p", key] for key in recipients[:2]])
+    more = Size(2, 10 + len(wrap.raw))
+    usage.add(wrap, None)
+    sizes = [usage.size_of(Account(None, recipient=key)) for key in recipients[:3]]
+    assert sizes == [more, more, Size(1, 10)]
+    assert usage.size_of(own) == more
+    usage.remove(wrap, None)
+    assert usage.size_of(Account(None, recipient=recipients[0])) == Size(1, 10)
+    assert {*asked} == {own}

@@ -446,6 +446,9 @@ SET events = s.events + excluded.events, bytes = s.bytes + excluded.bytes;
 DELETE FROM sizes AS s USING unnest($1::bytea[], $2::integer[], $3::bytea[]) AS w (pubkey, kind, grp)
 WHERE s.pubkey = w.pubkey AND s.kind = w.kind AND sha256(s.grp) = sha256(w.grp) AND s.events = 0;
 
+-- :received_by  [recipient] -> recipient, events, bytes
+SELECT recipient, events, bytes FROM received WHERE recipient = ANY($1::bytea[]);
+
 -- :add_received  [recipient], [events], [bytes]; added up
 INSERT INTO received AS r (recipient, events, bytes)
 SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::bigint[])

@@ -12,25 +12,21 @@ if TYPE_CHECKING:
 
 
 def usage_of(account: Account) -> Query:
-    """events and bytes of an account."""
+    """events and bytes of an account without a recipient."""
     values = Parameters()
-    table, parts = "sizes", []
-    if account.recipient is not None:
-        table = "received"
-        parts.append(f"recipient = {values.add(account.recipient.encode(), 'bytea')}")
-    else:
-        if account.pubkey is not None:
-            parts.append(f"pubkey = {values.add(bytes.fromhex(account.pubkey), 'bytea')}")
-        if isinstance(account.h, bool):
-            parts.append("grp <> ''" if account.h else "grp = ''")
-        elif account.h is not None:
-            groups = values.add([group.encode() for group in sorted(account.h)], "bytea[]")
-            parts.append(f"grp <> '' AND grp = ANY({groups})")
-        if account.kinds is not None:
-            spans = [f"kind BETWEEN {low:d} AND {high:d}" for low, high in account.kinds.ranges]
-            parts.append(f"({' OR '.join(spans) or 'false'})")
+    parts = []
+    if account.pubkey is not None:
+        parts.append(f"pubkey = {values.add(bytes.fromhex(account.pubkey), 'bytea')}")
+    if isinstance(account.h, bool):
+        parts.append("grp <> ''" if account.h else "grp = ''")
+    elif account.h is not None:
+        groups = values.add([group.encode() for group in sorted(account.h)], "bytea[]")
+        parts.append(f"grp <> '' AND grp = ANY({groups})")
+    if account.kinds is not None:
+        spans = [f"kind BETWEEN {low:d} AND {high:d}" for low, high in account.kinds.ranges]
+        parts.append(f"({' OR '.join(spans) or 'false'})")
     where = " AND ".join(parts) or "true"
     return values.query(
         "SELECT coalesce(sum(events), 0)::bigint, coalesce(sum(bytes), 0)::bigint"
-        f" FROM {table} WHERE {where}"
+        f" FROM sizes WHERE {where}"
     )

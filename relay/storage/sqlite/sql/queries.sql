@@ -379,6 +379,10 @@ DELETE FROM tags WHERE hash = ? AND created_at = ? AND id_key = ? AND seq = ?;
 -- :drop_empty_size  pubkey, kind, grp
 DELETE FROM sizes WHERE pubkey = ? AND kind = ? AND grp = ? AND events = 0;
 
+-- :received_by  [recipient] -> recipient, events, bytes
+SELECT recipient, events, bytes FROM received
+WHERE recipient IN (SELECT value FROM json_each(:recipients));
+
 -- :add_received  recipient, events, bytes; added up
 INSERT INTO received VALUES (?, ?, ?) ON CONFLICT (recipient) DO UPDATE
 SET events = events + excluded.events, bytes = bytes + excluded.bytes;

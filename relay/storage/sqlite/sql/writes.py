@@ -31,13 +31,7 @@ _INSERTS: Final[dict[tuple[str, int], str]] = {}
 
 
 def usage_of(account: Account) -> Query:
-    """events and bytes of an account."""
-    if account.recipient is not None:
-        return Query(
-            "SELECT ifnull(sum(events), 0), ifnull(sum(bytes), 0) FROM received"
-            " WHERE recipient = ?",
-            (account.recipient,),
-        )
+    """events and bytes of an account without a recipient."""
     parts = []
     if account.pubkey is not None:
         parts.append(Condition("pubkey = ?", (bytes.fromhex(account.pubkey),)))
