@@ -691,6 +691,7 @@ class Ingest:
                 self._answer(batch, STORE_FAILED)
                 return 1
             # Only the event that raises must fail: try each alone.
+            _log.exception("a batch of %d changes raised, each is tried alone", len(batch))
             for place, item in enumerate(batch):
                 if not await self._limited([item]):
                     return place

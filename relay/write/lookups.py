@@ -399,8 +399,9 @@ class _Builder:
         """Note the keys that the event may make members of the group."""
         event, group = candidate.event, self._groups.get(group_id)
         if event.kind == kinds.CREATE_GROUP and group is None:
-            who = author_words(event.pubkey, self._actors, self._groups, None)
-            if who & self._settings.create or candidate.sender.origin is not Origin.WIRE:
+            may_create = bool(self._words(candidate) & self._settings.create)
+            is_sent = candidate.sender.origin is Origin.WIRE
+            if may_create or self.people_may_change or not is_sent:
                 self._makers.add((group_id, event.pubkey))
                 self._appoint(group_id, [event.pubkey])
         elif event.kind == kinds.JOIN_REQUEST:

@@ -373,6 +373,9 @@ async def test_an_event_that_raises_fails_alone(
     wanted = [NOT_A_MEMBER, STORED, NOT_HERE, STORED, STORED, NOT_A_MEMBER]
     assert await relay.take(*sent) == wanted
     assert await rebuilt_groups(relay.store, RELAY.pubkey) == relay.state.groups
+    of_batch, of_event = [each for each in caplog.records if each.exc_info]
+    assert of_batch.message == "a batch of 6 changes raised, each is tried alone"
+    assert of_event.message == "an event of kind 9: internal error"
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -393,7 +396,7 @@ async def test_lines_and_refusals_name_the_message_in_which_an_event_came(
         letter.message = 99
     for letter in letters:
         await letter.answer
-    (failed,) = [each for each in caplog.records if each.exc_info]
+    *_, failed = [each for each in caplog.records if each.exc_info]
     assert vars(failed)["request"] == "7.42"
     assert [each.request for each in relay.metrics.refusals.after(0)] == ["7.42", "7.43"]
 

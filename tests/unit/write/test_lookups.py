@@ -346,6 +346,23 @@ def test_chains_of_records_are_followed_for_owners_and_agents() -> None:
         assert looked.named_near == (set() if follows else sent.references.names)
 
 
+def test_who_may_become_known_in_the_batch_may_make_a_group_in_it() -> None:
+    """What the relay then signs was not looked up: the batch failed by an assertion, and each of
+    its events was committed alone."""
+    policy = policy_of("open", '[groups]\ncreate = ["known", "owner"]')
+    makes = candidate(policy, carol, kinds.CREATE_GROUP, group="new")
+    notice = Slot(RELAY.pubkey, kinds.GROUP_METADATA, "new")
+    assert notice not in looked_up(policy, makes).slots
+    for earlier in (
+        candidate(policy, carol, kinds.JOIN_REQUEST, group="square"),
+        candidate(policy, admin, kinds.PUT_USER, ["p", carol.pubkey], group="square"),
+        candidate(policy, carol, kinds.RELAY_JOIN, group=""),
+    ):
+        assert notice in looked_up(policy, earlier, makes).slots
+    change = ManagementChange((), lambda _: None)
+    assert notice in looked_up(policy, makes, commands=[change]).slots
+
+
 def test_a_request_to_join_lets_nobody_follow_chains(policy: PolicySet) -> None:
     """It gives no role; whoever a 9000 names may be an agent when the record is judged."""
     tags = [["d", f"anamnesis:superseded:{IDS[0]}"], ["x", IDS[0]], ["e", IDS[1]]]
