@@ -88,6 +88,8 @@ _OLD_COLUMNS: Final = 13
 _TAG_COLUMNS: Final = 5
 _SIZE_COLUMNS: Final = 5
 _DELETE_CHUNK: Final = 10_000
+_TAGS_AT_ONCE: Final = 10_000
+"""Index rows of deleted events that are kept in memory, 150 bytes each: an event may have 5,000."""
 _INCREMENTAL: Final = 2
 _DAY_S: Final = 86_400
 _MAX_INT: Final = 2**63 - 1
@@ -540,6 +542,9 @@ class Writer:
                 change.grow_received(event, -1)
             for hash_ in self._hashes.of_event(event, self._index_tags):
                 tags.append((hash_, created_at, key, seq))  # noqa: PERF401
+            if len(tags) > _TAGS_AT_ONCE:
+                db.executemany(QUERIES["delete_tag"], tags)
+                tags.clear()
             if erasure is not None:
                 erasure.add(event.id, event.kind)
             if keep_out is not None:
