@@ -279,6 +279,19 @@ async def test_a_key_that_vanishes_does_not_read_what_it_wrote_later(store: Sqli
     assert await steps(store, wanted) < before + 20
 
 
+async def test_whether_a_key_has_rows_is_asked_of_no_key_that_begins_alike(
+    store: SqliteStore,
+) -> None:
+    """A pair of such keys is made in minutes: each request of one read all rows of the other, 1 s
+    for 300,000."""
+    alike = _ALICE[:16] + cast.bob.pubkey[16:]
+    wanted = replace(NOTHING_WANTED, vanishing_keys={alike: 1000})
+    await write(store, unsigned(cast.alice))
+    before = await steps(store, wanted)
+    await write(store, *[unsigned(cast.alice, content=str(number)) for number in range(MANY)])
+    assert await steps(store, wanted) < before + 20
+
+
 @pytest.mark.parametrize("late", ["look-ups", "deletion", "chunks"])
 async def test_a_transaction_that_takes_too_long_changes_nothing(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch, late: str

@@ -205,7 +205,7 @@ class Finder:
 
     def _is_stored(self, pubkey: str) -> bool:
         """Whether the key belongs into `Found.stored_keys`."""
-        asked = {**key_of(pubkey), **self._named_by_p(pubkey)}
+        asked = {"pubkey": bytes.fromhex(pubkey), **self._named_by_p(pubkey)}
         return self._db.execute(QUERIES["key_is_stored"], asked).fetchone() is not None
 
     def _named_by_p(self, pubkey: str) -> dict[str, Value]:

@@ -194,8 +194,9 @@ FROM old_versions AS o INDEXED BY old_versions_group
 WHERE o.grp = :grp AND NOT EXISTS (
     SELECT 1 FROM events AS e WHERE e.slot = o.slot AND e.pubkey = o.pubkey AND e.grp = :grp);
 
--- :key_is_stored  id_key and pubkey, hash of p, [newest seq] -> 1 when something would go with the key
-SELECT 1 FROM events INDEXED BY events_author WHERE author_key = :key AND pubkey = :pubkey
+-- :key_is_stored  pubkey, hash of p, [newest seq] -> 1 when something would go with the key
+-- By `sizes`: the rows of another key may have the same id_key.
+SELECT 1 FROM sizes WHERE pubkey = :pubkey
 UNION ALL
 SELECT 1 FROM {tags_by_kind} AND hash = :p
 UNION ALL
