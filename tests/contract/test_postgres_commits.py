@@ -14,6 +14,7 @@ from relay.errors import Outdated, StoreFault
 from relay.lifecycle.rows import WritePlan
 from relay.storage.postgres import listening, writer
 from relay.storage.postgres.connections import _WRITE_SETTINGS
+from relay.storage.postgres.sql.named import QUERIES
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
 from tests.contract.writing import NOTHING_WANTED, TERMS, Batch, read, stored, unsigned
@@ -23,7 +24,7 @@ from tests.harness.postgres import MISSING, PostgresServer, programs
 from tests.harness.relay_program import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
     from relay.lifecycle.rows import Found, Stored
     from relay.nostr.event import Event
@@ -63,6 +64,34 @@ async def read_again(store: PostgresStore) -> list[bytes]:
             with suppress(StoreFault):
                 return await read(store)
     raise AssertionError
+
+
+class Noted(dict[str, str]):
+    """Statements; `asked`: the names of those that were."""
+
+    def __init__(self, statements: Mapping[str, str]) -> None:
+        super().__init__(statements)
+        self.asked: list[str] = []
+
+    def __getitem__(self, name: str) -> str:
+        self.asked.append(name)
+        return super().__getitem__(name)
+
+
+async def test_a_deletion_asks_once_whether_there_are_old_versions(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kind 5 with 1,000 made-up ids took 0.7 s: a round trip for each."""
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    named = [["e", f"{number:064x}"] for number in range(50)]
+    noted = Noted(QUERIES)
+    monkeypatch.setattr(writer, "QUERIES", noted)
+    await stored(store, unsigned(cast.alice, 5, named))
+    assert noted.asked.count("has_old") == 1
+    assert "forget_named" not in noted.asked
+    await store.close()
+    await postgres.empty(url)
 
 
 @pytest.mark.parametrize("is_shared", [True, False])

@@ -338,7 +338,8 @@ class Writer:
             await self._forget(db, change, None, "forget_over_number", list(these), most)
 
     async def _forget_named(self, db: Any, plan: WritePlan, change: _Change) -> None:
-        for upto, slot, id_, by, until, cause, group in plan.forgotten:
+        has_any = plan.forgotten and await db.fetchval(QUERIES["has_old"])
+        for upto, slot, id_, by, until, cause, group in plan.forgotten if has_any else ():
             if slot is not None:
                 by = slot.pubkey
             wanted = (

@@ -400,6 +400,9 @@ ORDER BY found.before;
 DELETE FROM old_versions AS o WHERE o.seq = ANY($1::bigint[])
 RETURNING o.seq, o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
 
+-- :has_old  -> whether there are old versions
+SELECT EXISTS (SELECT FROM old_versions);
+
 -- :forget_named  slot or null, id or null, upto, by or null, until or null, group or null -> as `forget_by_seq`
 DELETE FROM old_versions AS o
 WHERE (o.slot = $1::bigint OR o.id = $2::bytea) AND o.seq <= $3
