@@ -301,6 +301,7 @@ class Batch:
             Removed() if self._pieces is None else self._pieces.removed,
             self._pieces is not None and not self._pieces.is_last,
             ending=self._ending,
+            vanishing={stone.by for stone in self._vanishing},
             unsigned=unsigned,
         )
         self._changes = changes = Changes(

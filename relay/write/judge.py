@@ -32,7 +32,7 @@ from relay.access.quotas import CountedEvent, Per, Token, check_usage_limits, su
 from relay.access.visibility import ANONYMOUS, names_restricted, visibility_for
 from relay.errors import Invalid, Prefix, Refused, Reject, Result, WriteOutcome
 from relay.facts import Origin, Who
-from relay.groups.actions import JoinRequest
+from relay.groups.actions import JoinRequest, PutUsers
 from relay.groups.context import Ruling
 from relay.groups.rules import (
     check_address,
@@ -103,6 +103,11 @@ _NOTICE_OF_RELAY: Final = Reject(
 )
 _ENDING: Final = Reject(
     Prefix.ERROR, "this group is being deleted, try again later", "ends of groups"
+)
+_VANISHING: Final = Reject(
+    Prefix.ERROR,
+    "p: a key that is put into the group is vanishing from this relay, try again later",
+    "requests to vanish",
 )
 _OTHER_RELAYS: Final = Reject(
     Prefix.RESTRICTED, "this request to vanish is for other relays", "requests to vanish"
@@ -382,11 +387,12 @@ def _judge_after_rules(
         group_id, quiet = _deletion_reach(candidate, candidate.targets, world)
     elif candidate.named is not None:
         group_id = derived_group(candidate, world)
-    if outcome is None and _delays_an_end(group_id, candidate, world):
+    delay = _delay_of_an_end(group_id, candidate, world) if outcome is None else None
+    if delay is not None:
         about = Stored(0, msgspec.structs.replace(event, kind=kinds.CHAT), group_id)
         is_told = is_told_of(about, candidate, world)
         return Judgement(
-            _ENDING if is_told else WriteOutcome.UNTOLD,
+            delay if is_told else WriteOutcome.UNTOLD,
             tokens=tokens,
             kept_out=placed_tombstone(event, group_id, END_OF_GROUP),
         )
@@ -404,13 +410,27 @@ def _judge_after_rules(
     )
 
 
-def _delays_an_end(group_id: str | None, candidate: Candidate, world: World) -> bool:
-    """Whether the event would be one more row to delete for a group that ends in pieces: who writes
-    faster than these delete would keep it from ending. Records leave with the last piece. A
-    deletion is taken if it is not much larger than the rows that it takes away."""
+def _delay_of_an_end(group_id: str | None, candidate: Candidate, world: World) -> Reject | None:
+    """Why the event has to wait for what is carried out in pieces: who writes faster than these
+    delete would keep a group from ending, or a key from vanishing.
+
+    Of a group that ends, one more row is refused. Records leave with the last piece, and a deletion
+    is taken if it is not much larger than the rows that it takes away. Of a key that vanishes, one
+    more group is refused."""
+    if candidate.sender.origin is not Origin.WIRE:
+        return None
+    if group_id in world.ending and _adds_to_end(candidate, world):
+        return _ENDING
+    action = candidate.action
+    if isinstance(action, PutUsers) and (group := world.groups.get(action.group)) is not None:
+        put = world.vanishing & action.users.keys()
+        return _VANISHING if any(key not in group.members for key in put) else None
+    return None
+
+
+def _adds_to_end(candidate: Candidate, world: World) -> bool:
     event = candidate.event
-    is_sent = candidate.sender.origin is Origin.WIRE
-    if not is_sent or group_id not in world.ending or is_group_record(event):
+    if is_group_record(event):
         return False
     if candidate.targets is None:
         return True

@@ -99,6 +99,8 @@ class World:
     """The event deletes some rows now, and is neither stored nor answered."""
     ending: Set[str] = frozenset()
     """Groups that end in pieces."""
+    vanishing: Set[str] = frozenset()
+    """Keys that vanish in pieces."""
     max_event: int = MAX_EVENT
     """Bytes of an event, wherever it comes from."""
     unsigned: Mapping[str, Group] = field(default_factory=dict)

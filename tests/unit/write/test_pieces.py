@@ -1125,6 +1125,49 @@ async def test_nobody_delays_the_end_of_a_group_by_writing_into_it(
     assert comments[0] not in await home.found(kinds=[1111]), "it would be public now"
 
 
+async def test_nobody_delays_a_request_to_vanish_by_putting_its_key_into_groups(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an answer, admins of 100 groups kept it from ending for as long as they had 9000s."""
+    monkeypatch.setattr("relay.write.pieces._LEFT_AT_ONCE", 2)
+    groups = [f"g{number}" for number in range(7)]
+    for name in groups:
+        await home.do(bob, 9007, h=name)
+        await home.do(bob, 9000, ["p", alice.pubkey], h=name)
+    await home.do(bob, 9007, ["private"], ["hidden"], h="quiet")
+    stored = home.ingest._stored
+    letters: list[Letter] = []
+    with_role = home.made(bob, 9000, ["p", alice.pubkey, "admin"], h="g6")
+
+    async def then_put(items: Sequence[Any]) -> Any:
+        batch = await stored(items)
+        if batch.is_piece and len(letters) < 40:
+            left = [name for name in groups if name not in home.groups.groups_of(alice.pubkey)]
+            more = [
+                home.made(bob, 9000, ["p", carol.pubkey], ["p", alice.pubkey], h=name)
+                for name in (*left, "quiet")
+            ]
+            if not letters:
+                more += [with_role, home.made(bob, 9000, ["p", carol.pubkey], h="g0")]
+            letters.extend(home.post(event, connection=2) for event in more)
+            while home.ingest.waiting["commit"] < len(more):  # noqa: ASYNC110 -- a thread verifies
+                await asyncio.sleep(0.001)
+        return batch
+
+    monkeypatch.setattr(home.ingest, "_stored", then_put)
+    assert await home.take(home.request(alice)) == [STORED]
+    assert len(letters) < 40
+    answers = [await letter.answer for letter in letters]
+    assert answers[0][1].startswith("error: p: a key that is put into the group is vanishing")
+    assert answers[2] == STORED, "who may not know the group learns nothing of it"
+    assert answers[3:5] == [STORED] * 2
+    assert not home.groups.groups_of(alice.pubkey)
+    assert home.groups.groups_of(carol.pubkey) == {"g0"}
+    monkeypatch.setattr(home.ingest, "_stored", stored)
+    await home.do(bob, 9000, ["p", alice.pubkey], h="g1")
+    assert home.groups.groups_of(alice.pubkey) == {"g1"}
+
+
 @pytest.mark.parametrize("kind", ["reference", "sqlite"])
 @pytest.mark.parametrize("first", ["a row", "old versions", "nothing else"])
 @pytest.mark.parametrize("preset", ["group", "open"])

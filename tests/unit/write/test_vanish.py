@@ -390,7 +390,7 @@ async def test_a_member_of_many_groups_leaves_few_at_a_time(home: Home) -> None:
 
 async def test_who_is_put_back_between_two_pieces_is_removed_by_another_record(home: Home) -> None:
     """Two pieces of one second made the same 9001, and a copy of the log had one: its reader would
-    have put the key back."""
+    have put the key back. Of clients no such 9000 is taken."""
     await in_groups(home, 40, bob)
     stored, put = home.ingest._stored, list[Letter]()
 
@@ -400,7 +400,7 @@ async def test_who_is_put_back_between_two_pieces_is_removed_by_another_record(h
         if not put:
             for group in before - home.groups.groups_of(bob.pubkey):
                 again = home.made(admin, 9000, ["p", bob.pubkey], h=group)
-                put.append(home.post(again, connection=2))
+                put.append(home.post(again, Origin.IMPORT, connection=2))
             await eventually("they wait", lambda: home.ingest.waiting["commit"] == len(put))
         return batch
 
