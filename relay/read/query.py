@@ -46,6 +46,10 @@ _FEW_VALUES: Final = 1_000
 """A COUNT with no more is queued however many values others have queued."""
 _MAX_AUTHORS: Final = 20_000
 """A COUNT of more authors gets no HyperLogLog; each takes 0.15 us on the loop."""
+_PLAN_PAUSE_S: Final = 1.0
+_PLAN_VALUES: Final = 256
+"""In filters that a query plan is asked for: the loop compiles them again, 20 ms for the most that
+a REQ may have, in the turn of no client."""
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
 _OVERFLOW: Final = Refused(Prefix.ERROR, "backlog overflow, subscribe again")
 _TOO_COSTLY: Final = Refused(
@@ -354,9 +358,10 @@ class QueryRunner:
         rows: int,
         seconds: float,
     ) -> None:
-        """Get the query plan of a costly shape, once; log a slow query."""
+        """Get the query plan of a costly shape, once, with a pause after each; log a slow query."""
         is_busy = self._explaining is not None and not self._explaining.done()
-        if is_busy or not read.wants_plan:
+        is_large = sum(each.values for each in filters) > _PLAN_VALUES
+        if is_busy or is_large or not read.wants_plan:
             _log_slow(read, rows, seconds)
         else:
             self._explaining = asyncio.create_task(
@@ -380,6 +385,7 @@ class QueryRunner:
         except Exception:  # last frame of the task  # noqa: BLE001
             _log.exception("no query plan of %s", read.shape)
         _log_slow(read, rows, seconds)
+        await asyncio.sleep(_PLAN_PAUSE_S)
 
     def _wants_invite(self, peer: Peer, filters: Sequence[Filter]) -> bool:
         """Whether a filter names the kind of invites, and the viewer may get one."""

@@ -1039,6 +1039,7 @@ async def test_a_slow_query_is_logged_with_its_plan_that_is_asked_for_once(
 
     ticks = count()
     monkeypatch.setattr("relay.read.query.perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr("relay.read.query._PLAN_PAUSE_S", 0)
     monkeypatch.setattr(relay.store, "plan", plan)
     caplog.set_level("INFO", "relay.read.query")
     await relay.write(note("one"))
@@ -1054,6 +1055,28 @@ async def test_a_slow_query_is_logged_with_its_plan_that_is_asked_for_once(
     reads = relay.metrics.costly_reads
     assert [read.plan for read in reads.most(9)] == [["SEARCH events", "SCAN words"]] * 2
     assert reads.slow == 6
+
+
+async def test_many_shapes_and_large_filters_get_no_plans_at_the_cost_of_others(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each compiled its filters again on the loop, 10 to 22 ms, for whoever varied the kinds."""
+    asked_for: list[Sequence[Filter]] = []
+
+    async def plan(filters: Sequence[Filter], *_: object, **__: object) -> Sequence[str]:
+        asked_for.append(filters)
+        return []
+
+    ticks = count()
+    monkeypatch.setattr("relay.read.query.perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr(relay.store, "plan", plan)
+    half = [f"{number}" for number in range(129)]
+    small = asked(tag_t=half)
+    for filters in ([small, small], [asked(kinds=[1], tag_t=half)], [small], [asked(kinds=[7])]):
+        await relay.answered(Client(), *filters)
+        await asyncio.sleep(0)
+    assert len(asked_for) == 1
+    assert [each.kinds for each in asked_for[0]] == [frozenset({1})]
 
 
 async def test_a_plan_that_cannot_be_had_hurts_nobody(
