@@ -400,7 +400,7 @@ async def _serve(
                 tell_ready()
                 tasks = [
                     asyncio.create_task(end.restart_when(services.set_back)),
-                    asyncio.create_task(keep_small()),
+                    asyncio.create_task(keep_small(lambda: services.ingest.waiting_weight)),
                 ]
                 limit = memory_limit()
                 if limit is not None:

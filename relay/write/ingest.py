@@ -338,6 +338,11 @@ class Ingest:
         }
 
     @property
+    def waiting_weight(self) -> int:
+        """Of the events that wait: bytes of memory, roughly."""
+        return self._weights.used
+
+    @property
     def vanishing(self) -> Set[str]:
         """Keys whose requests to vanish are carried out in pieces."""
         return {stone.by for stone in self._vanishing.values()}
