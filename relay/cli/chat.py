@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.connect import with_client, with_settings
-from relay.cli.group_view import group_argument, is_seen, no_group, report
+from relay.cli.group_view import group_argument, is_seen, no_group, report, send_edit
 from relay.cli.line_editor import LineEditor, raw_terminal
 from relay.cli.names import Names, read_names
 from relay.cli.options import (
@@ -34,6 +34,7 @@ from relay.client import PublishRefused
 from relay.client.client import MESSAGES
 from relay.client.settings import Actor
 from relay.errors import UserError
+from relay.groups.actions import PIN_TAGS
 from relay.memory.bounded import BoundedDict
 from relay.memory.junk import known_formats
 from relay.memory.snowclaw.history import oldest_first, replied_to
@@ -147,15 +148,23 @@ def pin(
         )
 
     async def work(client: Client) -> list[list[str]]:
-        pins = await _pins(client, group_id)
+        wanted: list[list[str]] = []
+
+        async def made() -> tuple[Event | None, list[list[str]]]:
+            nonlocal wanted
+            listed = await _pin_list(client, group_id)
+            pins = _pins(listed)
+            named = dict.fromkeys(events)
+            wanted = [tag for tag in pins if tag[1] not in named]
+            if remove and len(pins) - len(wanted) < len(named):
+                raise UserError(f"not pinned in {group_id}: see `rookery group pin {group_id}`")
+            if not remove:
+                wanted += [["e", event] for event in named]
+            return listed, [["h", group_id], *wanted]
+
         if not events:
-            return pins
-        named = dict.fromkeys(events)
-        kept = [tag for tag in pins if tag[1] not in named]
-        if remove and len(pins) - len(kept) < len(named):
-            raise UserError(f"not pinned in {group_id}: see `rookery group pin {group_id}`")
-        wanted = kept if remove else [*kept, *(["e", event] for event in named)]
-        await client.send(kinds.UPDATE_PINS, "", [["h", group_id], *wanted])
+            return _pins(await _pin_list(client, group_id))
+        await send_edit(client, kinds.UPDATE_PINS, made)
         return wanted
 
     pins = with_client(Actor.OWNER, server, work)
@@ -378,12 +387,15 @@ async def _message(client: Client, group_id: str, event_id: str) -> Event:
     return found[0]
 
 
-async def _pins(client: Client, group_id: str) -> list[list[str]]:
-    """The `e` and `a` tags of the newest 39005."""
+async def _pin_list(client: Client, group_id: str) -> Event | None:
+    """The 39005."""
     found = await client.query({"kinds": [kinds.GROUP_PINS], "#d": [group_id], "limit": 1})
-    return [
-        list(tag) for event in found for tag in event.tags if len(tag) > 1 and tag[0] in ("e", "a")
-    ]
+    return found[0] if found else None
+
+
+def _pins(listed: Event | None) -> list[list[str]]:
+    tags = () if listed is None else listed.tags
+    return [list(tag) for tag in tags if len(tag) > 1 and tag[0] in PIN_TAGS]
 
 
 def _time(at: int) -> str:

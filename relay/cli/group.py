@@ -28,6 +28,7 @@ from relay.cli.group_view import (
     no_group,
     npubs_of,
     report,
+    send_edit,
     view_of_group,
     views_of_groups,
 )
@@ -54,7 +55,6 @@ from relay.client.settings import Actor
 from relay.errors import Prefix, UserError
 from relay.groups.actions import MAX_ID_CHARS, OPPOSITE, edit_tags
 from relay.nostr import kinds
-from relay.nostr.event import made_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -64,8 +64,6 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 _ID: Final = re.compile(r"[a-z0-9_-]+").fullmatch
-_MAX_RACES: Final = 100
-"""Times that an edit is made again, because others change the group."""
 _NOT_IN_AN_ID: Final = re.compile(r"[^a-z0-9_]+")
 
 
@@ -382,19 +380,12 @@ async def _created(
 async def _edit(
     client: Client, group_id: str, texts: Mapping[str, str], flags: Mapping[str, bool]
 ) -> None:
-    """A 9002 replaces all of the 39000: if that was changed meanwhile, it is made again."""
-    before: Event | None = None
-    for left in range(_MAX_RACES, -1, -1):
+    async def made() -> tuple[Event | None, list[list[str]]]:
         edited = (await _existing(client, group_id)).metadata
         assert edited is not None
-        tags = [*edit_tags(edited.tags, group_id, texts, flags), made_from(edited)]
-        try:
-            await client.send(kinds.EDIT_METADATA, "", tags)
-            return
-        except PublishRefused as refused:
-            if refused.prefix != Prefix.DUPLICATE or edited == before or not left:
-                raise
-        before = edited
+        return edited, edit_tags(edited.tags, group_id, texts, flags)
+
+    await send_edit(client, kinds.EDIT_METADATA, made)
 
 
 async def _existing(client: Client, group_id: str) -> GroupView:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.options import print_json, printable
-from relay.client import ClientError
+from relay.client import ClientError, PublishRefused
 from relay.client.information import GROUPS, lists_nip
-from relay.errors import Invalid, UserError
+from relay.errors import Invalid, Prefix, UserError
 from relay.nostr import kinds
-from relay.nostr.event import is_hex64
+from relay.nostr.event import is_hex64, made_from
 from relay.nostr.keys import npub
 from relay.nostr.nip19 import AddressPointer, decode_pointer, encode_pointer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from relay.cli.names import Names
     from relay.client import Client
@@ -37,6 +37,8 @@ AGENT_ROLE: Final = "agent"
 """Role that permits writing memory in the group unless `[actors] agent_role` names another; 39003
 does not list it."""
 
+_MAX_RACES: Final = 100
+"""Times that an edit is made again, because others change the group."""
 
 group_argument = click.argument("group_id", metavar="ID")
 
@@ -155,6 +157,24 @@ async def relay_key_of(client: Client) -> str | None:
 def naddr_of(group_id: str, relay_key: str, url: str) -> str:
     """NIP-19 naddr of a group: its 39000 and the relay (N19-02)."""
     return encode_pointer(AddressPointer(group_id, relay_key, kinds.GROUP_METADATA, (url,)))
+
+
+async def send_edit(
+    client: Client, kind: int, made: Callable[[], Awaitable[tuple[Event | None, list[list[str]]]]]
+) -> None:
+    """Send what replaces all of a 39xxx, made again if that was changed meanwhile. `made`: gives
+    the 39xxx (None: none is stored) and the tags of what replaces it. Raises PublishRefused."""
+    before: list[str] | None = None
+    for left in range(_MAX_RACES, -1, -1):
+        edited, tags = await made()
+        base = made_from(edited)
+        try:
+            await client.send(kind, "", [*tags, base])
+            return
+        except PublishRefused as refused:
+            if refused.prefix != Prefix.DUPLICATE or base == before or not left:
+                raise
+        before = base
 
 
 def report(event: Event, text: str, *, as_json: bool) -> None:

@@ -108,7 +108,7 @@ class GroupContext(msgspec.Struct, frozen=True, gc=False):
     """Owners of the whole relay; those of a household are not."""
     banned: frozenset[str] = frozenset()
     has_changed: bool = False
-    """A 9002 was made from another 39000 than the group's."""
+    """A 9002 or 9010 was made from another 39000 or 39005 than the group's."""
     is_piece: bool = False
     """A 9008 deletes only some rows of its group now."""
 

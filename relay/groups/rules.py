@@ -327,13 +327,14 @@ def _ruling_of_rank(
         or (_OLDER_THAN_GROUP if _is_of_another_group(action, group, context) else None)
         or check_previous(action.kind, action.previous, context)
         or _check_room(action, group, context)
+        or (_CHANGED if context.has_changed else None)
         or check_has_effect(action, group, context)
     )
     if refusal is not None:
         return refusal
     match action:
         case EditMetadata():
-            return _CHANGED if context.has_changed else _ruling_on_edit(action, group, context)
+            return _ruling_on_edit(action, group, context)
         case DeleteGroup():
             if context.origin is Origin.IMPORT and context.has_content:
                 return _IN_USE

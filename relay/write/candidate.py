@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 _ALL_RELAYS: Final = "ALL_RELAYS"
 _REPLACED: Final = frozenset({KindClass.REPLACEABLE, KindClass.ADDRESSABLE})
 _NO_KEYS: Final[frozenset[str]] = frozenset()
+GROUP_STATE_OF: Final = {
+    kinds.EDIT_METADATA: kinds.GROUP_METADATA,
+    kinds.UPDATE_PINS: kinds.GROUP_PINS,
+}
+"""Kinds that replace all of one of the relay's events about a group: that event's kind."""
 _MAX_NAMED: Final = 16
 """Most ids and addresses, counted together, that are looked up for one event."""
 
@@ -82,8 +87,9 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     objection: Reject | None
     """The refusal of the first plug-in that refused the event."""
     base: Base | None = None
-    """The version that it must have been made from: of a 9002 the group's 39000. None: any, as for
-    what another than its author sends, and for all that is not from the wire."""
+    """The version that it must have been made from; of a 9002 or 9010, the relay's event about the
+    group that it replaces. None: any, as for what another than its author sends, and for all that
+    is not from the wire."""
 
 
 def candidate_of(
@@ -108,7 +114,7 @@ def candidate_of(
             base = base_of(event)
             # Who brings others' events here brings them as they are (`sync`): newer ones replace.
             base = base if event.pubkey in sender.authenticated else None
-        elif sender.origin is Origin.WIRE and event.kind == kinds.EDIT_METADATA:
+        elif sender.origin is Origin.WIRE and event.kind in GROUP_STATE_OF:
             base = base_of(event)
     except Refused as refused:
         malformed, group = refused_form(refused), None

@@ -24,6 +24,7 @@ from relay.lifecycle.deletion import deleted_rows
 from relay.lifecycle.rows import Slot
 from relay.nostr import kinds
 from relay.nostr.filters import Filter
+from relay.write.candidate import GROUP_STATE_OF
 from relay.write.derived import derived_group
 from relay.write.pins import pinnable
 
@@ -363,17 +364,18 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
 
 
 def _has_changed(candidate: Candidate, group_id: str, world: World) -> bool:
-    """Whether a 9002 was made from another 39000 than the group's."""
+    """Whether a 9002 or 9010 was made from another 39000 or 39005 than the group's."""
     if candidate.base is None:
         return False
-    held = world.found.slots.get(Slot(world.relay, kinds.GROUP_METADATA, group_id))
-    if held is None or held.event.id != candidate.base.id:
+    state = GROUP_STATE_OF[candidate.event.kind]
+    held = world.found.slots.get(Slot(world.relay, state, group_id))
+    if candidate.base.id != ("" if held is None else held.event.id):
         return True
     before, after = world.unsigned.get(group_id), world.groups.get(group_id)
     if before is None or after is None:
         return False
     compat = world.policy.groups.compat
-    return bool(notices_for(before, after, world.now, compat, {kinds.GROUP_METADATA})[1])
+    return bool(notices_for(before, after, world.now, compat, {state})[1])
 
 
 def _rows_with_prefix(group_id: str, prefix: str, world: World) -> Iterator[Stored]:

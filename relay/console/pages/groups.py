@@ -14,7 +14,7 @@ from relay.console.page import Found, Page
 from relay.console.tables import Column, Holds, Rows, in_pieces
 from relay.groups.actions import PIN_TAGS
 from relay.nostr import kinds
-from relay.nostr.event import is_hex64
+from relay.nostr.event import is_hex64, made_from
 from relay.nostr.filters import Filter
 from relay.nostr.nip19 import AddressPointer, encode_pointer
 
@@ -178,6 +178,7 @@ async def _group(ask: Ask) -> Found:
             for event in reversed(said)
         ],
         "pins": _pins(state.get(kinds.GROUP_PINS)),
+        "pins_made_from": made_from(state.get(kinds.GROUP_PINS)),
         "requests": _requests(asked, members, moved),
         "invites": [
             {**each, "may_revoke": may_delete(ask.pubkey, str(each["by"]), admins)}

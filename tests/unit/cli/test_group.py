@@ -12,7 +12,7 @@ from nostr_sdk import Nip19Coordinate
 
 from relay.cli.group_view import naddr_of
 from relay.nostr import kinds
-from relay.nostr.event import event_from
+from relay.nostr.event import event_from, made_from
 from relay.nostr.keys import SecretKey
 from tests.cast import alice, bob, owner, person
 from tests.harness.fake_relay import FakeRelay, refusing
@@ -172,6 +172,30 @@ async def test_an_edit_of_a_group_that_was_changed_meanwhile_is_made_again(
     relay.on["EVENT"] = refusing(changed)
     tried = len(relay.verbs("EVENT"))
     assert await rookery("edit", "tea", "--about", "Nothing") == 1
+    assert len(relay.verbs("EVENT")) == tried + 2
+    assert changed in capsys.readouterr().err
+
+
+async def test_a_pin_is_made_again_on_the_pins_that_others_set_meanwhile(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = "duplicate: the group was changed meanwhile"
+    first, second = "1" * 64, "2" * 64
+
+    async def another_was_faster(visitor: Visitor, frame: list[Any]) -> None:
+        relay.state(kinds.GROUP_PINS, "tea", [["e", first]])
+        relay.on["EVENT"] = relay.moderate
+        await visitor.say_no(frame[1]["id"], changed)
+
+    assert await rookery("create", "tea") == 0
+    relay.on["EVENT"] = another_was_faster
+    assert await rookery("pin", "tea", second) == 0
+    (sent,) = relay.sent(kinds.UPDATE_PINS)
+    (base,) = relay.sent(kinds.GROUP_PINS)
+    assert sent.tags == [["h", "tea"], ["e", first], ["e", second], made_from(base)]
+    relay.on["EVENT"] = refusing(changed)
+    tried = len(relay.verbs("EVENT"))
+    assert await rookery("pin", "tea", first, "--remove") == 1
     assert len(relay.verbs("EVENT")) == tried + 2
     assert changed in capsys.readouterr().err
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from html import unescape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
+import orjson
 import pytest
 
 from tests.cast import alice, bob, carol, owner, robot
@@ -219,6 +222,33 @@ async def test_what_a_page_posts_counts_for_the_address_of_its_browser(limit: st
             posted = {"csrf": await browser.csrf(), "event": event}
             answers.append((await (await browser.post("/console/publish", posted)).json())["ok"])
         assert answers == [True, True, False]
+
+
+async def test_a_pin_of_a_page_that_stayed_open_undoes_no_other_pin() -> None:
+    async with site() as here:
+        await here.make_group("tea", members=[alice])
+        one, two = (owner.sign(9, [["h", "tea"]], text, NOW) for text in ("one", "two"))
+        await here.publish(one, two)
+        browser = await here.browser_of(owner)
+        csrf = await browser.csrf()
+
+        async def pinned_from(page: str, event: Event) -> Any:
+            listed = map(
+                orjson.loads, map(unescape, re.findall('data-kind="9010" data-tags="([^"]*)', page))
+            )
+            (tags,) = [tags for tags in listed if ["e", event.id] in tags]
+            posted = {"csrf": csrf, "event": owner.sign(9010, tags, "", NOW + 5).raw.decode()}
+            return await (await browser.post("/console/publish", posted)).json()
+
+        open_page = await browser.text("/console/group?id=tea")
+        assert (await pinned_from(open_page, one))["ok"]
+        assert await pinned_from(open_page, two) == {
+            "ok": False,
+            "message": "duplicate: the group was changed meanwhile, look at it again",
+        }
+        assert (await pinned_from(await browser.text("/console/group?id=tea"), two))["ok"]
+        pins = (await shown(browser, "group", id="tea"))["pins"]
+        assert pins == [["e", one.id], ["e", two.id]]
 
 
 async def test_a_form_that_was_made_before_another_change_does_not_undo_that() -> None:

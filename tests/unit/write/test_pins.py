@@ -11,6 +11,7 @@ import pytest
 from relay.facts import Origin
 from relay.groups.group import Group, Groups
 from relay.lifecycle.rows import Slot
+from relay.nostr.event import made_from
 from relay.write.commands import ExpireRows, Purpose, Unconnected, WriteEvent
 from relay.write.costs import cost_of
 from relay.write.lookups import lookups_for
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
 
 NOT_HERE = (False, "invalid: e, a: must name stored events of this group")
+CHANGED = (False, "duplicate: the group was changed meanwhile")
 
 
 @pytest.fixture(params=["reference", "sqlite"])
@@ -78,6 +80,32 @@ async def looked_up(
 
 async def said(home: Home, who: SecretKey, text: str, group: str = "tea") -> Event:
     return await home.do(who, 9, h=group, content=text)
+
+
+async def test_of_two_lists_made_from_one_state_in_one_batch_one_wins(home: Home) -> None:
+    one, two = await said(home, bob, "one"), await said(home, bob, "two")
+
+    def pinned(base: Event | None, *listed: Event) -> Event:
+        return home.made(admin, 9010, *e(*listed), made_from(base), h="tea")
+
+    async def taken(*sent: Event) -> list[tuple[bool, str]]:
+        return await home.take(*sent, logins=[admin.pubkey])
+
+    assert await taken(pinned(None, one), pinned(None, two)) == [STORED, CHANGED]
+    (now,) = await home.found(kinds=[39005])
+    assert not now.has_tag("made-from")
+    assert await taken(pinned(now, one, two), pinned(now)) == [STORED, CHANGED]
+    assert await taken(pinned(None), pinned(now)) == [CHANGED, CHANGED]
+    assert await pins(home) == e(one, two)
+
+
+async def test_a_list_that_names_what_was_deleted_meanwhile_is_to_be_made_again(home: Home) -> None:
+    one, two = await said(home, bob, "one"), await said(home, bob, "two")
+    await home.do(admin, 9010, *e(one), h="tea")
+    (before,) = await home.found(kinds=[39005])
+    await home.do(bob, 5, ["e", one.id])
+    late = home.made(admin, 9010, *e(one, two), made_from(before), h="tea")
+    assert await home.take(late, logins=[admin.pubkey]) == [CHANGED]
 
 
 @pytest.mark.proves("N29-67", "N29-170", "N29-172")
