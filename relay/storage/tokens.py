@@ -70,6 +70,11 @@ class Tokenizer:
                 found[-1].append(token)
         return [f" {' '.join(tokens)} " if tokens else "" for tokens in found]
 
+    def tokens_of_terms(self, terms: Sequence[str]) -> list[tuple[str, ...]]:
+        """As `tokens`: 5 us for a word, where that takes 30."""
+        listed = [text.split(" ")[1:-1] for text in self.listed_each(terms)]
+        return [tuple(map(_kept, tokens)) for tokens in listed]
+
     def close(self) -> None:
         # A thread whose task was cancelled goes on: SQLite would crash.
         with self._lock:

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, TypeVar
+from sys import getsizeof
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from relay.access.visibility import Visibility
     from relay.groups.group import Groups
 
 Made = TypeVar("Made")
+
+CACHED_PLANS: Final = 8 << 20
+"""Bytes of all cached plans together: a client may ask for texts of 30,000 characters, and log in
+with 64 keys, …"""
+_LEAST: Final = 8192
+"""… and each counts as this many at least."""
+
+
+def weight_of_plan(sql: str, values: Iterable[object]) -> int:
+    """Bytes of a statement with the values that are kept with it."""
+    weight = len(sql)
+    for value in values:
+        weight += getsizeof(value)
+        if isinstance(value, list):
+            weight += sum(map(getsizeof, value))
+    return max(weight, _LEAST)
 
 
 class VisibilityCache(OrderedDict[tuple[object, ...], tuple["Visibility", Made]]):

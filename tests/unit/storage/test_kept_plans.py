@@ -4,7 +4,9 @@ an unauthenticated client chooses the filters."""
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from string import ascii_letters
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,11 +20,18 @@ from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.kinds import KindSet
 from relay.storage import PageQuery
 from relay.storage.hashes import Hashes
+from relay.storage.postgres.hashes import KeyedHashes
+from relay.storage.postgres.sql import filters as postgres_filters
+from relay.storage.postgres.sql.filters import Compiler as PostgresCompiler
+from relay.storage.postgres.sql.words import Words
 from relay.storage.sqlite.sql import filters
 from relay.storage.sqlite.sql.filters import Compiler
 from relay.storage.sqlite.tag_buffer import TagBuffer
+from relay.storage.tokens import Tokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from relay.access.visibility import Visibility
 
 RULES = (ReadRule("a rule", Match(KindSet.of(4, 1059)), frozenset({Who.AUTHOR})),)
@@ -32,6 +41,19 @@ NAMES = [letter for letter in ascii_letters if letter not in "ehpEP"]
 
 def seen_in(groups: Groups) -> Visibility:
     return visibility_for(ANONYMOUS, RULES, Actors(), groups)
+
+
+def sqlite() -> Compiler:
+    return Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10))
+
+
+def postgres() -> PostgresCompiler:
+    return PostgresCompiler(KeyedHashes(bytes(32)), Words(Tokenizer()))
+
+
+def memory_of(plan: Any) -> int:
+    lists = [value for value in plan.values if isinstance(value, list)]
+    return len(plan.sql) + sum(map(getsizeof, [*plan.values, *chain(*lists)]))
 
 
 class Kept:
@@ -76,19 +98,26 @@ def test_no_plan_holds_what_a_filter_lists_without_end(asked: dict[str, Any]) ->
     assert len(kept) == before
 
 
-def test_the_plans_are_bounded_in_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There may be 1,024, of any length."""
-    monkeypatch.setattr(filters, "_CACHED_PLAN_CHARS", 20_000)
-    compiler, seen = Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10)), seen_in(Groups())
+@pytest.mark.parametrize("compiler", [sqlite, postgres])
+def test_the_plans_are_bounded_with_their_values(
+    monkeypatch: pytest.MonkeyPatch, compiler: Callable[[], Any]
+) -> None:
+    """There may be a thousand, of any length, for viewers of up to 64 keys."""
+    for module in (filters, postgres_filters):
+        monkeypatch.setattr(module, "CACHED_PLANS", 400_000)
+    plans = compiler()
+    groups, everywhere = Groups(), ReadRule("tags", Match(), frozenset({Who.AUTHOR, Who.RECIPIENT}))
     values = [str(number) for number in range(16)]
-    for number in range(1, 17):
-        asked: dict[str, Any] = {f"#{letter}": values for letter in NAMES}
-        asked["authors"] = [f"{author:064x}" for author in range(number)]
+    asked: dict[str, Any] = {f"#{letter}": values for letter in NAMES}
+    for number in range(50):
+        keys = frozenset(f"{number * 64 + key:064x}" for key in range(64))
+        rules = tuple(replace(everywhere, name=f"rule {rule}") for rule in range(5))
+        seen = visibility_for(Viewer(keys), rules, Actors(), groups)
         page = PageQuery(filter_from(asked, TERMS), seen, 5, upto=9, now=1, size=5)
-        compiler.page(page, "e.raw")
-    kept = [len(plan.sql) for _, plan in compiler._plans.values()]
-    assert kept
-    assert sum(kept) <= 20_000
+        plans.page(page, ("raw",) if compiler is postgres else "e.raw")
+    kept = [plan for _, plan in plans._plans.values()]
+    assert 5 < len(kept) < 50
+    assert sum(map(memory_of, kept)) <= 400_000
 
 
 def test_what_is_kept_holds_the_groups_of_one_moment_only() -> None:
@@ -101,15 +130,15 @@ def test_what_is_kept_holds_the_groups_of_one_moment_only() -> None:
     assert len(kept) == most == 2
 
 
-def test_the_plan_of_many_keys_has_their_list_once() -> None:
+@pytest.mark.parametrize("compiler", [sqlite, postgres])
+def test_the_plan_of_many_keys_has_their_list_once(compiler: Callable[[], Any]) -> None:
     """A connection may log in with 64 keys that it makes up, and 1,024 plans are kept."""
     keys = frozenset(f"{number:064x}" for number in range(64))
     rules = tuple(replace(RULES[0], name=f"rule {number}") for number in range(50))
     seen = visibility_for(Viewer(keys), rules, Actors(), Groups())
-    compiler = Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10))
     asked = PageQuery(filter_from({}, TERMS), seen, 5, upto=9, now=1, size=5)
-    query = compiler.page(asked, "e.raw")
-    lists = [value for value in query.values if isinstance(value, str) and len(value) > 1000]
+    query = compiler().page(asked, ("raw",) if compiler is postgres else "e.raw")
+    lists = [value for value in query.values if isinstance(value, (str, list)) and len(value) > 60]
     assert len(lists) == 1
 
 

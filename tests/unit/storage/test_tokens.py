@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.nostr.nip50 import search_from, searchable
+from relay.storage.postgres.sql.parameters import Parameters
+from relay.storage.postgres.sql.words import Words
 from relay.storage.tokens import Tokenizer, TokenMatcher
 from tests.harness.fts_reading import FtsReading
 
@@ -129,6 +131,7 @@ def test_the_tokens_of_many_texts_are_those_of_each(texts: list[str]) -> None:
     tokenizer = Tokenizer()
     if texts:
         assert tokenizer.listed_each(texts) == list(map(tokenizer.listed, texts))
+        assert tokenizer.tokens_of_terms(texts) == tokenizer.tokens(texts)
     tokenizer.close()
 
 
@@ -177,3 +180,27 @@ def test_tokens_of_terms_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch)
         assert not matcher.contains("green tea", search)
     assert made.count("word0") == 2, "it was forgotten"
     matcher.close()
+
+
+class CountingTokenizer(Tokenizer):
+    """Counts how often it is asked."""
+
+    asked = 0
+
+    def listed(self, text: str) -> str:
+        self.asked += 1
+        return super().listed(text)
+
+
+def test_the_terms_of_a_search_become_tokens_together() -> None:
+    """Those of a COUNT of 44 searches took 0.17 s of the event loop one by one."""
+    tokenizer = CountingTokenizer()
+    words = Words(tokenizer)
+    for number in range(100):
+        terms = " ".join(f"w{number}x{term}" for term in range(30))
+        search = search_from(f"{terms} -not{number}")
+        assert search is not None
+        words.contains(search, Parameters())
+        words.score(search, Parameters())
+    assert tokenizer.asked < 250
+    assert len(words._known) <= 1024

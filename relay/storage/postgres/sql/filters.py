@@ -24,7 +24,7 @@ from relay.storage.postgres.sql.conditions import (
 )
 from relay.storage.postgres.sql.parameters import Late, Parameters, Query
 from relay.storage.postgres.sql.visibility import NOW, ReadConditions, unexpired
-from relay.storage.visibility_cache import VisibilityCache
+from relay.storage.visibility_cache import CACHED_PLANS, VisibilityCache, weight_of_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -41,7 +41,6 @@ _KIND_SCANS: Final = 8
 """With more kinds rows are read by time."""
 _LISTED_KINDS: Final = 16
 """More kinds are compared as ranges, by binary search."""
-_CACHED_PLANS: Final = 1024
 _CACHED_KINDS: Final = 64
 """A plan with more kinds is not cached."""
 
@@ -121,14 +120,14 @@ class Scan(NamedTuple):
 class Plan:
     """A statement without its late values."""
 
-    __slots__ = ("_late", "_values", "sql")
+    __slots__ = ("_late", "sql", "values")
 
     def __init__(self, sql: str, p: Parameters) -> None:
-        self.sql, self._values = p.used_in(sql)
-        self._late = [(at, v) for at, v in enumerate(self._values) if isinstance(v, Late)]
+        self.sql, self.values = p.used_in(sql)
+        self._late = [(at, v) for at, v in enumerate(self.values) if isinstance(v, Late)]
 
     def bound(self, late: Mapping[Late, Value]) -> Query:
-        values = self._values.copy()
+        values = self.values.copy()
         for at, name in self._late:
             values[at] = late[name]
         return Query(self.sql, values)  # type: ignore[arg-type]  # nothing late is left
@@ -141,7 +140,9 @@ class Compiler:
         self._hashes = hashes
         self._words = words
         self._reading = ReadConditions(hashes)
-        self._plans = VisibilityCache[Plan](_CACHED_PLANS)
+        self._plans = VisibilityCache[Plan](
+            CACHED_PLANS, lambda plan: weight_of_plan(plan.sql, plan.values)
+        )
 
     def page(self, query: PageQuery, columns: Sequence[str]) -> Query:
         """The next rows in order, until they have PAGE_BYTES: these columns of events."""

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     Value = int | str | bytes | bool | None | list[int] | list[bytes] | list[str] | list[Range[int]]
 
 
+_COMPARED: Final = 64
+"""Items of a list: a connection may log in with so many keys, and each read rule may name them."""
 _NUMBER: Final = re.compile(r"\$(\d+)")
 
 
@@ -37,12 +39,19 @@ class Parameters:
 
     def __init__(self) -> None:
         self.values: list[Bound] = []
-        self._numbers: dict[Late | int, int] = {}
-        """By late value, or by the `id` of another: it is in `values`, so no other gets it."""
+        self._numbers: dict[object, int] = {}
+        """By late value; or by type and value, of a long list its `id`: it is in `values`, so no
+        other gets it."""
 
     def add(self, value: Bound, type_: str) -> str:
         """The placeholder of the value in the text, `$1::bigint`; equal values share one."""
-        key = value if isinstance(value, Late) else id(value)
+        key: object
+        if isinstance(value, Late):
+            key = value
+        elif isinstance(value, list):
+            key = type_, tuple(value) if len(value) <= _COMPARED else id(value)
+        else:
+            key = type_, value
         number = self._numbers.get(key)
         if number is None:
             self.values.append(value)

@@ -6,7 +6,6 @@ tokens that follow each other. No statistics over all texts: they would reveal h
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from relay.nostr.nip50 import Needs, words_of
@@ -29,7 +28,9 @@ class Words:
     """Makes conditions for one store; used on the event loop."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokens_of = lru_cache(_KEPT_TERMS)(lambda term: tokenizer.tokens([term])[0])
+        self._tokenizer = tokenizer
+        self._known: dict[str, Tokens] = {}
+        """By term."""
 
     def contains(self, search: Search, p: Parameters) -> str:
         """A term without any token is no condition; without terms nothing is found."""
@@ -48,6 +49,7 @@ class Words:
     def score(self, search: Search, p: Parameters) -> str:
         """The sum over the terms, as `Searchable.scores` says."""
         parts = []
+        self._tokens([word for term in search.required for word in words_of(term)])
         for term in search.required:
             more = self.more_often(term, p)
             if more is None:
@@ -75,7 +77,13 @@ class Words:
         return twice, often
 
     def _tokens(self, terms: Sequence[str]) -> list[Tokens]:
-        return [tokens for tokens in map(self._tokens_of, terms) if tokens]
+        """Those of each term that has any; made together, as one alone takes 110 us."""
+        new = [*{*terms}.difference(self._known)]
+        if new:
+            if len(self._known) + len(new) > _KEPT_TERMS:
+                self._known = {term: self._known[term] for term in terms if term in self._known}
+            self._known.update(zip(new, self._tokenizer.tokens_of_terms(new), strict=True))
+        return [tokens for term in terms if (tokens := self._known[term])]
 
 
 def _has_one_of(terms: Iterable[Tokens], p: Parameters) -> str:

@@ -53,7 +53,7 @@ from relay.storage.sqlite.sql.scans import (
     shape_of,
 )
 from relay.storage.sqlite.sql.visibility import CACHED_KINDS, ReadConditions, inside
-from relay.storage.visibility_cache import VisibilityCache
+from relay.storage.visibility_cache import CACHED_PLANS, VisibilityCache, weight_of_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,10 +70,6 @@ sort."""
 _KIND_SCANS: Final = 8
 _KINDS_APART: Final = 32
 """Up to this many kinds of a search have a condition each."""
-_CACHED_PLAN_CHARS: Final = 8 << 20
-"""Of all cached plans together: a client may ask for texts of 30,000 characters …"""
-_PLAN_CHARS: Final = 8192
-"""… and each counts as this many at least."""
 _CACHED_PREFIXES: Final = 16
 _CACHED_PREFIX_CHARS: Final = 1024
 """A plan with more of them is not cached: it has them several times."""
@@ -82,11 +78,11 @@ _CACHED_PREFIX_CHARS: Final = 1024
 class Plan:
     """A query whose late values are not bound yet."""
 
-    __slots__ = ("_buffered", "_fixed_hashes", "_late", "_late_rows", "_values", "sql")
+    __slots__ = ("_buffered", "_fixed_hashes", "_late", "_late_rows", "sql", "values")
 
     def __init__(self, condition: Condition) -> None:
-        self.sql, self._values = binding_once(*condition)
-        values = self._values
+        self.sql, self.values = binding_once(*condition)
+        values = self.values
         self._late_rows: list[tuple[BufferedRows, int]] = []
         self._late = [
             (at, value.list, value.item)
@@ -108,7 +104,7 @@ class Plan:
         self._fixed_hashes = frozenset(fixed)
 
     def bound(self, arguments: Arguments) -> Query:
-        values = self._values.copy()
+        values = self.values.copy()
         lists = arguments.lists
         for at, list_, item in self._late:
             values[at] = lists[list_][item]
@@ -142,7 +138,7 @@ class Compiler:
         self._buffer = buffer
         self._reading = ReadConditions(hashes, index_tags)
         self._plans = VisibilityCache[Plan](
-            _CACHED_PLAN_CHARS, lambda plan: max(len(plan.sql), _PLAN_CHARS)
+            CACHED_PLANS, lambda plan: weight_of_plan(plan.sql, plan.values)
         )
 
     @property
