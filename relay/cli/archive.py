@@ -54,11 +54,15 @@ class Entry(msgspec.Struct, frozen=True):
     mode: int = 0o600
 
 
+_Text = Annotated[str, msgspec.Meta(max_length=_MAX_NAME)]
+"""Of a manifest that somebody else may have made: messages quote it."""
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """`manifest.json`."""
 
     format: int
-    rookery: str
+    rookery: _Text
     """Version of the program that made it."""
     schema: int
     """Schema version of the store."""
@@ -67,14 +71,14 @@ class Manifest(msgspec.Struct, frozen=True):
     """Public key, 64 hex."""
     events: int
     head: int
-    files: dict[str, Entry]
+    files: dict[_Text, Entry]
 
 
 class _Version(msgspec.Struct):
     """The fields that a manifest of any format has."""
 
     format: int
-    rookery: str
+    rookery: _Text
     schema: int
 
 

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PLACE: Final = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
+_LONG_KEY: Final = re.compile(
+    r"""(?<![\w.-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){32}"""
+)
+"""A dotted key of more than 32 parts: one of 40,000 characters takes `tomllib` 14 s, and four times
+as long for twice as much."""
 _WORDS: Final = {
     "Expected '=' after a key": 'a line needs the form: key = value, or [table]; a "#" begins a'
     " comment",
@@ -53,6 +58,9 @@ def no_text(wrong: UnicodeDecodeError, name: str) -> Fault:
 
 def values_in(text: str, name: str) -> dict[str, Any]:
     """The values. `name`: of the file, for the fault. Raises ConfigFaults with one fault."""
+    if long := _LONG_KEY.search(text):
+        line = text.count("\n", 0, long.start()) + 1
+        raise ConfigFaults([Fault(name, line, "a key has more than 32 parts with dots between")])
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as wrong:

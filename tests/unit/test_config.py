@@ -366,6 +366,8 @@ BAD = [
     ('[log]\nlevel = "warn"', "2: level cannot be 'warn'; did you mean \"warning\"?"),
     ('[log]\nformat = "xml"', "2: format cannot be 'xml'; known: auto, json, text"),
     # what is no TOML
+    ("[relay]\n" + "a." * 20_000 + "a = 1\n", "2: a key has more than 32 parts with dots between"),
+    ("[" + '"a" . ' * 20_000 + "a]\n", "1: a key has more than 32 parts with dots between"),
     ("[relay]\nname = \n", '2: not valid TOML: the value is missing, or a text without "quotes"'),
     ("[relay]\n[relay]\n", "2: not valid TOML: this table is written twice; put its keys together"),
     ("\n\n[relay", '3: not valid TOML: the name of a table in "[" needs "]" after it'),

@@ -749,6 +749,14 @@ BAD_FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda home: repacked(home, with_manifest(schema=SCHEMA_VERSION + 1)),
         f"schema {SCHEMA_VERSION + 1}); this version knows up to",
     ),
+    "a version without end": (
+        lambda home: repacked(home, with_manifest(rookery="://a:" * 100_000)),
+        "its manifest is damaged",
+    ),
+    "a name without end": (
+        lambda home: repacked(home, with_manifest(files={"://a:" * 100_000: {}})),
+        "its manifest is damaged",
+    ),
     "no manifest to speak of": (
         lambda home: repacked(home, with_manifest(files=["rookery.db"])),
         "its manifest is damaged",
