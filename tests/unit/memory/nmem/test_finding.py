@@ -109,6 +109,14 @@ def test_no_mixture_is_a_fault_of_syntax(pieces: list[str]) -> None:
         db.close()
 
 
+@pytest.mark.timeout(30)  # each way to divide the words would take hours
+@pytest.mark.parametrize("letter", ["a", "я", "怎", "\u200b", "\U0001f426"], ids=ascii)
+def test_a_long_word_with_a_mark_behind_it_is_quoted_at_once(letter: str) -> None:
+    word = letter * 100_000
+    assert safe_query(f"{word}!") == f'"{word}!"'
+    assert safe_query(f"{word}*") == f"{word}*"
+
+
 @pytest.mark.proves("M-26")
 @pytest.mark.parametrize("query", ["", " ", "\n\t", "\0"])
 def test_a_blank_query_asks_nothing(query: str) -> None:
