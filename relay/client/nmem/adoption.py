@@ -6,14 +6,13 @@ The file as it was is kept beside it, as `….original`.
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from shutil import copyfileobj
 from typing import TYPE_CHECKING, Any, Final
 
-from relay.client.nmem.database import VERSION, beside, names_in, statements
+from relay.client.nmem.database import VERSION, beside, create_missing, names_in, statements
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 ADOPTED: Final = "adopted"
 """In `_rk_about`: what an adoption did, for the user."""
-_CREATED: Final = re.compile(r"CREATE (?:UNIQUE |VIRTUAL )?(?:TABLE|INDEX|TRIGGER) (\w+)")
 _TABLES: Final = ("sessions", "prompts", "observations", "_cursor")
 _SUFFIXES: Final = ("", "-wal")
 
@@ -42,12 +40,11 @@ class Adoption:
             return
         connection.execute("BEGIN IMMEDIATE")  # nobody writes during the copy
         with connection:
-            names = names_in(connection)
-            if "_rk_about" in names:
+            if "_rk_about" in names_in(connection):
                 return
             backup = _copied(path)
             try:
-                done = self._as_cache(connection, names)
+                done = self._as_cache(connection)
             except BaseException:
                 for end in _SUFFIXES:
                     beside(backup, end).unlink(missing_ok=True)
@@ -59,18 +56,14 @@ class Adoption:
             )
             connection.execute("INSERT INTO _rk_about VALUES (?, ?)", (ADOPTED, told))
 
-    def _as_cache(self, connection: Any, names: set[str]) -> Imported:
-        """`names`: of what the database has."""
+    def _as_cache(self, connection: Any) -> Imported:
         from relay.client.nmem.import_db import adopt  # with it comes aiohttp
 
         triggers = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name IN"
         triggers += " ('observations', 'prompts')"
         for (name,) in connection.execute(triggers).fetchall():  # whatever they are called
             connection.execute(f'DROP TRIGGER "{name}"')
-            names.discard(name)
-        for statement in statements():
-            if _CREATED.match(statement)[1] not in names:  # type: ignore[index]
-                connection.execute(statement)
+        create_missing(connection)
         return adopt(connection, self.secrets, self.group)
 
 

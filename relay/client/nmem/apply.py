@@ -230,15 +230,15 @@ def _put(db: Any, record: Record, event: Event, own: str, implied: Mapping[str, 
         case Pin():
             return _put_newer_pin(db, record, origin)
         case Prompt() | Observation():
-            if (
-                db.execute("SELECT 1 FROM sessions WHERE id = ?", (record.session,)).fetchone()
-                is None
-            ):
-                session = implied[record.session]
-                db.execute(
-                    "INSERT INTO sessions (id, project, started_at) VALUES (?, ?, ?)",
-                    (session.id, session.project, session.started_at),
-                )
+            session = implied[record.session]
+            db.execute(
+                "INSERT INTO sessions (id, project, started_at) VALUES (?1, ?2, ?3)"
+                # Until there is a session record: an older one, or the project, may come later.
+                " ON CONFLICT (id) DO UPDATE SET started_at = min(started_at, ?3),"
+                " project = CASE project WHEN ?4 THEN ?2 ELSE project END"
+                " WHERE NOT EXISTS (SELECT 1 FROM _rk_sessions WHERE session_id = ?1)",
+                (session.id, session.project, session.started_at, UNKNOWN),
+            )
             if origin.author == ONESELF:
                 _set_own_project(db, record.session, project_of(event))
             if isinstance(record, Prompt):

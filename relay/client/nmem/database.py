@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import sqlite3
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -344,19 +345,33 @@ def _prepare(connection: Any, path: Path, adopt: Adopt | None) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
-    if not tables:
+    if any(created_by(statement) not in tables for statement in statements()):
         connection.execute("BEGIN IMMEDIATE")
         with connection:
-            # Another program may have created the schema meanwhile.
-            if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                for statement in statements():
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {VERSION}")
+            create_missing(connection)  # another program may have created them meanwhile
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def create_missing(connection: Any) -> None:
+    """Create what the database does not have of the schema: all, or what an earlier version of
+    Rookery did not know. In a transaction."""
+    names = names_in(connection)
+    for statement in statements():
+        if created_by(statement) not in names:
+            connection.execute(statement)
 
 
 def names_in(connection: Any) -> set[str]:
     """Names of tables, indexes and triggers."""
     return {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+
+
+_CREATED: Final = re.compile(r"CREATE (?:VIRTUAL |UNIQUE )?(?:TABLE|INDEX|TRIGGER) (\w+)")
+
+
+def created_by(statement: str) -> str:
+    """Name of the table, index or trigger that a statement of the schema creates."""
+    return _CREATED.match(statement)[1]  # type: ignore[index]
 
 
 @cache

@@ -107,6 +107,13 @@ CREATE TABLE _rk_observations (
     created_at INTEGER NOT NULL
 );
 
+-- Observations whose prompt is not in the cache yet; `prompt`: its `d`.
+CREATE TABLE _rk_unlinked (
+    observation_id INTEGER PRIMARY KEY REFERENCES observations(id) ON DELETE CASCADE,
+    prompt TEXT NOT NULL
+);
+CREATE INDEX _rk_idx_unlinked ON _rk_unlinked(prompt);
+
 CREATE TABLE _rk_pins (
     target TEXT NOT NULL,
     author TEXT NOT NULL,

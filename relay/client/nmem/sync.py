@@ -39,7 +39,7 @@ from relay.memory.fence import name_in
 from relay.memory.fields import compact
 from relay.memory.nmem.checks import PIN
 from relay.nostr import kinds
-from relay.nostr.event import MADE_FROM, Address, Event, object_in
+from relay.nostr.event import MADE_FROM, Address, Event, object_in, weight_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -60,6 +60,9 @@ _DELETIONS_AT_ONCE: Final = 100
 _MAX_HELD: Final = 2**31
 """Bytes of memory for one's own records that a rebuild fetches, as `weight_of` estimates it:
 400,000 records."""
+_MAX_COLLECTED: Final = 2**28
+"""Bytes of the records of others that are fetched before they are put into the cache together, in
+the order of their dates."""
 _DELETED: Final = "blocked: deleted"
 """The refusal of `PublishRefused.is_deleted`, as earlier versions kept it."""
 MAY_END: Final = (
@@ -282,19 +285,34 @@ async def fetch(
     owners = owners_in(document)  # owners may pin records of others (M-07)
     trusted = owners | sources.agents | {signer.pubkey}
     keys = {*trusted, *known.foreign.values()}
-    fetched = 0
+    fetched = weight = 0
+    collected: list[Event] = []
+
+    async def put() -> None:
+        nonlocal fetched, weight
+        fetched += await asyncio.to_thread(
+            put_all, database, collected, signer.pubkey, owners, progress=progress
+        )
+        weight = 0
+        collected.clear()
 
     async def take(events: Sequence[Event]) -> None:
-        # Page by page: what one author wrote, however much it is, keeps nothing of others away.
-        nonlocal fetched
+        # In parts: what one author wrote, however much it is, keeps nothing of others away.
+        nonlocal weight
         keys.update(event.pubkey for event in events)
-        fetched += await asyncio.to_thread(
-            put_all, database, events, signer.pubkey, owners, progress=progress
-        )
+        collected.extend(events)
+        weight += sum(map(weight_of, events))
+        if weight > _MAX_COLLECTED:
+            await put()
 
-    missing = await _missing(client, known.records, known.foreign, sources, trusted, take)
-    at_relay = await _pins(client, document, keys)
-    await take([e for e in at_relay if e.id not in known.pins and e.id not in known.records])
+    try:
+        missing = await _missing(client, known.records, known.foreign, sources, trusted, take)
+        at_relay = await _pins(client, document, keys)
+        await take([e for e in at_relay if e.id not in known.pins and e.id not in known.records])
+    except ClientError:
+        await put()  # the next synchronisation goes on from there
+        raise
+    await put()
     if client.is_known_as(signer.pubkey, document):
         # Of what was passed over no more than the id is known, and it may come again.
         gone_over = known.passed_over.intersection(missing)

@@ -417,20 +417,30 @@ def put_prompt(db: Any, prompt: Prompt, d: str, origin: Origin) -> int | None:
         (prompt.session, prompt.timestamp, prompt.source.value, prompt.content),
     ).lastrowid
     db.execute("INSERT INTO _rk_prompts VALUES (?, ?, ?, ?, ?)", (number, d, *_columns_of(origin)))
+    db.execute(
+        "UPDATE observations SET prompt_id = ?"
+        " WHERE id IN (SELECT observation_id FROM _rk_unlinked WHERE prompt = ?)",
+        (number, d),
+    )
+    db.execute("DELETE FROM _rk_unlinked WHERE prompt = ?", (d,))
     return number
 
 
 def put_observation(db: Any, observation: Observation, d: str, origin: Origin) -> int | None:
-    """Insert an observation; returns its id. None: it exists already. The session must exist."""
+    """Insert an observation; returns its id. None: it exists already. The session must exist. It is
+    linked to its prompt, at once or when that comes: a relay sends them in any order."""
     if db.execute("SELECT 1 FROM _rk_observations WHERE d = ?", (d,)).fetchone():
         return None
     metadata = observation.metadata
+    prompt = observation.prompt
+    prompt_d = None if prompt is None else f"nmem:prompt:{observation.session}:{prompt}"
+    linked = db.execute("SELECT prompt_id FROM _rk_prompts WHERE d = ?", (prompt_d,)).fetchone()
     number: int = db.execute(
         "INSERT INTO observations (session_id, prompt_id, timestamp, obs_type, source_event,"
         " tool_name, file_path, content, metadata) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             observation.session,
-            _prompt_id_of(db, observation),
+            None if linked is None else linked[0],
             observation.timestamp,
             str(observation.obs_type),
             str(observation.source_event),
@@ -443,6 +453,8 @@ def put_observation(db: Any, observation: Observation, d: str, origin: Origin) -
     db.execute(
         "INSERT INTO _rk_observations VALUES (?, ?, ?, ?, ?)", (number, d, *_columns_of(origin))
     )
+    if prompt_d is not None and linked is None:
+        db.execute("INSERT INTO _rk_unlinked VALUES (?, ?)", (number, prompt_d))
     return number
 
 
@@ -450,19 +462,11 @@ def _columns_of(origin: Origin) -> tuple[str, str | None, int]:
     return origin.author, origin.event_id, origin.created_at
 
 
-def _prompt_id_of(db: Any, observation: Observation) -> int | None:
-    if observation.prompt is None:
-        return None
-    d = f"nmem:prompt:{observation.session}:{observation.prompt}"
-    found = db.execute("SELECT prompt_id FROM _rk_prompts WHERE d = ?", (d,)).fetchone()
-    return None if found is None else int(found[0])
-
-
 def newest_prompt(db: Any, session_id: str) -> str | None:
     """Hash of one's own prompt that current observations follow."""
     found = db.execute(
         "SELECT d FROM prompts JOIN _rk_prompts ON prompt_id = id"
-        " WHERE session_id = ? AND author = ? ORDER BY id DESC LIMIT 1",
+        " WHERE session_id = ? AND author = ? ORDER BY timestamp DESC, id DESC LIMIT 1",
         (session_id, ONESELF),
     ).fetchone()
     return None if found is None else hash_in(found[0])

@@ -18,7 +18,7 @@ from relay.client.nmem import memory as memory_module
 from relay.client.nmem.apply import bind, drop_deleted, put_all
 from relay.client.nmem.database import CacheUnusable
 from relay.client.nmem.import_db import Imported
-from relay.client.nmem.removal import Purge, purge
+from relay.client.nmem.removal import Purge, purge, sweep
 from relay.client.nmem.settings import find_nmem_settings
 from relay.client.nmem.summaries import endpoint_of, summarise_all, summarise_next
 from relay.client.nmem.sync import fetch
@@ -37,6 +37,7 @@ from tests.harness.fake_relay import FakeRelay, refusing
 from tests.harness.web_server import answering
 from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.client.nmem_cache import (
+    DAY,
     NOW,
     a_session,
     cache,
@@ -733,6 +734,32 @@ async def test_heavy_records_of_one_author_keep_away_none_of_others(
         assert (await memory.sync()).fetched == 10
         assert len(await memory.search("tea", limit=100)) == 10
         assert (await memory.sync()).fetched == 0
+
+
+@pytest.mark.parametrize("held", [0, 2**28])
+async def test_a_first_synchronisation_in_pages_gives_what_was_recorded(
+    fake: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
+    """An observation that came before its prompt was linked to none, and the prompt then swept."""
+    monkeypatch.setattr("relay.client.nmem.sync._FETCH_BATCH", 7)
+    monkeypatch.setattr("relay.client.nmem.sync._MAX_COLLECTED", held)
+    async with (
+        nmem(fake, tmp_path / "a", now=NOW + 2000) as here,
+        nmem(fake, tmp_path / "b", now=NOW + 2001) as there,
+    ):
+        for number in range(10):
+            a_session(here.database, f"s{number}", NOW + 100 * number)
+        await here.sync()
+        await there.sync()
+        links = (
+            "SELECT o.content, p.content FROM observations o"
+            " LEFT JOIN prompts p ON p.id = o.prompt_id ORDER BY o.timestamp"
+        )
+        assert query(there.database, links) == query(here.database, links)
+        assert sweep(there.database, NOW + 2 * DAY) == sweep(here.database, NOW + 2 * DAY)
+        assert len(rows(there.database, "prompts")) == 10
+        if held:  # in the order of their dates
+            assert rows(there.database, "prompts") == rows(here.database, "prompts")
 
 
 @pytest.mark.proves("M-28")

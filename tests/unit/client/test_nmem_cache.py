@@ -30,6 +30,7 @@ from relay.client.nmem.updates import (
     add_task,
     event_id_of,
     ignore_events,
+    newest_prompt,
     record_observation,
     record_pin,
     record_prompt,
@@ -43,6 +44,7 @@ from relay.memory.nmem.records import (
     Prompt,
     Session,
     Source,
+    hash_in,
     observation_draft,
     pin_draft,
     prompt_draft,
@@ -50,6 +52,7 @@ from relay.memory.nmem.records import (
 )
 from relay.memory.nmem.summary import EMPTY_SESSION, Summary
 from relay.memory.secrets import SecretFilter
+from relay.nostr import kinds
 from relay.nostr.nip09 import named_by
 from tests.cast import alice, owner, robot, rover
 from tests.unit.client.nmem_cache import (
@@ -701,8 +704,52 @@ def test_the_order_and_the_number_of_tellings_do_not_matter(here: Database, tmp_
         put_all(other, events, rover.pubkey, NOBODY)
         for table in ("sessions", "prompts"):
             assert len(rows(other, table)) == len(rows(here, table))
-        content = "SELECT content, is_pinned FROM observations ORDER BY timestamp"
+        content = (
+            "SELECT o.content, o.is_pinned, p.content FROM observations o"
+            " LEFT JOIN prompts p ON p.id = o.prompt_id ORDER BY o.timestamp"
+        )
         assert query(other, content) == query(here, content)
+        assert rows(other, "_rk_unlinked") == []
+
+
+def test_a_session_without_its_record_is_the_same_in_whatever_order_its_records_come(
+    here: Database, tmp_path: Path
+) -> None:
+    a_session(here)
+    told(here, "UserPromptSubmit", NOW + 100, prompt="the last one")
+    events = [event for event in sent(here) if event.kind == kinds.APP_RECORD]
+    with cache(tmp_path / "at_once.db") as whole, cache(tmp_path / "singly.db") as other:
+        for machine in (whole, other):
+            bind(machine, robot.pubkey)
+        put_all(whole, events, robot.pubkey, NOBODY)
+        for event in events[::-1]:
+            put_all(other, [event], robot.pubkey, NOBODY)
+        assert rows(other, "sessions") == rows(whole, "sessions")
+        with other.reading() as db:
+            newest = newest_prompt(db, "s")
+        (d,) = [event.d for event in events if "the last one" in event.content]
+        assert newest == hash_in(d)
+
+
+def test_a_dropped_observation_waits_for_no_prompt(here: Database) -> None:
+    a_session(here)
+    (edit, *_) = [event for event in sent(here, rover) if event.d.startswith("nmem:obs:")]
+    with cache(here.path.with_name("other.db")) as other:
+        put_all(other, [edit], robot.pubkey, NOBODY)
+        assert len(rows(other, "_rk_unlinked")) == 1
+        drop_deleted(other, [(edit.id, rover.pubkey)])
+        assert rows(other, "_rk_unlinked") == []
+
+
+def test_a_cache_of_an_earlier_version_gets_the_tables_that_it_lacks(
+    here: Database, tmp_path: Path
+) -> None:
+    with cache(tmp_path / "new.db") as new:
+        tables = query(new, "SELECT name FROM sqlite_master ORDER BY name")
+    with here.transaction() as db:
+        db.execute("DROP TABLE _rk_unlinked")
+    with cache(here.path) as again:
+        assert query(again, "SELECT name FROM sqlite_master ORDER BY name") == tables
 
 
 def test_events_that_are_no_records_are_passed_over(here: Database) -> None:
