@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from contextlib import AsyncExitStack, closing
 from typing import TYPE_CHECKING, Any
 
@@ -317,6 +318,30 @@ async def test_what_another_program_left_is_sent_at_the_next_connection(
             assert await other.write("one") is Outcome.QUEUED
         await fake.start()
         await fake.until(lambda: contents(fake) == ["last", "one"])
+
+
+@pytest.mark.parametrize("method", ["to_send", "deletions", "done"])
+async def test_an_error_of_the_disk_delays_what_waits_and_stops_no_later_write(
+    fake: FakeRelay, path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(writer_room, "_PAUSE_S", 0.01)
+    await fake.stop()
+    async with Program(fake, path) as program:
+        assert await program.write("one", "a") is Outcome.QUEUED
+        assert program.spool is not None
+        works = getattr(program.spool, method)
+        errors = [OSError(errno.EIO, "database is locked"), OSError(errno.ENOSPC, "disk full")]
+
+        def fails_twice(*given: Any) -> Any:
+            if errors:
+                raise errors.pop()
+            return works(*given)
+
+        monkeypatch.setattr(program.spool, method, fails_twice)
+        await fake.start()
+        await until(lambda: not errors and not program.spool)
+        assert await program.write("two", "b") is Outcome.STORED
+    assert sorted({event.content for event in fake.events}) == ["one", "two"]
 
 
 async def test_what_another_program_left_is_sent_after_a_while(
