@@ -5,7 +5,8 @@ write survives an unreachable relay and the end of the program; without one it f
 
 Invariants, with a spool: a write is durable before it is sent, and the caller's own task sends it
 and gets the answer. What remains on disk after that, also from earlier runs, is the backlog: a task
-sends it in order while the relay is connected, and no later write overtakes it. What the relay
+sends it in order while the relay is connected, and no later write overtakes it. An error of the
+disk delays the task, and does not end it; a damaged file ends it. What the relay
 refuses for a time is overtaken, but for a deletion by the versions with edits of what it deletes.
 
 A version with edits (see `Rebase`) names the version that it was made of: a relay that knows the
@@ -331,7 +332,11 @@ class Writer:
     async def _send_backlog(self, spool: Spool) -> None:
         with suppress(ClientClosed):
             while True:
-                await self._send_backlog_batch(spool)
+                try:
+                    await self._send_backlog_batch(spool)
+                except OSError:
+                    # The file is busy, or the disk full: what waits in it is sent later.
+                    await asyncio.sleep(_PAUSE_S)
 
     async def _send_backlog_batch(self, spool: Spool) -> None:
         self._queued.clear()

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 _MAX_IDS: Final = 200
 """Ids in a filter; for more, all lines of the session are read."""
+_MAX_PATH: Final = 4_096
+"""Bytes, as on Linux."""
 _LAST_NOTES: Final = 64
 """Number of last notes checked for their source lines."""
 
@@ -124,7 +126,8 @@ class TranscriptsReader(MemoryClient):
         wanted = {"kinds": [kinds.SESSION_STATE], "#d": [session], "authors": [author]}
         states = map(state_of, await self._in_either(wanted))
         known = (state.cwd for state in states if isinstance(state, SessionState) and state.cwd)
-        return next(known, None)
+        # One that is longer is no folder, and each line that names it would have all of it.
+        return next((cwd for cwd in known if len(cwd.encode()) <= _MAX_PATH), None)
 
     async def messages(
         self, session: str, since_order: tuple[int, int, str] | None = None

@@ -18,7 +18,7 @@ from relay.memory.transcripts.copies import line_in
 from relay.memory.transcripts.lines import ENDS, Eol
 from relay.memory.transcripts.notes import SOURCE
 from relay.memory.transcripts.order import ordered
-from relay.memory.transcripts.paths import with_field
+from relay.memory.transcripts.paths import MAX_GROWTH, with_field
 from relay.memory.transcripts.sources import source_of
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
@@ -70,10 +70,17 @@ class Assembly:
         """The file, line by line, without gaps.
 
         `directory`: replaces tokens and a `cwd` of `.`; with the original one the bytes are
-        identical. `git_branch`: D-24. Raises UserError for tokens without a directory.
+        identical. `git_branch`: D-24. Raises UserError for tokens without a directory, and for more
+        than `MAX_GROWTH`.
         """
-        if directory is None and any(line.has_tokens for line in self.lines):
+        with_tokens = [line.text for line in self.lines if line.has_tokens]
+        if directory is None and with_tokens:
             raise UserError("this session has paths to fill in: name a directory (--cwd)")
+        if directory is not None and sum(map(directory.growth, with_tokens)) > MAX_GROWTH:
+            raise UserError(
+                f"the paths to fill in take over {MAX_GROWTH >> 20} MiB: name a short directory"
+                " (--cwd)"
+            )
         return (_data(line, directory, git_branch) + ENDS[line.eol] for line in self.lines)
 
 

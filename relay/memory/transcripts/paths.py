@@ -22,6 +22,9 @@ VERSION: Final = "cwd-token-v1"
 RELATIVE: Final = "cwd-relative-v1"
 """The specification's form: `.` for the directory, at the places that the tag names."""
 
+MAX_GROWTH: Final = 2**28
+"""Characters that the lines of one session may grow by when their tokens are replaced. Both the
+lines and the directory are texts of others: 500 kB could become gigabytes."""
 _PLACE: Final = re.compile(r"(\d{1,9})(e?)", re.ASCII)
 _TOKEN: Final = re.compile(r"\$\{(?:CWD|CWD:e|D)\}")
 _TOKEN_OF_JSON: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?|[{}\[\]]')
@@ -189,8 +192,12 @@ class Directory:
         plain = escaped(self.path)
         self._text_of = {"${CWD}": plain, "${CWD:e}": plain.replace("/", r"\/"), "${D}": "$"}
 
+    def growth(self, text: str) -> int:
+        """Most characters that `restored` adds."""
+        return text.count("${CWD") * len(self._text_of["${CWD:e}"])
+
     def restored(self, text: str) -> str:
-        """The raw text of a line with its tokens replaced."""
+        """The raw text of a line with its tokens replaced. See `MAX_GROWTH`."""
         if "${" not in text:
             return text
         return _TOKEN.sub(lambda found: self._text_of[found[0]], text)

@@ -16,7 +16,7 @@ from relay.memory.transcripts.blocks import output_text
 from relay.memory.transcripts.copies import line_in
 from relay.memory.transcripts.display import Message, Permission, Role, ToolUse, entries, mode_of
 from relay.memory.transcripts.lines import inner, name_in
-from relay.memory.transcripts.paths import Directory
+from relay.memory.transcripts.paths import MAX_GROWTH, Directory
 from relay.memory.transcripts.sources import Source, source_of
 from relay.nostr import kinds
 
@@ -128,7 +128,7 @@ def lines_of_notes(
     """Id of a note → the line that begins with it: from the archive events of the note's author,
     who alone may say what the line is, or from the note itself, as in the original's form.
 
-    `directory`: of the session, as it is to be shown.
+    `directory`: of the session, as it is to be shown. Lines beyond `MAX_GROWTH` keep their tokens.
     """
     authors = {note.id: note.pubkey for note in notes}
     sources: dict[str, list[Source]] = {}
@@ -139,10 +139,15 @@ def lines_of_notes(
             if isinstance(source, Source):
                 sources.setdefault(id_, []).append(source)
     paths = Directory(directory)
+    growth = 0
     found: dict[str, Fields] = {}
     for id_, of_line in sources.items():
         line = line_in(of_line)[0]
-        fields = readable_object(paths.restored(line.text) if line.has_tokens else line.text)
+        text = line.text
+        if line.has_tokens:
+            growth += paths.growth(text)
+            text = paths.restored(text) if growth <= MAX_GROWTH else text
+        fields = readable_object(text)
         if fields is not None:
             found[id_] = fields
     return found

@@ -317,6 +317,15 @@ async def test_the_working_folder_that_another_key_names_is_in_no_line_of_ones_o
         assert await memory.export(SESSION) == DATA
 
 
+async def test_a_working_folder_that_is_longer_than_any_path_is_none(fake: FakeRelay) -> None:
+    fake.events.append(alice.sign(*state_draft(SessionState(SESSION, cwd="/x" * 4_000), NOW)))
+    async with transcripts(fake) as memory:
+        assert await memory.directory_of(SESSION, alice.pubkey) is None
+    fake.events[:] = [alice.sign(*state_draft(SessionState(SESSION, cwd="/x" * 2_000), NOW))]
+    async with transcripts(fake) as memory:
+        assert await memory.directory_of(SESSION, alice.pubkey) == "/x" * 2_000
+
+
 async def test_what_another_key_says_under_the_id_of_an_own_session_is_not_shown_in_it(
     fake: FakeRelay, file: Path
 ) -> None:

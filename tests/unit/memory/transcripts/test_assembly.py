@@ -67,6 +67,13 @@ def test_without_a_directory_no_token_leaves() -> None:
     assert contents(assembled(told(FILE, Plan(paths=Paths.RAW)))) == FILE
 
 
+def test_a_long_directory_is_not_put_where_it_makes_gigabytes_of_a_few_lines() -> None:
+    events = told(line(cwd=HOME, message=f"{HOME} " * 10_000))
+    with pytest.raises(UserError, match="the paths to fill in take over 256 MiB"):
+        assembled(events).file(Directory("/" + "x" * 30_000))
+    file_of(assembled(events), "/" + "x" * 100)
+
+
 @pytest.mark.proves("D-24")
 def test_a_branch_is_put_into_each_line_that_has_one() -> None:
     data = line(gitBranch="main") + b"no json gitBranch\n" + line()

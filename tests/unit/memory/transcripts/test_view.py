@@ -211,3 +211,11 @@ def test_no_line_of_anybody_ends_the_view_of_a_session(source: str, value: str) 
     seen = blocks(notes_in_order([event, quiet]), lines)
     texts = [text_of(fields) for fields in lines.values()]
     assert orjson.dumps([[asdict(block) for block in seen], texts])
+
+
+def test_lines_that_a_long_directory_makes_too_long_are_shown_with_their_tokens() -> None:
+    events = told(line(cwd="/w", message="see /w") + line(cwd="/w", message="/w " * 10_000))
+    lines = lines_of_notes(notes(events), archive(events), "/" + "x" * 30_000)
+    first, second = lines.values()
+    assert str(first["cwd"]).endswith("x")
+    assert second["cwd"] == "${CWD}"
