@@ -241,8 +241,13 @@ class Rebase:
         encrypts = False  # its content is encrypted already, if it is to be
         return self._sign(Draft(event.kind, tags, event.content, event.created_at), encrypts)
 
+    def note_sent(self, version: Event) -> None:
+        """Before a version is sent or queued, whose answer may not come."""
+        self._working_copy.note_sent(version)
+
     def replace(self, event: Event, version: Event) -> None:
         """Take the version that was sent instead of this one."""
+        self._working_copy.drop_sent(event)
         if version.id != event.id:
             self._working_copy.withdraw(event)
         self.take(version)

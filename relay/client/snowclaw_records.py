@@ -140,7 +140,8 @@ class SnowclawRecords(MemoryClient):
         that the relay refuses, or that the readers of a record must not read, are then in
         `refused`, with a folder."""
         try:
-            await self._debounce.stop()
+            async with self._flush_lock:  # a flush that runs ends, and knows what is stored
+                await self._debounce.stop()
             try:
                 if self.unsaved > 0:
                     await self.flush()

@@ -192,6 +192,8 @@ class Writer:
             edited = None if rebase is None else rebase.base_of(event)
             dates = None if rebase is None else rebase.dates(event, edited)
             self.note_stored(event)
+            if rebase is not None:
+                rebase.note_sent(event)
             try:
                 outcome = await self._send_signed(
                     event, has_edits=rebase is not None, base=edited, dates=dates

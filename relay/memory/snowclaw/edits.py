@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+
+from relay.memory.bounded import BoundedDict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     Names = tuple[tuple[str, int], ...]
     """(name, time of the profile that told it)."""
 
+_MAX_SENT: Final = 256
+"""Versions of one record without an answer."""
 T = TypeVar("T")
 E = TypeVar("E")
 
@@ -161,6 +165,8 @@ class Edits:
         """Number of changes; all messages together count as one."""
         self._in_flight = 0
         """Number of edits in the version being published."""
+        self._sent: BoundedDict[str, list[object]] = BoundedDict(_MAX_SENT)
+        """Id of a version that was sent, and not answered → the edits in it."""
 
     def __len__(self) -> int:
         return len(self._of_user) + len(self._of_group)
@@ -259,6 +265,22 @@ class Edits:
         """That version is stored."""
         del self._of_user[: self._in_flight], self._of_group[: self._in_flight]
         self._in_flight, self.changes = 0, len(self)
+        self._sent.clear()
+
+    def note_sent(self, version: str) -> None:
+        """That version has this id. The answer may be lost."""
+        in_flight = (*self.users_in_flight, *self.groups_in_flight)
+        self._sent[version] = [edit for edit, _ in in_flight]
+
+    def drop_sent(self, version: str) -> None:
+        """Drop those in a version that was sent, if there was one with this id: it is stored."""
+        stored = {id(edit) for edit in self._sent.pop(version, ())}
+        if stored:
+            edits = (*self.of_user, *self.of_group)
+            self._in_flight = sum(id(edit) not in stored for edit in edits[: self._in_flight])
+            self._of_user = [made for made in self._of_user if id(made.edit) not in stored]
+            self._of_group = [made for made in self._of_group if id(made.edit) not in stored]
+            self.changes = len(self)
 
     def date_after(self, at: int) -> None:
         """Date them after a deletion that is not for them."""

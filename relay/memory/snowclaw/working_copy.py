@@ -10,6 +10,7 @@ that was known when it was made, whatever the clock says.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
@@ -51,7 +52,7 @@ from relay.memory.snowclaw.records import (
 from relay.memory.snowclaw.users import UserMemory
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
-from relay.nostr.event import Address, address_of
+from relay.nostr.event import Address, address_of, base_of
 from relay.nostr.nip09 import address_hash, named_by, target_name, targets_of
 
 if TYPE_CHECKING:
@@ -126,6 +127,8 @@ class WorkingCopy:
         if event.kind == kinds.DELETION:
             return self._apply_deletion(event)
         is_record = event.kind == kinds.APP_DATA and event.d.startswith(AGENT)
+        if is_record and event.pubkey == self.agent:
+            self.drop_sent(event)
         if not is_record or not self.index.add(event):
             return False
         self.config = self.config.after(event)
@@ -485,6 +488,26 @@ class WorkingCopy:
             since = at if own is None else own.event.created_at
             memory = replace(memory, first_seen=memory.known_since(since))
         return record_draft(memory, d, at, h)
+
+    def note_sent(self, version: Event) -> None:
+        """The version with the edits in flight is being sent: if the answer does not come, the
+        relay may have stored it."""
+        subject = self._subject_at(version.d)
+        if subject is not None and subject in self._unsaved:
+            self._unsaved[subject].note_sent(version.id)
+
+    def drop_sent(self, stored: Event) -> None:
+        """Drop the edits in a version that the relay has stored, or that this one was made from."""
+        subject = self._subject_at(stored.d) if self._unsaved else None
+        edits = None if subject is None else self._unsaved.get(subject)
+        if subject is None or edits is None:
+            return
+        with suppress(Invalid):
+            base = base_of(stored)
+            edits.drop_sent("" if base is None else base.id)
+        edits.drop_sent(stored.id)
+        if len(edits) == 0:
+            del self._unsaved[subject]
 
     def saved(self, subject: Subject, event: Event) -> None:
         """The last version was published, or waits together with the version that it is based

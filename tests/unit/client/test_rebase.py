@@ -11,7 +11,7 @@ import pytest
 
 from relay.client import Client, Snowclaw
 from relay.client import writer as writer_room
-from relay.client.errors import PublishRefused
+from relay.client.errors import PublishRefused, Unanswered
 from relay.client.snowclaw_records import SnowclawRecords
 from relay.client.writer import Outcome
 from relay.memory.draft import Draft
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from relay.client.connection import Reply
     from relay.nostr.event import Event
     from tests.harness.fake_relay import FakeRelay, Visitor
 
@@ -1415,3 +1416,55 @@ async def test_an_encrypted_record_is_in_no_file_in_the_clear(
     assert is_encrypted(event)
     assert memory is not None
     assert sorted(memory.notes) == ["offline", "online", "secret"]
+
+
+@pytest.mark.parametrize("has_folder", [False, True], ids=["no folder", "folder"])
+@pytest.mark.parametrize("ends", ["unanswered", "cancelled", "replaced", "with the block"])
+async def test_what_the_relay_stored_without_an_answer_is_not_noted_again(
+    fake: FakeRelay, tmp_path: Path, ends: str, *, has_folder: bool
+) -> None:
+    """The change stayed unsaved, and the next version, made of the stored one, had it twice."""
+    latest(fake)
+    client = Client(fake.url, robot, timeouts=TIMEOUTS, now=lambda: NOW)
+    folder = tmp_path if has_folder else None
+    publish, is_stored, may_go = client.publish, asyncio.Event(), asyncio.Event()
+
+    async def publish_without_answer(event: Event, **more: Any) -> Reply:
+        client.publish = publish  # type: ignore[method-assign]
+        reply = await publish(event, **more)
+        is_stored.set()
+        if ends == "unanswered":
+            raise Unanswered("no answer")
+        await may_go.wait()
+        return reply
+
+    async with (
+        client,
+        Snowclaw(client, robot, owner.npub, folder=folder, later=Clock().later) as claw,
+    ):
+        await claw.load()
+        claw.note_user(alice.npub, "tea")
+        await claw.flush()
+        claw.note_user(alice.npub, "cake")
+        client.publish = publish_without_answer  # type: ignore[method-assign]
+        claw._debounce.now()
+        await is_stored.wait()
+        if ends in ("cancelled", "replaced"):
+            assert claw._debounce._task is not None
+            claw._debounce._task.cancel()
+        if ends == "replaced":  # by another machine, which made its version of it
+            (first,) = fake.events
+            notes = json.dumps({"notes": ["tea", "cake", "hers"]})
+            fake.events[:] = [
+                robot.sign(30078, [["d", ALICE], made_from(first)], notes, first.created_at + 1)
+            ]
+        if ends == "with the block":
+            asyncio.get_running_loop().call_soon(may_go.set)
+        else:
+            await asyncio.sleep(0)
+            claw.note_user(alice.npub, "milk")
+    expected = ["tea", "cake", *(["hers"] if ends == "replaced" else [])]
+    if ends != "with the block":
+        expected.append("milk")
+    (event,) = fake.events
+    assert json.loads(event.content)["notes"] == expected
