@@ -67,6 +67,8 @@ _EXCERPT: Final = 120
 _PATIENCE_S: Final = 3.0
 """How long a purge waits for the relay."""
 _ROW: Final = WholeNumber(1, 2**63 - 1)
+_ROW_OR_PROMPT: Final = WholeNumber(1 - 2**63, 2**63 - 1)
+"""Searches show a prompt by its id with a minus."""
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 project_option = click.option("--project", metavar="P", help="Only this project.")
@@ -266,7 +268,13 @@ def mark(text: str, project: str | None, server: Server, *, anyway: bool, as_jso
 @click.option("--older-than", metavar="AGE", help="Such as 90d, 12h, 30m.")
 @project_option
 @click.option("--session", metavar="S", help="Only this session: its id, or the beginning.")
-@click.option("--id", "number", type=_ROW, metavar="ID", help="Only this observation or prompt.")
+@click.option(
+    "--id",
+    "number",
+    type=_ROW_OR_PROMPT,
+    metavar="ID",
+    help="Only this observation; with a minus, as searches show it, only this prompt.",
+)
 @click.option("--type", "obs_type", metavar="T", help="Only observations of this type.")
 @click.option(
     "--search", metavar="Q", help="Only rows with these words, and summaries of sessions."

@@ -272,6 +272,15 @@ def test_a_purge_deletes_only_if_confirmed(nmem: Nmem, monkeypatch: pytest.Monke
     assert waiting == 4, "the deletions: the relay may have what they name"
 
 
+@pytest.mark.usefixtures("here")
+def test_a_prompt_is_purged_by_the_id_that_searches_show(nmem: Nmem) -> None:
+    ids = [row["id"] for row in as_json(nmem("search", "work", "--json"))]
+    (prompt,) = [id_ for id_ in ids if id_ < 0]
+    assert nmem("purge", "--id", str(prompt))[1].startswith(
+        "would delete 0 observations, 1 prompts"
+    )
+
+
 async def test_a_purge_deletes_at_the_relay_at_once(
     here: Database, nmem: Nmem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
