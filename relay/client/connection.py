@@ -181,6 +181,8 @@ class Connection:
         """Subscription id → receiver of its EVENT frames as text, unparsed."""
         self._numbers = count(1)
         self._largest = (0, "")
+        self._unanswered_logins: list[tuple[str, asyncio.Future[Reply | None]]] = []
+        """AUTH events of the last challenge, which may be answered late."""
 
     @property
     def login_rounds(self) -> int:
@@ -379,6 +381,9 @@ class Connection:
 
     async def _log_in(self, challenge: str) -> None:
         """One AUTH event for each key, sent together. Authenticated keys are united (N42-07)."""
+        for event_id, reply in self._unanswered_logins:
+            self._drop_waiter(event_id, reply)
+        self._unanswered_logins.clear()
         tags = [["relay", self._url], ["challenge", challenge]]
         logins = [(key, key.sign(CLIENT_AUTH, tags, "", self._now())) for key in self._keys]
         replies = [self._add_waiter(login.id) for _, login in logins]
@@ -394,7 +399,18 @@ class Connection:
                     self.login_refusal = _refusal_text(answer)
         finally:
             for (_, login), reply in zip(logins, replies, strict=True):
-                self._drop_waiter(login.id, reply)
+                if reply.done():
+                    self._drop_waiter(login.id, reply)
+                else:
+                    self._unanswered_logins.append((login.id, reply))
+                    reply.add_done_callback(self._answer_late)
+
+    def _answer_late(self, reply: asyncio.Future[Reply | None]) -> None:
+        """End the connection if the relay accepts a login after `login_s`: what was asked meanwhile
+        was asked as an unknown client. The next connection logs in first."""
+        answer = reply.result()
+        if answer is not None and answer.accepted:
+            self._set_lost()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         await self._changed.wait_for(lambda: self.is_lost or condition())

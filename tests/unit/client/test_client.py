@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -659,6 +660,29 @@ async def test_repeated_auth_required_ends_with_an_error(
         with pytest.raises(QueryClosed):
             await relay.query(CHAT)
     assert len(fake.verbs("REQ")) == 2
+
+
+async def test_a_login_that_is_accepted_late_is_done_anew_on_the_next_connection(
+    fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    """It counted as refused for as long as the connection lasted."""
+    late: list[tuple[Visitor, list[Any]]] = []
+
+    async def keep_waiting(visitor: Visitor, frame: list[Any]) -> None:
+        late.append((visitor, frame))
+        fake.on["AUTH"] = fake.log_in
+
+    fake.challenges_at_once = True
+    fake.on["AUTH"] = keep_waiting
+    async with Client(fake.url, alice, timeouts=replace(timeouts, login_s=0.05)) as relay:
+        assert relay.login_refusal == "no answer"
+        assert await relay.query(CHAT) == []
+        (given,) = late
+        await fake.log_in(*given)
+        await fake.until(lambda: fake.visits == 2)
+        await relay.wait_connected()
+        assert relay.login_refusal == ""
+        assert relay.logged_in == {alice.pubkey}
 
 
 async def test_challenges_are_answered_at_a_bounded_rate(
