@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +20,6 @@ from tests.unit.memory.transcripts.telling import SESSION, line, told
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from relay.client.transcripts.follower import Step
     from relay.memory.draft import Draft
@@ -155,6 +155,29 @@ def test_an_unreadable_offset_file_is_ignored(path: Path, content: bytes) -> Non
     tailed = tail(path)
     assert tailed.resume() is FileChange.NOTHING
     assert len(tailed.more().drafts) == 4
+
+
+def test_two_programs_that_follow_one_file_save_their_offsets_at_the_same_time(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them ended: the other had renamed the new file of both."""
+    write(path, *LINES[:2])
+    ours, theirs = tail(path), tail(path)
+    for tailed in (ours, theirs):
+        tailed.more()
+    replace, between = Path.replace, [theirs.sent]
+
+    def replace_after_theirs(self: Path, target: Path) -> Path:
+        while between:
+            between.pop()()
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace_after_theirs)
+    ours.sent()
+    assert [file.name for file in (path.parent.parent / "places").iterdir()] == ["a.place"]
+    again = tail(path)
+    again.resume()
+    assert again.more().drafts == []
 
 
 def changed(path: Path, how: str) -> list[bytes]:
