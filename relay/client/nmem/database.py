@@ -6,6 +6,7 @@ transaction. `rebuild` replaces the file between transactions; a lock file, `…
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -131,13 +132,22 @@ class Database:
                 fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def replace_with(self, other: Path) -> None:
-        """Replace the file by `other`; inside `replacing`."""
+        """Replace the file by `other`; inside `replacing`. Raises OSError; then it stays as it
+        was."""
+        with self._translated_errors():
+            # While another program has the file open, closing it would leave the WAL, with
+            # what waits for the relay: whatever fails now, it is in the file.
+            query = "PRAGMA wal_checkpoint(TRUNCATE)"
+            is_busy = self._connection.execute(query).fetchone()[0]
+        if is_busy:
+            raise OSError(errno.EBUSY, "another program reads or writes it", str(self.path))
         self._close_connection()
-        for end in _SUFFIXES[1:]:
-            with suppress(FileNotFoundError):
-                beside(self.path, end).unlink()
-        other.replace(self.path)
-        self._open()
+        try:
+            other.replace(self.path)
+            for end in _SUFFIXES[1:]:
+                beside(self.path, end).unlink(missing_ok=True)
+        finally:
+            self._open()
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[Any]:

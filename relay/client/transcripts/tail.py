@@ -19,7 +19,7 @@ import orjson
 from relay.client.transcripts.files import lines_of, opened
 from relay.client.transcripts.session_events import Tally
 from relay.errors import UserError
-from relay.files import make_private
+from relay.files import atomic_file, make_private
 from relay.memory.transcripts.lines import SessionFacts, session_facts
 from relay.memory.transcripts.plan import Layout
 from relay.memory.transcripts.transcript import Transcript
@@ -224,9 +224,8 @@ class Tail:
             self.follows_stored,
         )
         make_private(self._offset_file.parent)
-        new = self._offset_file.with_suffix(".new")
-        new.write_bytes(orjson.dumps(asdict(saved)))
-        new.replace(self._offset_file)
+        with atomic_file(self._offset_file) as file:  # other programs may follow the same one
+            file.write(orjson.dumps(asdict(saved)))
 
     @property
     def _plan_name(self) -> str:

@@ -7,6 +7,7 @@ import fcntl
 import itertools
 import json
 import os
+import shutil
 import sqlite3
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -656,6 +657,45 @@ def test_another_program_continues_with_the_rebuilt_file(here: Database) -> None
     other.close()
     assert [row[0] for row in rows(here, "sessions")] == ["s", "t"]
     assert not [name for name in os.listdir(here.path.parent) if "new" in name]
+
+
+def test_a_rebuild_that_cannot_replace_the_file_leaves_all_that_waits(
+    here: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waited was in the log alone, which was removed first."""
+    a_session(here)
+    waiting = len(rows(here, "_rk_outbox"))
+    in_file: list[int] = []
+
+    def replace(_: Path, to: Path) -> Path:
+        copied = shutil.copy(to, to.with_name("copy.db"))
+        with closing(sqlite3.connect(copied)) as copy:
+            in_file.extend(*copy.execute("SELECT count(*) FROM _rk_outbox"))
+        raise OSError(errno.EACCES, "not allowed")
+
+    with cache(here.path) as other, monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.replace", replace)
+        with pytest.raises(OSError, match="not allowed"):
+            rebuild(here, None, [], robot.pubkey, NOBODY)
+        assert in_file == [waiting]
+        told(other, "UserPromptSubmit", NOW + 50, prompt="and now")
+        assert len(rows(here, "_rk_outbox")) == waiting + 1
+
+
+def test_a_rebuild_waits_for_no_program_that_reads_for_long(
+    here: Database,
+) -> None:
+    """Such as one of nmem itself, which does not know the lock."""
+    with here.reading() as db:
+        db.execute("PRAGMA busy_timeout = 1")
+    a_session(here)
+    with closing(sqlite3.connect(here.path)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM sessions").fetchall()
+        told(here, "UserPromptSubmit", NOW + 50, prompt="and now")
+        with pytest.raises(OSError, match="another program reads"):
+            rebuild(here, None, [], robot.pubkey, NOBODY)
+    assert len(rows(here, "prompts")) == 2
 
 
 @pytest.mark.parametrize("how", ["purged", "purged and sent", "deleted by another machine"])
