@@ -179,6 +179,8 @@ class RelaySide:
                 found.clear()
             else:
                 at += number  # without an event that is too large alone
+                if left > _BATCH_BYTES * 3 // 4:
+                    size = min(2 * size, _FETCH_BATCH)  # a few large ones slow down no others
             self._patience_s -= max(0.0, clock() - began - allowed_s)
             if found:
                 yield in_order(found)

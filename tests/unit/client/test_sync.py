@@ -440,6 +440,22 @@ async def test_a_batch_of_large_events_is_fetched_in_smaller_ones(
     assert max(map(len, batches)) < 3
 
 
+async def test_after_large_events_batches_grow_again(
+    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four large ones side by side made each later batch one of three."""
+    monkeypatch.setattr(syncing, "_BATCH_BYTES", 500_000)
+    large = [alice.sign(1, [], "a" * 150_000, NOW + number) for number in range(4)]
+    small = [alice.sign(1, [], str(number), NOW + 9 + number) for number in range(1_000)]
+    fake.events += [*large, *small]
+    async with Client(fake.url, timeouts=timeouts) as client:
+        ids = [bytes.fromhex(event.id) for event in fake.events]
+        batches = [batch async for batch in RelaySide(client, client).events(EVERYTHING, ids)]
+    assert [event for batch in batches for event in batch] == [*large, *small]
+    assert len(batches) < 20
+    assert len(fake.verbs("REQ")) < 40
+
+
 async def test_an_event_that_is_too_large_is_left_out(
     ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
