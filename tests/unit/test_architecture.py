@@ -225,7 +225,6 @@ def test_where_to_change_something_has_twenty_answers() -> None:
 WRITES_BY_NAME = {
     "relay/files.py",
     "relay/cli/__init__.py",  # /dev/null
-    "relay/client/transcripts/tail.py",  # into a folder that it makes, which is private
     "policies/cases.py",  # into a temporary folder
 }
 """Files that open a file for writing by its name."""
