@@ -8,6 +8,9 @@ library: `socket`, a wrapper of `_socket`, would double the time.
 
 Protocol. Request: words separated by NUL, the last one is the stdin of the hook; then end of file.
 Reply: `+` and the text to print; anything else: the hook must do the work itself.
+
+The home folder may be another user's, or open to all (`sudo -E`, HOME=/tmp): what that user has put
+there gets neither the request, which holds keys, nor a lock. Then the hook does the work itself.
 """
 
 from __future__ import annotations
@@ -97,6 +100,7 @@ def _ask(socket: str, request: bytes, deadline: float) -> bytes | None:
     try:
         keeper.settimeout(_left(deadline))
         _connect(keeper, socket)
+        _refuse_foreign(_user_of(keeper, socket))
         keeper.settimeout(_left(deadline))
         keeper.sendall(request)
         keeper.shutdown(_socket.SHUT_WR)
@@ -125,6 +129,20 @@ def _connect(keeper: _socket.socket, path: str) -> None:
         os.close(folder)
 
 
+def _user_of(keeper: _socket.socket, path: str) -> int:
+    """Of the process that listens, or, where the system does not tell, of its socket."""
+    if not hasattr(_socket, "SO_PEERCRED"):
+        return os.lstat(path).st_uid
+    about = keeper.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+    return int.from_bytes(about[4:8], sys.byteorder)
+
+
+def _refuse_foreign(user: int) -> None:
+    """As `relay.files`: root may do anything anyway. Raises PermissionError."""
+    if user not in (0, os.geteuid()):
+        raise PermissionError("of another user")
+
+
 def _left(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
 
@@ -135,8 +153,11 @@ def _start_keeper_if_free(folder: str) -> bool:
     import fcntl
 
     _make_private(folder)
-    lock = os.open(f"{folder}/{LOCK}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    _refuse_foreign(os.stat(folder).st_uid)
+    flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    lock = os.open(f"{folder}/{LOCK}", flags, 0o600)
     try:
+        _refuse_foreign(os.fstat(lock).st_uid)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import io
+import os
 import shutil
 import socket
 import subprocess
@@ -97,6 +98,14 @@ def keeper(home: Path, *answers: bytes) -> Iterator[list[bytes]]:
             thread.join()
 
 
+def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To another user."""
+    if os.geteuid() == 0:
+        os.chown(path, 4711, 4711)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 4711)
+
+
 def wait_until(holds: Callable[[], bool]) -> None:
     ends = time.monotonic() + ANSWER_S
     while not holds():
@@ -117,6 +126,53 @@ def test_a_keeper_gets_the_input_and_its_reply_is_printed(
     assert b"\0".join([first, second]) == SAID
     assert began <= int(at) <= began + 60
     assert not (home / SOCKET).with_name(LOCK).exists()
+
+
+def test_a_keeper_of_another_user_is_told_nothing(
+    home: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would get the keys, and say what the model is told."""
+    monkeypatch.setattr("relay.hook._start_keeper", lambda _: None)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(home / SOCKET))
+        if os.geteuid() == 0:
+            os.seteuid(4711)
+            try:
+                listener.listen()
+            finally:
+                os.seteuid(0)
+        else:
+            listener.listen()
+            monkeypatch.setattr(os, "geteuid", lambda: 4711)
+        assert not ask_keeper(["Stop"])
+        hook, _ = listener.accept()
+        with hook:
+            assert hook.recv(10) == b""
+    assert sys.stdin.buffer.read() == SAID
+    assert capsysbinary.readouterr().out == b""
+
+
+@pytest.mark.parametrize("what", ["folder", "lock"])
+def test_no_keeper_is_started_by_what_another_user_has_made(
+    home: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr("relay.hook._start_keeper", started.append)
+    lock = (home / SOCKET).with_name(LOCK)
+    lock.write_text("1234567\n")
+    give_away(lock if what == "lock" else lock.parent, monkeypatch)
+    assert not ask_keeper(["Stop"])
+    assert started == []
+    assert lock.read_text() == "1234567\n"
+
+
+def test_a_lock_that_is_a_link_is_not_followed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file that it named was emptied."""
+    monkeypatch.setattr("relay.hook._start_keeper", lambda _: None)
+    (home / "notes").write_text("mine")
+    (home / SOCKET).with_name(LOCK).symlink_to(home / "notes")
+    assert not ask_keeper(["Stop"])
+    assert (home / "notes").read_text() == "mine"
 
 
 def test_a_hook_waits_for_a_keeper_that_another_starts(

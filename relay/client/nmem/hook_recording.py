@@ -14,7 +14,7 @@ from relay.client.nmem.hooks import record_hook
 from relay.client.nmem.settings import find_nmem_settings
 from relay.client.settings import Actor, find_settings, named_key
 from relay.errors import RookeryError, UserError, masked
-from relay.files import make_private
+from relay.files import make_private, own_file
 from relay.hook import SOCKET
 from relay.memory.fence import with_unseen
 
@@ -117,7 +117,7 @@ def note(home: Path, named: str, text: str, now: int) -> None:
         with suppress(FileNotFoundError):
             if path.stat().st_size > _MAX_LOG:
                 path.replace(beside(path, ".1"))
-        file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        file = own_file(path, os.O_APPEND | os.O_NOFOLLOW)
         try:
             os.write(file, line.encode(errors="replace") + b"\n")
         finally:

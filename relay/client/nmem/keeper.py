@@ -24,7 +24,7 @@ from relay.client.nmem.removal import sweep
 from relay.client.nmem.summaries import summarise_next
 from relay.client.settings import FILE, Actor, find_settings
 from relay.clock import unix_now
-from relay.files import make_private, socket_address, take_lock
+from relay.files import make_private, own_file, socket_address, take_lock
 from relay.hook import ANSWER_S, LOCK, SOCKET, words
 from relay.memory.nmem.capture import HookEvent
 
@@ -70,7 +70,7 @@ async def keep(home: Path, idle_s: float = IDLE_S, lock: int | None = None) -> N
 def _lock(path: Path, inherited: int | None) -> Iterator[bool]:
     """Whether this process holds the lock, which ends with it; the file contains its process id."""
     if inherited is None:
-        file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        file = own_file(path, os.O_NOFOLLOW)
     else:
         file = inherited
         os.set_inheritable(file, False)  # noqa: FBT003

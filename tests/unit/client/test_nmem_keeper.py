@@ -515,6 +515,22 @@ def test_the_log_has_no_characters_of_a_relay_that_a_terminal_obeys(home: Path) 
     assert log_of(home).read_text() == "5 keep UserError: restricted: �[31m�����no\n"
 
 
+@pytest.mark.parametrize("name", ["hook.log", "hook.lock"])
+async def test_a_log_or_lock_that_is_a_link_is_not_followed(home: Path, name: str) -> None:
+    """In a home folder that another user can write to."""
+    there = log_of(home).with_name(name)
+    there.parent.mkdir(parents=True)
+    notes = home / "notes"
+    notes.write_text("mine")
+    there.symlink_to(notes)
+    if name == "hook.log":
+        log(home, "Stop", UserError("no"), NOW)
+    else:
+        with pytest.raises(OSError, match=name):
+            await keep(home)
+    assert notes.read_text() == "mine"
+
+
 @pytest.mark.parametrize("size", [10, 1_000_001])
 def test_errors_are_logged_on_one_line_and_the_log_is_rotated(home: Path, size: int) -> None:
     log_of(home).parent.mkdir(parents=True)
