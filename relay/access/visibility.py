@@ -48,6 +48,9 @@ _MAX_COMBINATIONS: Final = 512
 """With more (kind, d, h) combinations in the filters of a query `gate` skips the rules, because
 each takes 4 us of the loop; rows are still checked. With more (kind, d) in a REQ `lists_for_login`
 returns None."""
+_MAX_GROUPS_AND_KEYS: Final = 4096
+"""With more groups in the filters of a query, times keys of the viewer, `gate` looks at no further
+group: these take some 8 ms of the loop. Rows are still checked."""
 
 
 class Viewer(msgspec.Struct, frozen=True, cache_hash=True):
@@ -309,11 +312,12 @@ class Visibility:
         if not self.viewer.keys.isdisjoint(self.actors.banned):
             return BANNED
         needs, combinations = "", 0
+        hidden = set[tuple[str, bool]]()
         for filter_ in filters:
             if filter_.kinds is None and not filter_.tags:
                 return None  # it can match rows that anyone may read
             combinations += _number_of_combinations(filter_)
-            reason = self._unreadable(filter_, combinations)
+            reason = self._unreadable(filter_, combinations, hidden)
             if reason is None:
                 return None
             needs = needs or reason
@@ -354,11 +358,13 @@ class Visibility:
             for rule in self.rules
         )
 
-    def _unreadable(self, filter_: Filter, combinations: int = 0) -> str | None:
+    def _unreadable(
+        self, filter_: Filter, combinations: int, hidden: set[tuple[str, bool]]
+    ) -> str | None:
         """The CLOSED text if the viewer may read no row that the filter could match, else None.
 
         `combinations`: of this filter and those before it; with too many only its groups are
-        checked.
+        checked. `hidden`: groups of these filters for which `_may_read_of` does not hold.
         """
         if filter_.impossible:
             return None
@@ -369,7 +375,7 @@ class Visibility:
             needs is None
             and group_ids
             and not names_foreign
-            and self._hidden_by_groups(group_ids, filter_.kinds)
+            and self._hidden_by_groups(group_ids, filter_.kinds, hidden)
         ):
             return _FOR_MEMBERS
         return needs
@@ -387,7 +393,12 @@ class Visibility:
             needs = needs or rule.needs
         return needs
 
-    def _hidden_by_groups(self, group_ids: Iterable[str], kinds: frozenset[int] | None) -> bool:
+    def _hidden_by_groups(
+        self,
+        group_ids: Iterable[str],
+        kinds: frozenset[int] | None,
+        hidden: set[tuple[str, bool]],
+    ) -> bool:
         if self.global_words & {Who.OWNER, Who.AGENT}:
             return False  # records whose `h` is a label (G-31) are hidden by no group
         keys = self.viewer.keys
@@ -396,14 +407,22 @@ class Visibility:
         if kinds is not None and not kinds.isdisjoint(GROUP_MEMBER_NOTICES):
             return False  # nor is the notice that its reader has left the group
         may_end = kinds is None or DELETE_GROUP in kinds
+        most = _MAX_GROUPS_AND_KEYS // max(1, len(keys))
         for group_id in group_ids:
-            # Of a deleted group only its 9008 can be read.
-            if self._may_read_group(group_id) and (may_end or group_id in self.groups.by_id):
-                return False
-            group = self.groups.by_id.get(group_id)
-            if group is not None and any(key in group.involved for key in self.viewer.keys):
-                return False
+            asked = group_id, may_end
+            if asked not in hidden:
+                if len(hidden) >= most or self._may_read_of(*asked):
+                    return False
+                hidden.add(asked)
         return True
+
+    def _may_read_of(self, group_id: str, may_end: bool) -> bool:  # noqa: FBT001
+        """Whether the viewer may read rows of the group. `may_end`: also its 9008, the only one of
+        a deleted group that can be read."""
+        group = self.groups.by_id.get(group_id)
+        if self._may_read_group(group_id) and (may_end or group is not None):
+            return True
+        return group is not None and any(map(group.involved.__contains__, self.viewer.keys))
 
     def _blocking_rule(
         self, filter_: Filter, kind: int, d: str | None, *, in_group: bool
@@ -445,7 +464,8 @@ class Visibility:
             return True
         if rule.effective_target is None:
             return False
-        return self.without_targets()._unreadable(Filter(kinds=rule.effective_target.kinds)) is None
+        targets = Filter(kinds=rule.effective_target.kinds)
+        return self.without_targets()._unreadable(targets, 0, set()) is None
 
 
 def everything_visible(actors: Actors, groups: Groups) -> Visibility:

@@ -508,6 +508,19 @@ def test_groups_are_looked_at_in_every_filter(rules: tuple[ReadRule, ...]) -> No
     assert seen_by(rules, "alice").gate([asking] * 50) is None
 
 
+@pytest.mark.parametrize(("keys", "groups"), [(0, 4096), (1, 4096), (64, 64)])
+def test_a_query_of_many_groups_and_keys_is_accepted(
+    rules: tuple[ReadRule, ...], keys: int, groups: int
+) -> None:
+    """50 filters of 200 private groups took the loop 0.2 s, for a viewer of 64 keys."""
+    viewer = Viewer(frozenset([f"{n:064x}" for n in range(keys)]))
+    gate = visibility_for(viewer, rules, ACTORS, GROUPS).gate
+    ids = [f"g{n}" for n in range(groups)]
+    assert gate([asked(kinds=[9], tag_h=ids)] * 50) is not None
+    assert gate([asked(kinds=[9], tag_h=[*ids, "one more"])]) is None
+    assert gate([asked(kinds=[9], tag_h=ids), asked(kinds=[9], tag_h=["one more"])]) is None
+
+
 def test_a_query_of_many_lists_is_not_closed_for_a_login(rules: tuple[ReadRule, ...]) -> None:
     """Anybody can send it, and looking at each of 40,000 lists would take the better part of a
     second on the event loop."""
