@@ -15,7 +15,7 @@ from msgspec.structs import force_setattr
 
 from relay.errors import Invalid, Unsupported
 from relay.nostr.event import is_hex64
-from relay.nostr.nip50 import search_from
+from relay.nostr.nip50 import MAX_QUERY, Search, search_from
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,6 +63,7 @@ class Filter(msgspec.Struct, frozen=True, gc=False):
     until: int | None = None
     limit: int | None = None
     search: str | None = None
+    """None also when it was a text without terms, which is no condition."""
     tags: tuple[tuple[str, Collection[str]], ...] = ()
     """(tag name without `#`, values), sorted by name."""
     d_prefixes: tuple[str, ...] = ()
@@ -77,9 +78,15 @@ class Filter(msgspec.Struct, frozen=True, gc=False):
     is_wide: bool = False
     """Without id, author and tag: live, it is compared with every event, or every one of its kinds.
     Stored too."""
+    sought: Search | None = None
+    """`search`, parsed once for all who need it: up to 0.5 ms."""
 
     def __post_init__(self) -> None:
         number = 0
+        sought = None if self.search is None else search_from(self.search)
+        if sought is None:
+            force_setattr(self, "search", None)
+        force_setattr(self, "sought", sought)
         ids, authors = self.ids, self.authors
         if ids is not None:
             number += len(ids)
@@ -155,7 +162,7 @@ def filter_from(value: object, terms: FilterTerms) -> Filter:
                 raise Invalid("search: must be a string")
             if given and not terms.search:
                 raise Unsupported("search is not supported here")
-            search = given if search_from(given) is not None else None
+            search = given[:MAX_QUERY]
         elif key[:1] == "#" and (key[1:] in _LETTERS or key[1:] in terms.index_tags):
             name = key[1:]
             values = _hex_list(key, given) if name in _HEX_TAGS else _strings(key, given)

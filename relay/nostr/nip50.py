@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from relay.nostr.keywords import MAX_KEYWORDS, keywords
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 MAX_TERMS: Final = 32
 """Words and phrases of a query; the rest is ignored."""
+MAX_PIECES: Final = 256
+"""Words, phrases and extensions of a query, also repeated ones; the rest is ignored."""
 MAX_PHRASED: Final = 32
 """Words in all phrases that are required, and in all that are excluded; the rest is ignored. An
 index takes 0.3 ms for each of them where a long text repeats it."""
@@ -36,6 +39,7 @@ EXTENSIONS: Final = ("match", "near")
 
 _PIECE: Final = re.compile(r'(-?)"([^"]*)"|(\S+)')
 _EXTENSION: Final = re.compile(r"-?[A-Za-z][\w.-]*:(?!//)[^\s\"].*", re.DOTALL)
+_GROUPS: Final = re.Match[str].groups
 _NEAR: Final = re.compile(r"near:(\d{1,12})-(\d{1,12})")
 _WORD: Final = re.compile(r"[^\W_]+")
 _TOKEN: Final = re.compile(r"[^\W_\u19b0-\u19c9]+|[^\x00-\x7f]")
@@ -76,7 +80,6 @@ class Search:
     """Periods (first and last second): with `needs` ANY, texts of these times rank higher."""
 
 
-@lru_cache(maxsize=16)  # cached: a request parses its query three times, and it may have 128 KiB
 def search_from(query: str) -> Search | None:
     """Parse a query; None when it has no terms: the same as no search (N50-04, N50-07).
 
@@ -88,8 +91,9 @@ def search_from(query: str) -> Search | None:
     excluded: dict[str, None] = {}
     near: dict[tuple[int, int], None] = {}
     needs = Needs.ALL
-    for minus, phrase, word in _PIECE.findall(_CONTROL.sub(" ", query[:MAX_QUERY])):
-        if needs is Needs.ALL and len(required) + len(excluded) == MAX_TERMS:
+    pieces = _PIECE.finditer(_CONTROL.sub(" ", query[:MAX_QUERY]))
+    for minus, phrase, word in map(_GROUPS, islice(pieces, MAX_PIECES)):
+        if len(required) + len(excluded) == MAX_TERMS:
             break
         if word and _EXTENSION.fullmatch(word):
             if word == "match:any":

@@ -16,7 +16,7 @@ from relay.errors import StoreFault
 from relay.lifecycle.rows import Stored
 from relay.nostr import messages
 from relay.nostr.event import event_from_raw, indexed
-from relay.nostr.nip50 import indexed_part, parted, search_from
+from relay.nostr.nip50 import indexed_part, parted
 from relay.read.linked_rows import NO_LINKS
 from relay.read.outbox import framed
 from relay.read.subscriptions import Subscriptions
@@ -213,17 +213,14 @@ def _costs_of(filters: Sequence[Filter]) -> _Costs | None:
     for each in filters:
         tags += max(0, len(each.tags) - _FREE_TAGS)
         unindexed += each.is_wide and each.kinds is None
-        if each.search is not None:
-            searches += _searches_in(each.search)
+        if each.sought is not None:
+            searches += _searches_in(each.sought)
     return _Costs(unindexed, searches, tags) if unindexed or searches or tags else None
 
 
-def _searches_in(text: str) -> int:
+def _searches_in(search: Search) -> int:
     """Searches that a filter's `search` counts for: one, and one for each phrase. A phrase takes up
     to 15 us of the longest text, a word 1 us."""
-    search = search_from(text)
-    if search is None:
-        return 0
     _, phrases = parted(search.required + search.excluded)
     return 1 + len(phrases)
 
@@ -320,8 +317,9 @@ class Fanout:
                 held.add(address, cost)
             self._costs[id(subscription)] = costs, address
             if costs.searches and self._matcher is not None:
-                texts = [each.search for each in subscription.filters if each.search is not None]
-                self._matcher.prepare(filter(None, map(search_from, texts)))
+                self._matcher.prepare(
+                    [each.sought for each in subscription.filters if each.sought is not None]
+                )
         self._live.add(subscription, subscription.filters)
         subscription.is_indexed = True
         return True
@@ -638,9 +636,8 @@ class Fanout:
                     subscription, compared, entry.filter, links
                 ):
                     continue
-                if entry.search is not None and not self._contains(
-                    row.text(self._text_of), entry.search
-                ):
+                sought = entry.filter.sought
+                if sought is not None and not self._contains(row.text(self._text_of), sought):
                     continue
                 if seq:
                     subscription.last_seq = seq

@@ -26,18 +26,22 @@ _FEW_ROWS: Final = 16
 """That are read of one filter at a time, however many others there are."""
 FILTER_S: Final = 3e-4
 TAG_S: Final = 6e-5
+SEARCH_S: Final = 3e-4
 _VALUE_S: Final = 2e-6
-"""Estimated time on the loop of a filter, of a tag name in it, whose condition SQLite prepares, and
-of a value: each is compiled to SQL twice."""
+"""Estimated time on the loop of a filter, of a tag name in it, whose condition SQLite prepares, of
+a search, and of a value: each is compiled to SQL twice."""
 
 
 def work_of(filters: Sequence[Filter]) -> float:
     """Estimated seconds on the loop."""
     if len(filters) == 1:  # as most
         (one,) = filters
-        return FILTER_S + len(one.tags) * TAG_S + one.values * _VALUE_S
+        seconds = FILTER_S + len(one.tags) * TAG_S + one.values * _VALUE_S
+        return seconds if one.search is None else seconds + SEARCH_S
     tags = sum([len(each.tags) for each in filters])
-    return len(filters) * FILTER_S + tags * TAG_S + values_in(filters) * _VALUE_S
+    searches = len([each for each in filters if each.search is not None])
+    seconds = len(filters) * FILTER_S + tags * TAG_S + searches * SEARCH_S
+    return seconds + values_in(filters) * _VALUE_S
 
 
 def values_in(filters: Sequence[Filter]) -> int:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 import msgspec
 
 from relay.nostr.filters import BROAD_TAGS, Filter
-from relay.nostr.nip50 import Search, search_from
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -45,13 +44,11 @@ class Entry(msgspec.Struct, Generic[S], frozen=True, gc=False):
     filter: Filter
     is_exact: bool
     """The indexed condition is the whole filter, `search` aside."""
-    search: Search | None = None
-    """The event's text must contain it too (N50-08)."""
 
     @property
     def is_sure(self) -> bool:
         """Whether every event found under the entry's key matches."""
-        return self.is_exact and self.search is None
+        return self.is_exact and self.filter.sought is None
 
 
 class _Shared(msgspec.Struct, Generic[S], gc=False):
@@ -76,7 +73,7 @@ class _Shared(msgspec.Struct, Generic[S], gc=False):
         self.by_owner[owner] = entry if before is None else (*_several(before), entry)
         self.number += 1
         self.unsure += not entry.is_sure
-        self.searches += entry.search is not None
+        self.searches += entry.filter.search is not None
 
 
 def _several(entries: Entry[S] | tuple[Entry[S], ...]) -> tuple[Entry[S], ...]:
@@ -126,8 +123,7 @@ class Subscriptions(Generic[S]):
             if filter_.impossible:
                 continue
             condition, values, is_exact = _indexed_condition(filter_)
-            search = None if filter_.search is None else search_from(filter_.search)
-            entry = Entry(subscription, filter_, is_exact, search)
+            entry = Entry(subscription, filter_, is_exact)
             self._number += len(values)
             by_value = self._by_condition.setdefault(condition, {})
             for value in values:
@@ -169,7 +165,7 @@ class Subscriptions(Generic[S]):
                 found.number -= number
                 for each in removed:
                     found.unsure -= not each.is_sure
-                    found.searches -= each.search is not None
+                    found.searches -= each.filter.search is not None
                 is_last = not found.by_owner
             elif found is not None and found.subscription is subscription:
                 number, is_last = 1, True
@@ -209,7 +205,7 @@ class Subscriptions(Generic[S]):
             entries = self._entries(key)
             if isinstance(entries, Entry):
                 number += 1
-                searches += entries.search is not None
+                searches += entries.filter.search is not None
             elif entries is not None:
                 number += entries.number
                 searches += entries.searches

@@ -35,7 +35,7 @@ from relay.observe import REQUEST, SAMPLED_OF, request_id
 from relay.read.negentropy import NegentropyQueue
 from relay.read.outbox import FEW_UNREAD, Outbox
 from relay.read.query_queue import QueryQueue
-from relay.read.scan import FILTER_S, TAG_S, work_of
+from relay.read.scan import FILTER_S, SEARCH_S, TAG_S, work_of
 from relay.server.session import POLICY_VIOLATION, Hangup, Reply, Session, VerifyLogin
 from relay.server.turns import Slice
 from relay.server.websocket import CLOSE_S, FRAME_HEAD, MESSAGES
@@ -96,8 +96,8 @@ a known key. An event of somebody else may have to be sent to each: 3 us of the 
 _LARGE_FRAME: Final = 16 << 10
 """Bytes; parsing the content of a larger one can take 0.2 s of the loop."""
 _FEW_VALUES: Final = 768
-"""Of filters in a frame, where 128 bytes count as one more, and a tag name as 20: 500 authors, or
-700 short tag values. They take the loop little more than 2 ms."""
+"""Of filters in a frame, where 128 bytes count as one more, a tag name as 20, and a search as 100:
+500 authors, or 700 short tag values. They take the loop little more than 2 ms."""
 _VALUE_S: Final = 3e-6
 """Estimated time on the loop of each of these, to be parsed and as in `work_of`."""
 _FEW_VALUES_FRAME: Final = 384
@@ -530,8 +530,9 @@ class Connection:
         return frame
 
     def _costly_s(self, data: bytes) -> float:
-        """Estimated seconds on the loop, if it has many filter values or tag names. 0: few, or the
-        client has a known key."""
+        """Estimated seconds on the loop, if it has many filter values, tag names or searches.
+
+        0: few, or the client has a known key."""
         if (
             len(data) <= _FEW_VALUES_FRAME
             or self._slice.account.is_known
@@ -540,7 +541,9 @@ class Connection:
             return 0.0
         values = data.count(b",") + len(data) // 128
         tags = data.count(b'"#') + data.count(b'"\\u0023')
-        seconds = values * _VALUE_S + tags * TAG_S
+        # Each letter of the key may be written as an escape.
+        searches = data.count(b'"search"') + data.count(b"\\u00")
+        seconds = values * _VALUE_S + tags * TAG_S + searches * SEARCH_S
         if seconds <= _FEW_VALUES * _VALUE_S:
             return 0.0
         return seconds + data.count(b"{") * FILTER_S

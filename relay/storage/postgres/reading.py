@@ -11,7 +11,7 @@ import orjson
 
 from relay.errors import TooSlow, TooWide
 from relay.nostr.event import parsing_weight
-from relay.nostr.nip50 import Needs, search_from
+from relay.nostr.nip50 import Needs
 from relay.nostr.nip77 import Items, ItemsBuilder
 from relay.storage import PAGE_BYTES, Page, PageQuery, Place
 from relay.storage.hashes import id_key
@@ -224,7 +224,7 @@ class Reader(ABC):
         now: int,
         address: str | None = None,
     ) -> Sequence[int]:
-        search = search_from(filter_.search or "")
+        search = filter_.sought
         if limit <= 0 or filter_.impossible or search is None or not search.required:
             return ()
         if search.needs is Needs.ALL:
@@ -300,7 +300,7 @@ class Reader(ABC):
     def _first_page(self, filter_: Filter, visibility: Visibility, now: int) -> Query:
         """A query for a plan; its page size does not affect the plan."""
         upto = self.committed()
-        search = None if filter_.search is None else search_from(filter_.search)
+        search = filter_.sought
         if search is not None and search.required:
             return self._compiler.search(search, filter_, visibility, limit=1, upto=upto, now=now)
         query = PageQuery(filter_, visibility, 1, upto, now, size=1)

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from relay.errors import StoreFault, TooSlow, TooWide
-from relay.nostr.nip50 import Needs, search_from
+from relay.nostr.nip50 import Needs
 from relay.storage.recall import best
 from relay.storage.sqlite.connections import fault_of, is_damage
 from relay.storage.sqlite.meanings import NEAREST, fused
@@ -97,7 +97,7 @@ class Searching:
     async def search(
         self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int
     ) -> Sequence[int]:
-        search = search_from(filter_.search or "")
+        search = filter_.sought
         if limit <= 0 or filter_.impossible or search is None or not search.required:
             return ()
         if search.needs is Needs.ALL:

@@ -32,7 +32,7 @@ from relay.errors import StoreFault
 from relay.lifecycle.retention import MaxAmount
 from relay.lifecycle.rows import OldVersion
 from relay.nostr.event import parsing_weight
-from relay.nostr.nip50 import Needs, search_from
+from relay.nostr.nip50 import Needs
 from relay.nostr.nip77 import Items, ItemsBuilder
 from relay.storage import CLOSED, PAGE_BYTES, PARSED_BYTES, Features, Page, PageQuery, Place
 from relay.storage.checking import faults_of
@@ -789,7 +789,7 @@ class SqliteStore:
     def _first_page(self, filter_: Filter, visibility: Visibility, now: int) -> Query:
         """Its size does not matter for its plan."""
         upto = self._writer.head
-        search = None if filter_.search is None else search_from(filter_.search)
+        search = filter_.sought
         if search is not None and search.required and search.needs is Needs.ANY:
             asked = self._compiler.recall(filter_, visibility, upto=upto, now=now)
             return Query(asked.readable.sql, [*asked.readable.values, 1, "[]"])

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
+from msgspec.structs import replace
 
 from relay.errors import Invalid, Unsupported
 from relay.nostr.filters import MAX_PREFIXES, Filter, FilterTerms, as_json, filter_from
+from relay.nostr.nip50 import MAX_QUERY, Search
 from tests.cast import alice, bob
 from tests.unit.nostr import strategies
 from tests.unit.nostr.strategies import TERMS
@@ -198,6 +200,13 @@ def test_a_search_is_refused_where_it_is_not_supported() -> None:
         filter_from({"search": "tea"}, FilterTerms(search=False))
     assert filter_from({"search": "tea"}, FilterTerms(search=True)).search == "tea"
     assert filter_from({"search": ""}, FilterTerms(search=False)) == Filter()
+
+
+def test_a_filter_has_its_search_parsed_and_only_the_part_that_counts() -> None:
+    assert filter_from({"search": "tea -milk"}, TERMS).sought == Search(("tea",), ("milk",))
+    assert filter_from({"search": "a" * (2 * MAX_QUERY)}, TERMS).search == "a" * MAX_QUERY
+    assert filter_from({"search": "near:1-2"}, TERMS) == Filter()
+    assert replace(Filter(search="tea"), search=None) == Filter()
 
 
 @pytest.mark.proves("N50-01")

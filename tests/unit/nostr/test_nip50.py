@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.nip50 import (
     MAX_PHRASED,
+    MAX_PIECES,
     MAX_QUERY,
     MAX_TERMS,
     MAX_TEXT,
@@ -84,6 +85,10 @@ def test_a_long_query_is_cut_at_its_limits() -> None:
     assert search is not None
     assert search.required == tuple(f"w{number}" for number in range(MAX_TERMS))
     assert search_from("a" * (2 * MAX_QUERY)) == Search(("a" * MAX_QUERY,))
+    question = search_from("match:any" + "".join(f" w{number}" for number in range(2 * MAX_TERMS)))
+    assert question is not None
+    assert len(question.asked.split()) == MAX_TERMS
+    assert search_from("tea " * MAX_PIECES + "cup") == Search(("tea",))
 
 
 @pytest.mark.parametrize(

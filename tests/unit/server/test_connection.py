@@ -536,6 +536,28 @@ async def test_a_request_of_many_tag_names_is_costly(
     assert estimates[0] > 0.0025
 
 
+@pytest.mark.parametrize("key", ["search", r"se\u0061rch"], ids=["plain", "escaped"])
+async def test_a_request_of_many_searches_is_costly(
+    monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """Each is parsed, and its terms become tokens; 44 of 2,000 characters took 0.2 s."""
+    estimates = list[float]()
+
+    async def begin(_costly: CostlyWork, _account: Account, seconds: float) -> None:
+        estimates.append(seconds)
+
+    monkeypatch.setattr(CostlyWork, "begin", begin)
+    async with serving() as relay:
+        visit = await relay.visit()
+        words = [f'{{"{key}":"{"tea " * 16}{number}","limit":0}}' for number in range(20)]
+        await visit.socket.send_str(f'["REQ","few",{",".join(words[:6])}]')
+        assert (await visit.socket.receive_json())[1] == "few"
+        assert not estimates
+        await visit.socket.send_str(f'["REQ","many",{",".join(words)}]')
+        assert (await visit.socket.receive_json())[1] == "many"
+    assert estimates[0] > 0.01
+
+
 async def test_requests_that_wait_for_a_rest_are_bounded_in_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

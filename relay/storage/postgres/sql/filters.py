@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from asyncpg import Range
 
 from relay.nostr.filters import BROAD_TAGS
-from relay.nostr.nip50 import search_from
 from relay.storage import PAGE_BYTES
 from relay.storage.asked import asked_by, fulfils
 from relay.storage.postgres.sql.conditions import (
@@ -252,7 +251,7 @@ class Compiler:
     def _matching(self, filter_: Filter, rest: Sequence[str], p: _Known) -> str:
         """seq of the rows that match the filter and have `rest`; each once."""
         shape = shape_of(filter_)
-        search = None if filter_.search is None else search_from(filter_.search)
+        search = filter_.sought
         if search is None:
             scans, beside = self._scans(shape, p)
         else:

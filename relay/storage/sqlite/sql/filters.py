@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import KindSet
-from relay.nostr.nip50 import search_from
 from relay.storage import PageQuery
 from relay.storage.asked import asked_by, fulfils
 from relay.storage.sqlite.fts import expression
@@ -301,7 +300,7 @@ class Compiler:
 
     def _scans_to_count(self, filter_: Filter, now: int) -> _Matching:
         shape, arguments = shape_of(filter_), self._arguments(filter_, now)
-        search = None if filter_.search is None else search_from(filter_.search)
+        search = filter_.sought
         if search is None:
             return _Matching(arguments, shape, *self._scans_for(shape, arguments))
         return _Matching(arguments, shape, [by_words(search)], self._conditions(shape))
