@@ -18,7 +18,7 @@ from relay.nostr.event import is_hex64
 from relay.nostr.nip50 import MAX_QUERY, Search, search_from
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from relay.nostr.event import Event
 
@@ -252,6 +252,18 @@ def _integer(key: str, given: object) -> int:
     if type(given) is not int:
         raise Invalid(f"{key}: must be an integer")
     return max(-_MAX_SQL_INT, min(given, _MAX_SQL_INT))
+
+
+def text_bytes(filters: Sequence[Filter]) -> int:
+    """Memory that tag values and searches take: all characters of a text as many bytes as the
+    widest, up to four."""
+    size = 0
+    for each in filters:
+        for _, values in each.tags:
+            size += sum([len(text) if text.isascii() else 4 * len(text) for text in values])
+        if each.search is not None:
+            size += len(each.search) if each.search.isascii() else 4 * len(each.search)
+    return size
 
 
 def as_json(filter_: Filter) -> Mapping[str, object]:

@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from relay.access.read_rules import targets_of
+from relay.access.shares import Shares
 from relay.errors import Prefix, Refused, StoreFault
 from relay.lifecycle.rows import Stored
 from relay.nostr import kinds, messages, nip45
@@ -44,6 +45,10 @@ _MAX_ALL_VALUES: Final = {True: 500_000, False: 250_000}
 (False)."""
 _FEW_VALUES: Final = 1_000
 """A COUNT with no more is queued however many values others have queued."""
+_MAX_ALL_BYTES: Final = 64 << 20
+"""Of the texts in queued COUNTs of all connections, see `Shares`."""
+_ORDINARY_BYTES: Final = 1 << 20
+"""Of those that one address may have queued whatever others have."""
 _MAX_AUTHORS: Final = 20_000
 """A COUNT of more authors gets no HyperLogLog; each takes 0.15 us on the loop."""
 _PLAN_PAUSE_S: Final = 1.0
@@ -115,6 +120,8 @@ class QueryRunner:
         """REQs that one short read answered."""
         self.counted = 0
         """Values in COUNTs that are queued or being answered, of all connections."""
+        self.counted_bytes = Shares()
+        """`text_bytes` of these."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -129,12 +136,13 @@ class QueryRunner:
         """Record how long a REQ was queued behind others of its connection."""
         self._metrics.read.queue.add(seconds)
 
-    def has_room_for(self, values: int, peer: Peer) -> bool:
-        """Whether a COUNT with this many values may be queued."""
-        if values <= _FEW_VALUES:
-            return True
-        known = self._state.visibility(peer.reader.viewer).is_known
-        return self.counted + values <= _MAX_ALL_VALUES[known]
+    def has_room_for(self, values: int, size: int, peer: Peer) -> bool:
+        """Whether a COUNT with this many values, and bytes of texts, may be queued."""
+        rights = self._state.visibility(peer.reader.viewer)
+        room = self.counted_bytes.room_for(rights, peer.counted_as, _MAX_ALL_BYTES, _ORDINARY_BYTES)
+        if size > max(0, room):
+            return False
+        return values <= _FEW_VALUES or self.counted + values <= _MAX_ALL_VALUES[rights.is_known]
 
     @property
     def open_subscriptions(self) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.errors import Prefix, Refused
 from relay.nostr import messages
+from relay.nostr.filters import text_bytes
 from relay.observe import REQUEST
 from relay.read.pace import Pace
 from relay.read.scan import LONG_S, values_in, work_of
@@ -31,14 +32,16 @@ _MAX_COUNTS: Final = 16
 """Queued COUNTs per connection."""
 _MAX_VALUES: Final = 32_768
 """In queued COUNTs of a connection; the limit of its open subscriptions. Up to 200 bytes each."""
+_MAX_BYTES: Final = 1 << 20
+"""Of the texts in these."""
 _INTERNAL: Final = Refused(Prefix.ERROR, "internal error, try again later")
 
 
 class QueryQueue:
     """Queued queries of one connection, REQs before COUNTs; one is answered at a time.
 
-    Bounded by `max_subscriptions`, `_MAX_COUNTS` and `_MAX_VALUES`. A REQ that is closed or
-    replaced leaves the queue.
+    Bounded by `max_subscriptions`, `_MAX_COUNTS`, `_MAX_VALUES` and `_MAX_BYTES`. A REQ that is
+    closed or replaced leaves the queue.
     """
 
     def __init__(self, queries: QueryRunner, peer: Peer) -> None:
@@ -54,6 +57,8 @@ class QueryQueue:
         """At most `_MAX_COUNTS`; an empty deque would take 760 bytes of each connection."""
         self._values = 0
         """Values in COUNTs that are queued or being answered."""
+        self._bytes = 0
+        """`text_bytes` of these."""
         self._task: asyncio.Task[None] | None = None
 
     def subscribe(self, sub: str, filters: tuple[Filter, ...]) -> None:
@@ -71,19 +76,21 @@ class QueryQueue:
         return len(self._catching_up) + len(self._counts)
 
     def count(self, sub: str, filters: tuple[Filter, ...]) -> None:
-        values = values_in(filters)
+        values, size = values_in(filters), text_bytes(filters)
         if len(self._counts) >= _MAX_COUNTS:
             over = f"at most {_MAX_COUNTS} COUNTs may be queued"
         elif self._values + values > _MAX_VALUES:
             over = f"at most {_MAX_VALUES} values in queued COUNTs"
-        elif not self._queries.has_room_for(values, self._peer):
+        elif self._bytes + size > _MAX_BYTES:
+            over = f"at most {_MAX_BYTES} bytes of filters in queued COUNTs"
+        elif not self._queries.has_room_for(values, size, self._peer):
             over = "too many costly COUNTs are queued on this relay, try again later"
         else:
             over = ""
         if over:
             self._peer.outbox.put(messages.closed(sub, Refused(Prefix.RATE_LIMITED, over)))
             return
-        self._hold(values)
+        self._hold(values, size)
         self._counts.append((sub, filters, self._peer.request_id()))
         self._start()
 
@@ -132,11 +139,13 @@ class QueryQueue:
                 pace = Pace(self._peer)
                 await pace.through(self._count(sub, filters))
                 pace.stop()
-                self._hold(-values_in(filters))
+                self._hold(-values_in(filters), -text_bytes(filters))
 
-    def _hold(self, values: int) -> None:
+    def _hold(self, values: int, size: int) -> None:
         self._values += values
+        self._bytes += size
         self._queries.counted += values
+        self._queries.counted_bytes.add(self._peer.counted_as, size)
 
     async def _turn(self, filters: Sequence[Filter]) -> None:
         seconds = work_of(filters)
@@ -185,7 +194,7 @@ class QueryQueue:
             for subscription in self._ended:
                 self._queries.stop(subscription)
             self._ended = ()
-            self._hold(-self._values)
+            self._hold(-self._values, -self._bytes)
 
     async def _leave_index(self) -> None:
         is_over = False

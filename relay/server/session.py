@@ -22,6 +22,7 @@ from relay.access.visibility import Viewer
 from relay.errors import Invalid, Prefix, Refused
 from relay.nostr import kinds, messages
 from relay.nostr.event import Event
+from relay.nostr.filters import text_bytes
 from relay.nostr.messages import (
     BadCount,
     BadEvent,
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 MAX_BAD_FRAMES: Final = 20
 MAX_OPEN_BYTES: Final = 1 << 20
-"""Bytes of the REQ frames of all open subscriptions."""
+"""Bytes of the REQ frames of all open subscriptions, or of their texts in memory."""
 MAX_OPEN_VALUES: Final = 32_768
 """Ids, authors, kinds and tag values in open subscriptions."""
 _VALUE_WEIGHT: Final = 256
@@ -110,7 +111,7 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
     """Sums over open subscriptions, for the limits above."""
 
     bytes: int = 0
-    """Bytes of the frames that opened them."""
+    """Of the frames that opened them, or of their texts in memory, if these take more."""
     filters: int = 0
     values: int = 0
     wide: int = 0
@@ -272,7 +273,7 @@ class Session:
         sub = message.sub
         # The old subscription ends even when the new one is refused (N01-54).
         replaced = (Close(sub),) if self._remove(sub) else ()
-        adds = _held_by(message.filters, size)
+        adds = _held_by(message.filters, max(size, text_bytes(message.filters)))
         held = self._held.plus(adds) if self._open else adds
         text = self._exceeded_by(held)
         if text is None:

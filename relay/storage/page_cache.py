@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from relay.nostr.filters import text_bytes
 from relay.nostr.recent import Recent
 
 if TYPE_CHECKING:
@@ -99,8 +100,7 @@ class PageCache:
             return
         size = _PAGE_BYTES + filter_.values * _VALUE_BYTES
         size += sum(map(len, page.raws))
-        for _, listed in filter_.tags:
-            size += sum(map(len, listed))
+        size += text_bytes([filter_])
         if size > self._max_bytes:
             return
         if not self._has_room_for(size):

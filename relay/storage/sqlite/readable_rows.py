@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from relay.nostr.filters import text_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
@@ -29,7 +31,8 @@ MAX_READABLE: Final = 200_000
 _MAX_KNOWN: Final = 64
 """Pairs of viewer and filter: each keeps a Visibility alive."""
 _MAX_VALUES: Final = 100
-"""Filters with more values are not cached."""
+_MAX_TEXT_BYTES: Final = 8 << 10
+"""Filters with more values, or longer ones, are not cached."""
 
 
 class KnownRows:
@@ -72,7 +75,7 @@ class ReadableRows:
             known = self._known.get((id(visibility), rest))
             if known is None:
                 known = KnownRows(self, visibility)
-                if filter_.values <= _MAX_VALUES:
+                if filter_.values <= _MAX_VALUES and text_bytes([rest]) <= _MAX_TEXT_BYTES:
                     self._known[id(visibility), rest] = known
                     if len(self._known) > _MAX_KNOWN:
                         self._known.popitem(last=False)

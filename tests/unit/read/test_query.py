@@ -585,6 +585,37 @@ async def test_queued_counts_hold_a_bounded_number_of_values(
     assert itself.received[-1][:2] == ["COUNT", "c"]
 
 
+async def test_queued_counts_hold_a_bounded_number_of_bytes(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 of half a megabyte on each of 13 connections took 340 MB."""
+    monkeypatch.setattr("relay.read.query_queue._MAX_BYTES", 1000)
+    monkeypatch.setattr("relay.read.query._MAX_ALL_BYTES", 4000)
+    monkeypatch.setattr("relay.read.query._ORDINARY_BYTES", 100)
+    queues = list[QueryQueue]()
+
+    def queued(client: Client, text: str) -> None:
+        queues.append(QueryQueue(relay.queries, client))
+        for sub in "ab":
+            queues[-1].count(sub, (asked(tag_t=[text]),))
+        client.outbox.flush()
+
+    busy = "rate-limited: too many costly COUNTs are queued on this relay, try again later"
+    text = "rate-limited: at most 1000 bytes of filters in queued COUNTs"
+    queued(first := Client(), "x" * 200 + "\U0001f600")
+    assert first.received == [["CLOSED", "b", text]]
+    queued(second := Client(), "x" * 900)
+    assert [reply[:2] for reply in second.received] == [["CLOSED", "a"], ["CLOSED", "b"]]
+    assert second.received[0][2] == busy
+    queued(few := Client(stranger), "")
+    assert not few.received
+    queued(known := Client(alice), "x" * 900)
+    assert known.received == [["CLOSED", "b", text]]
+    for queue in queues:
+        await queue.aclose()
+    assert relay.queries.counted_bytes.used == 0
+
+
 @pytest.mark.proves("N45-04")
 @pytest.mark.parametrize("who", [(), (alice,), (bob,), (owner,), (alice, bob)])
 async def test_a_count_equals_the_rows_of_a_query(

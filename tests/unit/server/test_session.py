@@ -210,6 +210,13 @@ def test_the_bytes_of_open_filters_are_limited(client: Client) -> None:
     assert isinstance(client.asks("c", **{"#t": large})[0], Subscribe)
 
 
+def test_a_text_with_a_wide_character_counts_as_much_as_it_takes_in_memory(client: Client) -> None:
+    """Four bytes for each character: 100 MB of such filters took 350 MB."""
+    assert isinstance(client.asks("a", **{"#t": ["x" * (MAX_OPEN_BYTES // 3)]})[0], Subscribe)
+    assert told(client.asks("b", **{"#t": ["x" * (MAX_OPEN_BYTES // 3) + "\U0001f600"]}))
+    assert isinstance(client.asks("c", **{"#t": ["x" * (MAX_OPEN_BYTES // 3)]})[0], Subscribe)
+
+
 @pytest.mark.parametrize(
     ("what", "most", "filter_"),
     [

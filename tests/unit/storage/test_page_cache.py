@@ -93,6 +93,10 @@ def test_kept_pages_and_their_filters_have_a_bound() -> None:
     for query in some * 2:
         ask(cache, query, page)
     assert [cache.page(1, query) is not None for query in some] == [True] * 4 + [False] * 5
+    cache = PageCache(50_000)
+    wide = notes_about("\U0001f600", 13_000)  # each of its characters takes four bytes
+    keep(cache, wide, page)
+    assert cache.page(1, wide) is None
     keep(cache, NOTES, Page([b"x" * 100_000], None))
     assert cache.page(1, NOTES) is None
     many = NOTES._replace(filter=Filter(authors=frozenset(f"{n:064}" for n in range(101))))

@@ -63,3 +63,11 @@ def test_it_is_bounded() -> None:
     assert len(rows) <= 5
     rows.of(ANYONE, tea(authors=[f"{n:064x}" for n in range(101)])).add([1], rows.changes)
     assert len(rows) <= 5
+
+
+def test_filters_of_long_values_are_not_kept() -> None:
+    """They are in no other bound, and stay until a group changes."""
+    rows = ReadableRows()
+    for text in ("x" * 8192, "x" * 8193, "x" * 2048 + "\U0001f600"):
+        rows.of(ANYONE, tea(**{"#t": [text]})).add([1], rows.changes)
+    assert len(rows) == 1
