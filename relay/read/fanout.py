@@ -44,6 +44,9 @@ class TextMatcher(Protocol):
         """Called before a subscription with these searches is opened: not at the next event, which
         all wait for."""
 
+    def forget(self, searches: Iterable[Search]) -> None:
+        """The subscription is closed."""
+
     def contains(self, text: str, search: Search) -> bool: ...
 
 
@@ -218,6 +221,10 @@ def _costs_of(filters: Sequence[Filter]) -> _Costs | None:
     return _Costs(unindexed, searches, tags) if unindexed or searches or tags else None
 
 
+def _searches_of(subscription: Subscription) -> list[Search]:
+    return [each.sought for each in subscription.filters if each.sought is not None]
+
+
 def _searches_in(search: Search) -> int:
     """Searches that a filter's `search` counts for: one, and one for each phrase. A phrase takes up
     to 15 us of the longest text, a word 1 us."""
@@ -313,13 +320,11 @@ class Fanout:
             for cost, held, most in zip(costs, self._held, _MOST, strict=True):
                 if cost and cost > held.room_for(rights, address, most):
                     return False
+            if costs.searches and self._matcher is not None:
+                self._matcher.prepare(_searches_of(subscription))
             for cost, held in zip(costs, self._held, strict=True):
                 held.add(address, cost)
             self._costs[id(subscription)] = costs, address
-            if costs.searches and self._matcher is not None:
-                self._matcher.prepare(
-                    [each.sought for each in subscription.filters if each.sought is not None]
-                )
         self._live.add(subscription, subscription.filters)
         subscription.is_indexed = True
         return True
@@ -351,6 +356,8 @@ class Fanout:
             costs, address = known
             for cost, held in zip(costs, self._held, strict=True):
                 held.add(address, -cost)
+            if costs.searches and self._matcher is not None:
+                self._matcher.forget(_searches_of(subscription))
         self._live.remove(subscription, subscription.filters)
 
     async def may_send(self, subscription: Subscription, row: Stored, filter_: Filter) -> bool:

@@ -6,6 +6,7 @@ One tokenizer decides what a text contains, in the index and for live events.
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from functools import partial
 from hashlib import blake2b
 from secrets import randbits
@@ -16,13 +17,10 @@ from relay.nostr.nip50 import Needs
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES as FTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Sequence, Set
 
     from relay.nostr.nip50 import Search
 
-_KEPT_BYTES: Final = 4 << 20
-"""For terms of live searches: as many as may be open."""
-_TERM_BYTES: Final = 100
 _LONG_TOKEN: Final = 256
 """Bytes. Longer tokens are replaced by their hash: an index entry has at most 2,700 bytes."""
 
@@ -94,22 +92,34 @@ class TokenMatcher:
     def __init__(self) -> None:
         self._tokenizer = Tokenizer()
         self._known: dict[str, str] = {}
-        """Term → the list of its tokens."""
-        self._bytes = 0
-        """Estimated memory of these."""
+        """Term of an open search → the list of its tokens."""
+        self._uses = Counter[str]()
+        """How often each of these is in open searches."""
         self._text: str | None = None
         self._places: dict[str, list[int]] = {}
         """Token of that text → its places, ascending."""
         self._place_bits: dict[str, int] = {}
         """The same as bits, of the tokens of phrases."""
 
+    @property
+    def terms(self) -> Set[str]:
+        """The terms that are kept."""
+        return self._known.keys()
+
     def prepare(self, searches: Iterable[Search]) -> None:
-        """Make the tokens of their terms: a text is compared with many searches at once."""
-        terms = {term for search in searches for term in (*search.required, *search.excluded)}
-        new = list(terms.difference(self._known))
+        """Make the tokens of their terms, and keep them until `forget` is called with the same: a
+        text is compared with many searches at once."""
+        terms = _terms_of(searches)
+        new = list(set(terms).difference(self._known))
         if new:
-            for term, tokens in zip(new, self._tokenizer.listed_each(new), strict=True):
-                self._keep(term, tokens)
+            self._known.update(zip(new, self._tokenizer.listed_each(new), strict=True))
+        self._uses.update(terms)
+
+    def forget(self, searches: Iterable[Search]) -> None:
+        for term in _terms_of(searches):
+            self._uses[term] -= 1
+            if not self._uses[term]:
+                del self._uses[term], self._known[term]
 
     def contains(self, text: str, search: Search) -> bool:
         """Whether the text has every term that is required, or one, and none that is not. A term
@@ -130,15 +140,7 @@ class TokenMatcher:
 
     def _listed(self, term: str) -> str:
         tokens = self._known.get(term)
-        return self._keep(term, self._tokenizer.listed(term)) if tokens is None else tokens
-
-    def _keep(self, term: str, tokens: str) -> str:
-        if self._bytes > _KEPT_BYTES:
-            self._known.clear()
-            self._bytes = 0
-        self._known[term] = tokens
-        self._bytes += _TERM_BYTES + 2 * len(term)
-        return tokens
+        return self._tokenizer.listed(term) if tokens is None else tokens
 
     def _has(self, term: str) -> bool:
         """`term`: the list of its tokens, which follow each other in the text."""
@@ -163,6 +165,10 @@ class TokenMatcher:
 
     def close(self) -> None:
         self._tokenizer.close()
+
+
+def _terms_of(searches: Iterable[Search]) -> list[str]:
+    return [term for search in searches for term in (*search.required, *search.excluded)]
 
 
 def _places_of(listed: str) -> dict[str, list[int]]:

@@ -253,6 +253,17 @@ def test_a_live_search_is_split_into_words_when_it_is_opened(
     assert [text.strip() for text in split] == ["a cup of tea", "green tea"]
 
 
+def test_the_words_of_a_live_search_are_kept_while_it_is_open(relay: Subscribed) -> None:
+    matcher = TokenMatcher()
+    relay.fanout = Fanout(relay.state, matcher)
+    subscriptions = [relay.follows(Client(alice), sought(words)) for words in ("green tea", "tea")]
+    assert matcher.terms == {"green", "tea"}
+    relay.fanout.close(subscriptions[0])
+    assert matcher.terms == {"tea"}
+    relay.fanout.close(subscriptions[1])
+    assert not matcher.terms
+
+
 def test_the_beginning_of_a_long_text_is_compared_with_live_searches(
     relay: Subscribed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
