@@ -220,7 +220,8 @@ class LogLines(logging.Handler):
 
 @dataclass(slots=True)
 class _Place:
-    record: logging.LogRecord
+    kept: Mapping[str, object]
+    """Of the first line. Not the record: its exception holds what its frames hold."""
     until: float
     number: int = 0
 
@@ -240,7 +241,9 @@ class _Repeats:
         key = record.pathname, record.lineno
         place = self._places.get(key)
         if place is None:
-            place = self._places[key] = _Place(record, monotonic() + _REPEATS_S)
+            kept = {name: getattr(record, name) for name in ("name", "levelno", "levelname")}
+            kept["msg"] = str(record.msg)  # it may be an exception
+            place = self._places[key] = _Place(kept, monotonic() + _REPEATS_S)
         place.number += 1
         return place.number > _MOST_REPEATS
 
@@ -252,11 +255,9 @@ class _Repeats:
         for place in map(self._places.pop, over):
             if place.number > _MOST_REPEATS:
                 told = {
-                    "name": place.record.name,
-                    "levelno": place.record.levelno,
-                    "levelname": place.record.levelname,
+                    **place.kept,
                     "msg": "%d more lines like this were left out: %s",
-                    "args": (place.number - _MOST_REPEATS, place.record.msg),
+                    "args": (place.number - _MOST_REPEATS, place.kept["msg"]),
                 }
                 found.append(logging.makeLogRecord(told))
         return found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import logging
 import os
 import stat
 import sys
+import weakref
 from ipaddress import ip_address
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -194,6 +196,33 @@ def test_of_one_place_only_some_lines_a_minute_are_written_and_the_others_counte
     assert lines_of(out)[61:] == [left_out, "the disk of 0 is full"]
     assert [line.text for line in kept.after(61)] == lines_of(out)[61:]
     assert kept.counts["warning"] == 1002
+
+
+def test_the_first_line_of_a_place_keeps_nothing_of_its_exception_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A traceback holds what the failed functions had, up to megabytes, until the next line of this
+    place: on a quiet relay for days."""
+
+    class Page:
+        pass
+
+    def fails() -> weakref.ref[Page]:
+        page = Page()
+        try:
+            raise ValueError(page)
+        except ValueError:
+            log.exception("a page could not be read: %s", page)
+        return weakref.ref(page)
+
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # those of pytest keep records
+    out = io.StringIO()
+    kept = set_up_logging(JSON, out)
+    page = fails()
+    assert "ValueError" in out.getvalue()
+    assert kept.counts["error"] == 1
+    gc.collect()
+    assert page() is None
 
 
 def test_calls_that_are_audited_are_never_left_out() -> None:
