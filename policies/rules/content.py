@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.errors import Prefix, Reject
 from relay.memory.encrypted import may_be_encrypted
-from relay.memory.fields import NOT_AN_OBJECT
+from relay.memory.fields import no_object
 from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Content:
 
     def objection(self, event: Event, rule: str, reject: str | None) -> Reject | None:
         if self.is_json and not may_be_encrypted(event) and object_in(event.content) is None:
-            return Reject(Prefix.INVALID, reject or NOT_AN_OBJECT, rule)
+            return Reject(Prefix.INVALID, reject or no_object(event.content), rule)
         if self.refuse is not None and is_hit(event, self.refuse):
             text = reject or f"content is refused by the rule {rule!r}"
             return Reject(Prefix.BLOCKED, text, rule)

@@ -56,8 +56,10 @@ _FEW_PAGES: Final = 2
 _PACE: Final = Rate("console", Per.ADDRESS, burst=20, refill=60)
 """Pages, forms and signatures of unknown keys from one address; a page takes up to 0.1 s of the
 loop."""
+_WAIT_S: Final = 10.0
+"""A request that waits longer for its turn, and for the rest after other pages, is refused."""
 _PAGE_S: Final = 5.0
-"""A page that takes longer is abandoned; the rest after a page takes at most half as long."""
+"""A page that takes longer is abandoned."""
 _MAX_FORM: Final = 524_288 + 4096
 _MAX_FIELDS: Final = 16
 _FORM_OVERHEAD: Final = 4096
@@ -118,12 +120,10 @@ class Console:
         self._assets = Assets()
         self._templates = environment()
         self._making = Places(
-            _MAX_WAITING, _FEW_PAGES, _AT_ONCE, _PAGE_S / 2, "too many page requests, try again"
+            _MAX_WAITING, _FEW_PAGES, _AT_ONCE, "too many page requests, try again"
         )
         self._answering = {standing: asyncio.Lock() for standing in Standing}
-        self._forms = Places(
-            _MAX_FORMS, _FEW_FORMS, 1, _FORM_S / 2, "too many forms at once, try again"
-        )
+        self._forms = Places(_MAX_FORMS, _FEW_FORMS, 1, "too many forms at once, try again")
         self._buckets = TokenBuckets()
         self._base = ""
         self._is_secure = site.is_secure
@@ -270,9 +270,10 @@ class Console:
         rights = self._services.state.visibility(who.viewer)
         standing, part = standing_of(rights), self._part(request, who.pubkey)
         with self._making.place(rights, part):
-            async with asyncio.timeout(_PAGE_S), self._making.turn(standing, part):
+            async with asyncio.timeout(_WAIT_S) as limit, self._making.turn(standing, part):
                 for _ in range(_RETRIES):
                     await self._making.rest(standing)
+                    limit.reschedule(asyncio.get_running_loop().time() + _PAGE_S)
                     before = self._services.state.visibility(who.viewer)
                     ask = Ask(
                         self._services,

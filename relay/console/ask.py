@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from functools import lru_cache
+from time import thread_time
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -17,7 +18,7 @@ from relay.nostr.filters import Filter
 from relay.nostr.keys import npub
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import AsyncIterator, Iterable, Mapping
 
     from relay.access.visibility import Viewer
     from relay.console.parts import ConsoleServices, OwnerView
@@ -31,6 +32,12 @@ _MAX_WEIGHT_UNKNOWN: Final = 1 << 20
 """The same for who is unknown."""
 _PIECE_WEIGHT: Final = 1 << 19
 """Of rows that are parsed without a pause: a millisecond, or one row."""
+_READING_S: Final = 0.5
+"""Processor time for reading the records of one list: hundreds of usual ones take a tenth."""
+_READING_S_UNKNOWN: Final = 0.1
+"""The same for who is unknown."""
+_PIECE_S: Final = 0.001
+"""Of records that are read without a pause, or one record."""
 _FEW_NAMES: Final = 50
 _MAX_NAMES: Final = 500
 _MAX_PEOPLE: Final = 2000
@@ -44,6 +51,7 @@ _PROFILES_PIECE: Final = 32_768
 _NPUBS_PIECE: Final = 50
 """Keys that are encoded without a pause: 2 ms."""
 _CUT_CHARS: Final = 4000
+_TOO_MUCH: Final = "not everything is shown: there is too much for one page"
 _npub: Final = lru_cache(8192)(npub)
 """Cached, because pages show the same people."""
 
@@ -114,10 +122,28 @@ class Ask:
             except (Invalid, UnicodeDecodeError, ValueError):
                 unreadable += 1
         if read >= most:
-            self.note_once("not everything is shown: there is too much for one page")
+            self.note_once(_TOO_MUCH)
         if unreadable:
             self.notes.append(f"{unreadable} stored rows cannot be read: see `rookery verify`")
         return found
+
+    async def one_by_one(self, events: Iterable[Event]) -> AsyncIterator[Event]:
+        """For reading their contents: other tasks run in between. Ends with a note when this has
+        taken too much of the loop."""
+        left = _READING_S if self.is_known else _READING_S_UNKNOWN
+        piece = 0.0
+        for event in events:
+            if left <= 0:
+                self.note_once(_TOO_MUCH)
+                return
+            began = thread_time()
+            yield event
+            took = thread_time() - began
+            left -= took
+            piece += took
+            if piece >= _PIECE_S:
+                await asyncio.sleep(0)
+                piece = 0.0
 
     def note_once(self, text: str) -> None:
         if text not in self.notes:

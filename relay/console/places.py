@@ -34,15 +34,12 @@ def standing_of(rights: Rights) -> Standing:
 
 
 class Places:
-    def __init__(
-        self, most: int, ordinary: int, at_once: int, max_rest_s: float, refusal: str
-    ) -> None:
+    def __init__(self, most: int, ordinary: int, at_once: int, refusal: str) -> None:
         """`most`, `ordinary`: see `Shares.room_for`; sizes of requests that wait or have a turn.
         `at_once`: turns of each standing. `refusal`: what is said to those without a place."""
         self._most = most
         self._ordinary = ordinary
         self._of_one = max(at_once // 2, 1)
-        self._max_rest_s = max_rest_s
         self._refusal = refusal
         self._held = Shares()
         self._turns = {standing: asyncio.Semaphore(at_once) for standing in Standing}
@@ -79,4 +76,4 @@ class Places:
     def count(self, standing: Standing, seconds: float) -> None:
         """The work took so long."""
         begin = max(perf_counter(), self._begin_at[standing])
-        self._begin_at[standing] = begin + min(_REST_RATIO[standing] * seconds, self._max_rest_s)
+        self._begin_at[standing] = begin + _REST_RATIO[standing] * seconds

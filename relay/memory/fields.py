@@ -12,14 +12,27 @@ from typing import TYPE_CHECKING, Final, TypeGuard
 
 import orjson
 
-from relay.nostr.event import object_in
+from relay.nostr.event import (
+    MAX_ARRAYS,
+    has_too_many_arrays,
+    json_in,
+    object_in,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 NOT_AN_OBJECT: Final = "content is not a JSON object"
+_TOO_MANY_ARRAYS: Final = f"content has over {MAX_ARRAYS:,} arrays and objects"
 _MAX_NESTING: Final = 200
-"""Levels; orjson writes 254."""
+"""Levels."""
+_MAX_WRITTEN: Final = 254
+"""Levels that orjson writes."""
+
+
+def no_object(content: str) -> str:
+    """Why `object_in` and `storable_object` give None."""
+    return _TOO_MANY_ARRAYS if has_too_many_arrays(content) else NOT_AN_OBJECT
 
 
 def compact(value: object) -> str:
@@ -75,8 +88,8 @@ def storable_object(content: str) -> dict[str, object] | None:
     """As `object_in`, but only what `compact` and files can store, also as a part of something
     larger: no lone surrogates, no nesting over 200 levels. For readers that keep the value."""
     try:
-        value = orjson.loads(content)
-    except orjson.JSONDecodeError:
+        value = json_in(content)
+    except ValueError:
         return None
     if content.count("[") + content.count("{") > _MAX_NESTING and _is_deep(value):
         return None
@@ -84,17 +97,14 @@ def storable_object(content: str) -> dict[str, object] | None:
 
 
 def _is_deep(value: object) -> bool:
-    level = [value]
-    for _ in range(_MAX_NESTING):
-        level = [
-            part
-            for whole in level
-            if isinstance(whole, (dict, list))
-            for part in (whole.values() if isinstance(whole, dict) else whole)
-        ]
-        if not level:
-            return False
-    return True
+    # Written by orjson, not looked through in Python: 2 ms for 400,000 characters, not 30.
+    for _ in range(_MAX_WRITTEN - _MAX_NESTING):
+        value = [value]
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        return True
+    return False
 
 
 def whole_number(text: str | None) -> int | None:

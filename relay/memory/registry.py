@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from relay.facts import RecordFacts
 from relay.memory.check_options import CheckOptions
 from relay.memory.encrypted import may_be_encrypted
-from relay.memory.fields import NOT_AN_OBJECT
+from relay.memory.fields import no_object
 from relay.memory.search_text import general_text, no_text
 from relay.nostr import kinds
 from relay.nostr.event import Event, object_in
@@ -67,7 +67,7 @@ def no_fault(_event: Event, _options: CheckOptions) -> str | None:
 
 def object_fault(event: Event, _options: CheckOptions) -> str | None:
     """The lenient check of systems whose content is always a JSON object."""
-    return None if object_in(event.content) is not None else NOT_AN_OBJECT
+    return None if object_in(event.content) is not None else no_object(event.content)
 
 
 class Sweeping(Enum):

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import orjson
-
 from relay.nostr import kinds
+from relay.nostr.event import json_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -73,8 +72,8 @@ def fields_text(values: Mapping[str, object], names: tuple[str, ...]) -> str:
 def object_or_empty(text: str) -> dict[str, object]:
     """A JSON object; empty for anything else, which a lenient policy lets in (G-05)."""
     try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        value = json_in(text)
+    except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -84,8 +83,8 @@ def _texts(values: Mapping[str, object], names: tuple[str, ...]) -> Iterator[str
         value = values.get(name)
         if name.endswith("_json") and isinstance(value, str):
             try:
-                value = orjson.loads(value)
-            except orjson.JSONDecodeError:
+                value = json_in(value)
+            except ValueError:
                 continue
         yield from _strings(value)
 

@@ -16,7 +16,14 @@ import msgspec
 import orjson
 
 from relay.errors import Invalid, Prefix, Refused, TooManyRecords, Unsupported
-from relay.nostr.event import Event, event_from, is_hex64, submitted_event
+from relay.nostr.event import (
+    MAX_ARRAYS,
+    TOO_MANY_ARRAYS,
+    Event,
+    event_from,
+    is_hex64,
+    submitted_event,
+)
 from relay.nostr.filters import Filter, FilterTerms, filter_from
 from relay.nostr.recent import Recent
 
@@ -141,14 +148,7 @@ _came_once: Final = Recent(_REPEATED)
 """Of filters that came once."""
 _MAX_REPEATED_VALUES: Final = 8
 _NOT_JSON: Final = Invalid("message is not JSON")
-_MAX_ARRAYS: Final = 16_384
-"""Arrays and objects in one message; 174,000 empty ones, which fit into half a megabyte, take 27 to
-60 ms to parse."""
-_TOO_MANY_ARRAYS: Final = re.compile(
-    rb'(?:(?:[^"\[{]++|"(?:[^"\\]++|\\.)*+")*+[\[{]){%d}+' % (_MAX_ARRAYS + 1), re.DOTALL
-)
-"""Passes over texts, 1 to 20 ns for each byte."""
-_OVER_ARRAYS: Final = Invalid(f"message has over {_MAX_ARRAYS:,} arrays and objects")
+_OVER_ARRAYS: Final = Invalid(f"message has over {MAX_ARRAYS:,} arrays and objects")
 _KEEP_ALIVE: Final = KeepAlive()
 _FRAME_START: Final = re.compile(
     r'\s*\[\s*"(EVENT|REQ|COUNT)"\s*,\s*(?:"([^"\\\ufffd\ud800-\udfff]{1,64})"\s*,)?'
@@ -163,7 +163,7 @@ _NOT_ARRAY: Final = BadFrame(
 
 def parse(text: str | bytes, terms: FilterTerms, max_filters: int) -> ClientMessage:
     """One client frame; its size was checked before."""
-    if len(text) > 2 * _MAX_ARRAYS and isinstance(text, bytes) and _TOO_MANY_ARRAYS.match(text):
+    if len(text) > 2 * MAX_ARRAYS and isinstance(text, bytes) and TOO_MANY_ARRAYS.match(text):
         return _unread(text, _OVER_ARRAYS)
     if isinstance(text, bytes) and text.startswith(_SUBMISSION):
         event = submitted_event(text)

@@ -13,7 +13,7 @@ from relay.client.transcripts import NoSession
 from relay.client.transcripts.files import SUB_AGENT
 from relay.memory.transcripts.lines import copied_from, name_in, session_of
 from relay.nostr import kinds
-from relay.nostr.event import object_in
+from relay.nostr.event import object_of_any_size
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -145,6 +145,6 @@ def _named_in(events: Iterable[Event]) -> set[str]:
 def _lines_in(events: Iterable[Event]) -> Iterator[tuple[Event, Fields]]:
     """Those that are whole."""
     for event in events:
-        line = object_in(event.tag("source-data") or "")
+        line = object_of_any_size(event.tag("source-data") or "")
         if line is not None:
             yield event, line

@@ -165,7 +165,7 @@ async def _aman(agent: _Agent, hk: str) -> _Made:
         agent.filter(kinds=[*kinds.AMAN], authors=[agent.pubkey], **{"#hk": [hk]})
     )
     fold = Fold()
-    for event in found:
+    async for event in agent.ask.one_by_one(found):
         fold.apply(event)
     snapshot = fold.snapshot(hk, agent.pubkey, reader=agent.pubkey)
     return _Made(format_prompt(snapshot) or "", found, len(snapshot.unread))
@@ -182,7 +182,11 @@ async def _nmem(agent: _Agent, project: str) -> _Made:
         agent.filter(kinds=[kinds.APP_RECORD], **by, **{"#t": [tag]}, since=now - _DAY_S),
     )
     pins = await agent.events(agent.filter(kinds=[kinds.APP_DATA], **by, **{"#d": [PIN]}))
-    told = [(event.pubkey, pin) for event in pins if isinstance(pin := nmem_in(event), Pin)]
+    told = [
+        (event.pubkey, pin)
+        async for event in agent.ask.one_by_one(pins)
+        if isinstance(pin := nmem_in(event), Pin)
+    ]
     ids = {pin.event_id for _, pin in told}
     pinned = await agent.events(agent.filter(ids=sorted(ids), **by)) if ids else []
     found = [*{event.id: event for event in [*of_project, *pinned]}.values()]
@@ -192,7 +196,7 @@ async def _nmem(agent: _Agent, project: str) -> _Made:
         own = event.pubkey == agent.pubkey
         return "" if own else attribution(event.pubkey, people[event.pubkey]["name"])
 
-    records = [(event, nmem_in(event)) for event in oldest_first(found)]
+    records = [(event, nmem_in(event)) async for event in agent.ask.one_by_one(oldest_first(found))]
     is_pinned = pinned_ids(told, {event.id: event.pubkey for event in found}, agent.owners)
     rows = [
         Row(
@@ -232,7 +236,7 @@ async def _snowclaw(agent: _Agent, group: str) -> _Made:
     records = await agent.events(
         agent.filter(kinds=[kinds.APP_DATA], authors=sorted(copy.authors), **{"#d": [AGENT]})
     )
-    for event in records:
+    async for event in agent.ask.one_by_one(records):
         copy.apply(event)
     chat = Chat(Agent(agent.pubkey, owners=agent.owners), copy)
     of_group = await agent.events(

@@ -75,7 +75,7 @@ async def _memory(ask: Ask) -> Found:
     rows: dict[str, dict[str, object]] = {}
     number: Counter[str] = Counter()
     """By system."""
-    for event in sorted(found, key=lambda each: -each.created_at):
+    async for event in ask.one_by_one(sorted(found, key=lambda each: -each.created_at)):
         record = systems.type_of(event)
         if record is None:
             continue
@@ -188,7 +188,7 @@ async def _aman(ask: Ask) -> Found:
     if not hk or not found:
         raise NotFoundError(_NOTHING)
     fold = Fold()
-    for event in found:
+    async for event in ask.one_by_one(found):
         fold.apply(event)
     snapshot = fold.snapshot(hk)
     by_id = {event.id: event for event in found}
@@ -297,12 +297,12 @@ async def _nmem(ask: Ask) -> Found:
     )
     pinned = {
         record.event_id
-        for event in pins
+        async for event in ask.one_by_one(pins)
         if isinstance(record := nmem_in(event), Pin) and record.is_pinned
     }
     whole: dict[str, object] | None = None
     timeline = []
-    for event in found:
+    async for event in ask.one_by_one(found):
         line: dict[str, object] = {
             "id": event.id,
             "pubkey": event.pubkey,
@@ -407,8 +407,13 @@ async def _archive(ask: Ask, hashed: str) -> Archive:
             events[event.id] = event
             wanted.update(value for value in event.tag_values("X") if is_hex64(value))
             wanted.update(value for value in event.tag_values("x") if is_hex64(value))
-    records = [claim_in(event) for event in events.values()]
-    readable = [record for record in records if not isinstance(record, UnreadableRecord)]
+    # The claim itself first: not everything may be read.
+    own_first = sorted(events.values(), key=lambda event: event.tag("x") != hashed)
+    readable = [
+        record
+        async for event in ask.one_by_one(own_first)
+        if not isinstance(record := claim_in(event), UnreadableRecord)
+    ]
     return archive_of(readable, ask.services.state.actors.owners, is_authoritative=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from relay.memory.fields import NOT_AN_OBJECT, Need, Shape, decoded, first_fault, whole_number
+from relay.memory.fields import Need, Shape, decoded, first_fault, no_object, whole_number
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64, object_in
 from relay.nostr.secretbox import MIN_BYTES
@@ -105,7 +105,7 @@ def check(event: Event, options: CheckOptions) -> str | None:
         return None
     fields = object_in(event.content)
     if fields is None:
-        return NOT_AN_OBJECT
+        return no_object(event.content)
     fault = content_fault(event.kind, fields, hk)
     if fault is None and options.verify_hash and end is None:
         digest = sha256(event.content.encode()).hexdigest()
@@ -124,5 +124,5 @@ def content_fault(kind: int, fields: Mapping[str, object], hk: str) -> str | Non
 
 def check_lenient(event: Event, options: CheckOptions) -> str | None:
     if event.kind in LABELS and event.tag("enc") is None and object_in(event.content) is None:
-        return NOT_AN_OBJECT
+        return no_object(event.content)
     return None

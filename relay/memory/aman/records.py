@@ -20,7 +20,7 @@ from relay.memory.aman.checks import (
     content_fault,
 )
 from relay.memory.draft import Draft
-from relay.memory.fields import NOT_AN_OBJECT, compact_repaired, storable_object, whole_number
+from relay.memory.fields import compact_repaired, no_object, storable_object, whole_number
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds, secretbox
 
@@ -257,7 +257,7 @@ def _parsed(event: Event, text: str, hk: str) -> Record | UnreadableRecord:
         return UnreadableRecord(event, why)
     fields = storable_object(text)
     if fields is None:
-        return UnreadableRecord(event, f"{_named(event)}: {NOT_AN_OBJECT}")
+        return UnreadableRecord(event, f"{_named(event)}: {no_object(text)}")
     fault = content_fault(event.kind, fields, hk)
     if fault is not None:
         return UnreadableRecord(event, f"{_named(event)}: {fault}")

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from relay.memory.anamnesis.references import ENTRY
-from relay.memory.fields import NOT_AN_OBJECT
+from relay.memory.fields import no_object
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64, object_in
 
@@ -91,14 +91,14 @@ def check(event: Event, options: CheckOptions) -> str | None:
         return _BAD_VOUCH if what == "vouch" else _BAD_RECORD
     fields = object_in(event.content)
     if fields is None:
-        return NOT_AN_OBJECT
+        return no_object(event.content)
     return next(_FAULTS[what](fields), None)
 
 
 def _entry_fault(event: Event, options: CheckOptions) -> str | None:
     fields = object_in(event.content)
     if fields is None:
-        return NOT_AN_OBJECT
+        return no_object(event.content)
     fault = next(identity_faults(fields, options.max_chars, options.max_bytes), None)
     if fault is not None:
         return fault

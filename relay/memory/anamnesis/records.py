@@ -22,7 +22,7 @@ from relay.memory.anamnesis.checks import (
 from relay.memory.anamnesis.references import ENTRY, PATCH, SUPERSEDED, VOUCH
 from relay.memory.check_options import MAX_BYTES, MAX_CHARS, CheckOptions
 from relay.memory.draft import Draft
-from relay.memory.fields import NOT_AN_OBJECT, compact, storable_object
+from relay.memory.fields import NOT_AN_OBJECT, compact, no_object, storable_object
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 
@@ -270,9 +270,9 @@ def record_in(event: Event) -> Record | UnreadableRecord:
     fault = check(event, CheckOptions(max_chars=max(MAX_CHARS, len(event.content))))
     fields = storable_object(event.content)
     if fault is None and fields is None:
-        fault = NOT_AN_OBJECT  # valid JSON that cannot be stored
+        fault = no_object(event.content)  # valid JSON that cannot be stored
     if fault is not None or fields is None:
-        return UnreadableRecord(event, fault or NOT_AN_OBJECT)
+        return UnreadableRecord(event, fault or no_object(event.content))
     of = event.tag("x") or ""
     if event.kind == kinds.APP_RECORD:
         return Memory(event, entry_in(fields, event))

@@ -17,7 +17,7 @@ from relay.memory.nmem.checks import MAX_PROMPT
 from relay.memory.nmem.records import Observation, ObsType, Prompt, Session, Source
 from relay.memory.nmem.tools import classify_tool, file_of, git_facts, response_text, title_of
 from relay.memory.secrets import Filtered
-from relay.nostr.event import object_in
+from relay.nostr.event import object_of_any_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -69,7 +69,7 @@ Captured = Session | Prompt | Observation | Ending
 
 def hook_in(text: str, named: str | None = None) -> Hook:
     """Decode a hook. `named` overrides its `hook_event_name`. Raises Invalid."""
-    fields = object_in(text)
+    fields = object_of_any_size(text)
     if fields is None:
         raise Invalid("the hook is not a JSON object")
     name = _string(fields, "hook_event_name") if named is None else named
@@ -194,7 +194,7 @@ def thoughts_in(
     for line in lines:
         if b'"thinking"' not in line:  # skips parsing most lines
             continue
-        fields = object_in(line.decode(errors="replace"))
+        fields = object_of_any_size(line.decode(errors="replace"))
         if fields is None or fields.get("type") != "assistant":
             continue
         for text in _thinking(fields.get("message")):

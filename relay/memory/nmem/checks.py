@@ -9,7 +9,7 @@ import re
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from relay.memory.fields import NOT_AN_OBJECT, Need, Shape, first_fault, is_integer
+from relay.memory.fields import Need, Shape, first_fault, is_integer, no_object
 from relay.memory.nmem.summary import summary_fault
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64, object_in
@@ -89,7 +89,7 @@ def _hashed(event: Event, prefix: str, fault_in: Callable[[Fields], str | None])
         return shape
     fields = object_in(event.content)
     if fields is None:
-        return NOT_AN_OBJECT
+        return no_object(event.content)
     if fields.get("session_id") != session_in(d):
         return "content.session_id must equal the session in d"
     digest = sha256(event.content.encode(errors="replace")).hexdigest()
@@ -117,7 +117,7 @@ def _prompt(fields: Fields) -> str | None:
 def _session(event: Event) -> str | None:
     fields = object_in(event.content)
     if fields is None:
-        return NOT_AN_OBJECT
+        return no_object(event.content)
     if fields.get("id") != session_in(event.d):
         return "content.id must equal the session in d"
     fault = first_fault(fields, _SESSION_FIELDS)
@@ -153,4 +153,4 @@ def _pin(event: Event) -> str | None:
     if not is_hex64(event.d.removeprefix(PIN)):
         return "d must be nmem:pin:<event id>"
     fields = object_in(event.content)
-    return NOT_AN_OBJECT if fields is None else first_fault(fields, _PIN_FIELDS)
+    return no_object(event.content) if fields is None else first_fault(fields, _PIN_FIELDS)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid
-from relay.memory.fields import NOT_AN_OBJECT, first_fault, whole_number
+from relay.memory.fields import first_fault, no_object, whole_number
 from relay.memory.snowclaw.config import values_fault
 from relay.memory.snowclaw.contents import KNOWN
 from relay.memory.snowclaw.encryption import is_encrypted
@@ -54,7 +54,7 @@ def _user_or_group(event: Event) -> str | None:
     if is_encrypted(event):
         return None
     fields = object_in(event.content)
-    return NOT_AN_OBJECT if fields is None else first_fault(fields, KNOWN)
+    return no_object(event.content) if fields is None else first_fault(fields, KNOWN)
 
 
 def collective_fault(event: Event) -> str | None:
@@ -73,7 +73,7 @@ def collective_fault(event: Event) -> str | None:
 def _object_unless_encrypted(event: Event) -> str | None:
     if is_encrypted(event) or object_in(event.content) is not None:
         return None
-    return NOT_AN_OBJECT
+    return no_object(event.content)
 
 
 def check_lenient(event: Event, options: CheckOptions) -> str | None:

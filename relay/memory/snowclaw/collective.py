@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from relay.errors import Invalid
 from relay.memory.draft import Draft
-from relay.memory.fields import NOT_AN_OBJECT, compact_repaired, storable_object
+from relay.memory.fields import compact_repaired, no_object, storable_object
 from relay.memory.snowclaw.checks import collective_fault
 from relay.memory.snowclaw.contents import joined
 from relay.memory.snowclaw.encryption import content_of
@@ -83,7 +83,7 @@ def collective_in(event: Event, key: bytes | None = None) -> CollectiveMemory | 
             raise Invalid(wrong)
         fields = storable_object(content)
         if fields is None:
-            raise Invalid(NOT_AN_OBJECT)
+            raise Invalid(no_object(content))
         return CollectiveMemory(
             topic=event.d.removeprefix(COLLECTIVE),
             summary=_text(fields, "summary") or "",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid
 from relay.memory.draft import Draft
-from relay.memory.fields import NOT_AN_OBJECT, compact, is_integer, storable_object, whole_number
+from relay.memory.fields import compact, is_integer, no_object, storable_object, whole_number
 from relay.memory.snowclaw.keys import (
     CONFIG,
     Everywhere,
@@ -122,7 +122,7 @@ def config_in(event: Event) -> ConfigRecord | UnreadableRecord:
 def _values_in(event: Event, fields: Mapping[str, object] | None) -> GroupConfig:
     """Raises Invalid with the first refusal text (S-15, S-16)."""
     if fields is None:
-        raise Invalid(NOT_AN_OBJECT)
+        raise Invalid(no_object(event.content))
     tags = {name: event.tag(name) for name in (MODE, HISTORY)}
     in_tags = {name: value for name, value in tags.items() if value is not None}
     for given in (in_tags, fields):

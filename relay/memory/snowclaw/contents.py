@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import orjson
-
 from relay.errors import Invalid
 from relay.memory.fields import FieldSpec, Need, Shape, first_fault, is_integer
+from relay.nostr.event import json_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -105,8 +104,8 @@ class Contents:
         if not isinstance(text, str):
             return None
         try:
-            value: object = orjson.loads(text)
-        except orjson.JSONDecodeError:
+            value = json_in(text)
+        except ValueError:
             return None
         if not fits(value):
             return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from relay.errors import Invalid
 from relay.memory.draft import Draft
-from relay.memory.fields import NOT_AN_OBJECT, compact_repaired, storable_object
+from relay.memory.fields import compact_repaired, no_object, storable_object
 from relay.memory.snowclaw.contents import Contents
 from relay.memory.snowclaw.encryption import content_of
 from relay.memory.snowclaw.groups import GroupMemory, group_memory_in
@@ -52,7 +52,7 @@ def record_in(event: Event, key: bytes | None = None) -> Record | UnreadableReco
         scope = memory_scope(event.d)
         fields = storable_object(content)
         if fields is None:
-            raise Invalid(NOT_AN_OBJECT)
+            raise Invalid(no_object(content))
         contents = Contents(fields)
         if isinstance(scope, OfUser):
             return UserRecord(event, scope, user_memory_in(contents, event.created_at))

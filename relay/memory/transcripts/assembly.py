@@ -22,7 +22,7 @@ from relay.memory.transcripts.paths import MAX_GROWTH, with_field
 from relay.memory.transcripts.sources import source_of
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
-from relay.nostr.event import object_in
+from relay.nostr.event import object_of_any_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -169,7 +169,7 @@ def _of_notes(chain: Ordered, unread: list[UnreadableRecord]) -> Iterator[FileLi
 def _is_same_line(text: str, distance: int) -> bool:
     """Whether two notes of a chain with this text are blocks of one line, and not of two equal
     lines."""
-    fields = object_in(text)
+    fields = object_of_any_size(text)
     if fields is None:
         return False
     return "uuid" in fields or (distance == 1 and len(note_texts(fields)) > 1)
@@ -193,7 +193,7 @@ def _is_relative(line: FileLine) -> bool:
     """Whether it is in the specification's format, whose paths were made relative."""
     if line.has_tokens or line.is_base64 or '"."' not in line.text:
         return False
-    fields = object_in(line.text)
+    fields = object_of_any_size(line.text)
     return fields is not None and fields.get("cwd") == "."
 
 

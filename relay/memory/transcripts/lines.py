@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.memory.fields import repaired
 from relay.memory.transcripts.times import milliseconds
-from relay.nostr.event import object_in
+from relay.nostr.event import object_of_any_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -59,7 +59,7 @@ def line_of(number: int, raw: bytes) -> Line:
         text = data.decode()
     except UnicodeDecodeError:
         return Line(number, data, eol, None, None)
-    return Line(number, data, eol, text, object_in(text))
+    return Line(number, data, eol, text, object_of_any_size(text))
 
 
 def raw_lines(data: bytes) -> Iterator[bytes]:

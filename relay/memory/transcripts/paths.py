@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from relay.nostr.event import object_in
+from relay.nostr.event import object_of_any_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -124,7 +124,7 @@ class HidingTokens(PathTokens):
         text = super().tokenised(text)
         if self._names is not None:
             text = self._names.sub(lambda found: self._sign_of[found[0]], text)
-        fields = object_in(text) if '"cwd"' in text else None
+        fields = object_of_any_size(text) if '"cwd"' in text else None
         cwd = None if fields is None else fields.get("cwd")
         is_elsewhere = isinstance(cwd, str) and is_absolute(cwd)
         return with_field(text, "cwd", "${CWD}") if is_elsewhere else text
@@ -133,7 +133,7 @@ class HidingTokens(PathTokens):
         """The line with fields for notes, in which the directory is `.`."""
         if line.text is None or line.fields is None:
             return line
-        return replace(line, fields=object_in(relative(self.tokenised(line.text))[0]))
+        return replace(line, fields=object_of_any_size(relative(self.tokenised(line.text))[0]))
 
     def hides(self, text: str) -> bool:
         """Whether a line differs from what `PathTokens` makes of it."""
@@ -208,7 +208,7 @@ def with_field(text: str, name: str, value: str) -> str:
 
     Unchanged if the field is missing or no string.
     """
-    fields = object_in(text)
+    fields = object_of_any_size(text)
     if fields is None or not isinstance(fields.get(name), str):
         return text
     place = _place_of_value(text, name)
@@ -217,7 +217,7 @@ def with_field(text: str, name: str, value: str) -> str:
     changed = f'{text[: place.start()]}"{escaped(value)}"{text[place.end() :]}'
     try:
         # Not so where the name occurs once more, written with escapes.
-        return changed if object_in(changed) == {**fields, name: value} else text
+        return changed if object_of_any_size(changed) == {**fields, name: value} else text
     except RecursionError:  # nested too deeply to compare
         return text
 

@@ -11,9 +11,7 @@ import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from difflib import unified_diff
-from functools import partial
 from html.parser import HTMLParser
-from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -731,15 +729,37 @@ async def test_a_page_of_a_stranger_is_small_and_rare() -> None:
         assert (await owners.json("/console/people.json"))["table"]["total"] == 2000
 
 
-async def test_after_a_page_that_took_long_the_next_is_not_abandoned(
+async def test_the_rest_after_a_page_is_as_long_as_its_work_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was at most 2.5 s: of pages that took ten, one followed the other."""
+    rests: list[float] = []
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+
+    making = places.Places(8, 2, 4, "too many")
+    making.count(Standing.KNOWN, 10.0)
+    monkeypatch.setattr(asyncio, "sleep", rest)
+    await making.rest(Standing.KNOWN)
+    assert rests == [pytest.approx(20.0, abs=1.0)]
+
+
+async def test_the_rest_after_other_pages_is_not_counted_as_work_for_this_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A page that took 0.6 s on a slow machine: nine times as long until the next, a 503."""
-    monkeypatch.setattr(app, "_PAGE_S", 1.0)
-    monkeypatch.setattr(app, "thread_time", partial(next, count()))
+
+    async def rest(_: object, __: object) -> None:
+        await asyncio.sleep(0.02)
+        limits.append(True)
+
+    limits: list[bool] = []
+    monkeypatch.setattr(app, "_PAGE_S", 0.01)
+    monkeypatch.setattr(places.Places, "rest", rest)
     async with site() as here:
-        anybody = here.browser()
-        assert [(await anybody.get("/console/groups")).status for _ in range(3)] == [200] * 3
+        await here.browser().get("/console/groups")
+    assert limits == [True]
 
 
 async def test_pages_of_one_address_leave_turns_and_places_to_others(
@@ -904,9 +924,9 @@ async def test_after_a_page_who_is_unknown_waits(monkeypatch: pytest.MonkeyPatch
     async with site() as here:
         members = await here.browser_of(owner)
         assert (await here.browser().get("/console/groups")).status == 200
-        monkeypatch.setattr(app, "_PAGE_S", 0.5)
+        monkeypatch.setattr(app, "_WAIT_S", 0.5)
         assert (await here.browser().get("/console/groups")).status == 503
-        monkeypatch.setattr(app, "_PAGE_S", ANSWER_S)
+        monkeypatch.setattr(app, "_WAIT_S", ANSWER_S)
         assert (await members.get("/console/groups")).status == 200
 
 

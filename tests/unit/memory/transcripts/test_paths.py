@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from relay.memory.transcripts import paths
 from relay.memory.transcripts.paths import Directory, PathTokens, with_field
-from relay.nostr.event import object_in
+from relay.nostr.event import object_of_any_size
 from tests.golden import document
 
 BASE = "/w/rook"
@@ -142,9 +142,9 @@ def test_a_line_that_has_the_name_often_is_parsed_twice(monkeypatch: pytest.Monk
 
     def counted(text: str) -> dict[str, object] | None:
         parsed.append(text)
-        return object_in(text)
+        return object_of_any_size(text)
 
-    monkeypatch.setattr(paths, "object_in", counted)
+    monkeypatch.setattr(paths, "object_of_any_size", counted)
     nested = '{"x":[' + ",".join(['{"cwd":"in"}'] * 1000) + ']%s,"cwd":"out"}'
     for raw in (nested % "", nested % ',"\\u0063wd":"b"'):
         assert with_field(raw, "cwd", "b") == raw.replace('"out"', '"b"')
