@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 from hmac import compare_digest
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Final
@@ -16,7 +17,7 @@ from aiohttp import hdrs, web
 from relay.access.actors import is_known
 from relay.access.quotas import Per, Rate, TokenBuckets, subnet_of
 from relay.access.visibility import ANONYMOUS, Viewer
-from relay.console.ask import Ask, NotFoundError
+from relay.console.ask import Ask, NotFoundError, T
 from relay.console.html import Assets, environment
 from relay.console.measured import Measured
 from relay.console.openapi import described
@@ -26,6 +27,7 @@ from relay.console.parts import MAX_OF_KNOWN, MAX_OF_OTHERS
 from relay.console.places import Places, standing_of
 from relay.console.sessions import SESSION_S, Sessions, Signer, Standing
 from relay.console.tables import as_csv, table
+from relay.console.threads import Threads
 from relay.errors import (
     ANOTHER_VERSION,
     GROUP_CHANGED,
@@ -42,6 +44,7 @@ from relay.nostr.nip98 import HttpRequest, authorization
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from relay.console.ask import InThread
     from relay.console.page import Page
     from relay.console.parts import ConsoleServices, OwnerView, Site
     from relay.console.sessions import Session
@@ -122,6 +125,7 @@ class Console:
         self._making = Places(
             _MAX_WAITING, _FEW_PAGES, _AT_ONCE, "too many page requests, try again"
         )
+        self._threads = Threads()
         self._answering = {standing: asyncio.Lock() for standing in Standing}
         self._forms = Places(_MAX_FORMS, _FEW_FORMS, 1, "too many forms at once, try again")
         self._buckets = TokenBuckets()
@@ -280,6 +284,7 @@ class Console:
                         who.viewer,
                         dict(request.query),
                         self._information(),
+                        self._in_thread(standing),
                         self._site.url_for(request),
                         self._base,
                         self._owner_view if self._is_owner(who.pubkey) else None,
@@ -301,6 +306,14 @@ class Console:
                             await asyncio.sleep(0)
                             return response
         raise Refused(Prefix.ERROR, "your rights are changing, try again")
+
+    def _in_thread(self, standing: Standing) -> InThread:
+        count = partial(self._making.count, standing)
+
+        async def in_thread(work: Callable[[], T]) -> T:
+            return await self._threads.run(work, count)
+
+        return in_thread
 
     def _part(self, request: web.Request, pubkey: str | None) -> str | None:
         """By which places and turns are shared: a proxy may not tell addresses."""

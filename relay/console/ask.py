@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from functools import lru_cache
 from time import thread_time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ from relay.nostr.filters import Filter
 from relay.nostr.keys import npub
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 
     from relay.access.visibility import Viewer
     from relay.console.parts import ConsoleServices, OwnerView
@@ -56,6 +56,13 @@ _npub: Final = lru_cache(8192)(npub)
 """Cached, because pages show the same people."""
 
 
+T = TypeVar("T")
+
+
+class InThread(Protocol):
+    def __call__(self, work: Callable[[], T]) -> Coroutine[Any, Any, T]: ...
+
+
 class NotFoundError(Exception):
     """Nothing with this name exists, or the reader may not see it."""
 
@@ -70,6 +77,8 @@ class Ask:
     query: Mapping[str, str]
     information: Mapping[str, object]
     """NIP-11."""
+    in_thread: InThread
+    """Runs work that would hold the loop."""
     url: str
     """The relay's, ws:// or wss://."""
     base: str

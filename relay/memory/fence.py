@@ -146,11 +146,14 @@ def visible(text: str) -> str:
         text = _CONTROLS.sub("", text)
     if text.isascii():
         return text
-    return "".join(
-        each
-        for each in _IGNORABLE.sub("", text)
-        if each in _JOINERS or not (each in _INVISIBLE or unicodedata.category(each) == "Cf")
-    )
+    text = _IGNORABLE.sub("", text)
+    # Each character once: one by one 400,000 take 0.3 s.
+    hidden = {
+        ord(each): None
+        for each in set(text) - _JOINERS
+        if each in _INVISIBLE or unicodedata.category(each) == "Cf"
+    }
+    return text.translate(hidden) if hidden else text
 
 
 def with_unseen(text: str, mark: Callable[[str], str]) -> str:

@@ -5,7 +5,6 @@ Invariant: made of events that both the reader and the agent may read.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -168,7 +167,8 @@ async def _aman(agent: _Agent, hk: str) -> _Made:
     async for event in agent.ask.one_by_one(found):
         fold.apply(event)
     snapshot = fold.snapshot(hk, agent.pubkey, reader=agent.pubkey)
-    return _Made(format_prompt(snapshot) or "", found, len(snapshot.unread))
+    text = await agent.ask.in_thread(lambda: format_prompt(snapshot))
+    return _Made(text or "", found, len(snapshot.unread))
 
 
 # -- nmem: as `rookery nmem context` ---------------------------------------------------------------
@@ -214,17 +214,12 @@ async def _nmem(agent: _Agent, project: str) -> _Made:
     ]
     sessions = [(event, each) for event, each in records if isinstance(each, Session)]
     authors = {each.id: written_by(event) for event, each in sessions}
-    text = fenced_context(
-        lambda most: context(
-            project,
-            [each for _, each in sessions],
-            rows,
-            now,
-            authors=authors,
-            max_chars=most,
-        ),
-        agent.pubkey,
-    )
+
+    def within(most: int) -> str:
+        own = [each for _, each in sessions]
+        return context(project, own, rows, now, authors=authors, max_chars=most)
+
+    text = await agent.ask.in_thread(lambda: fenced_context(within, agent.pubkey))
     return _Made(text, found)
 
 
@@ -264,7 +259,7 @@ async def _snowclaw(agent: _Agent, group: str) -> _Made:
         chat.fill(messages)
         return chat.assemble(newest, "", _BUDGET)
 
-    made = await asyncio.to_thread(assembled)
+    made = await agent.ask.in_thread(assembled)
     pieces = [
         {
             "section": str(piece.section),

@@ -5,7 +5,6 @@ Whoever may not read a record finds none: everything comes from `Ask.events`.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import textwrap
 from collections import Counter
@@ -249,8 +248,12 @@ async def _session(ask: Ask) -> Found:
         )
     )
     chain = ordered(found)
-    lines = await asyncio.to_thread(lines_of_notes, chain.events, archive, ".")
-    shown = await asyncio.to_thread(blocks, map(note_of, chain.events), lines)
+
+    def drawn() -> list[Block]:
+        lines = lines_of_notes(chain.events, archive, ".")
+        return blocks(map(note_of, chain.events), lines)
+
+    shown = await ask.in_thread(drawn)
     authors = {event.id: event.pubkey for event in found}
     data: dict[str, object] = {
         "id": session,

@@ -101,9 +101,10 @@ def blocks(notes: Iterable[Note], lines: Mapping[str, Fields] | None = None) -> 
     """`lines`: id of a line's first note → the line. With them tool calls are whole, and lines of
     other types than messages have a text."""
     lines = {} if lines is None else lines
-    tools = _Tools(lines.values())
+    listed = list(entries(notes))
+    tools = _Tools(lines.values(), _PAIRS + _PAIRS_OF_ENTRY * len(listed))
     found = []
-    for entry in entries(notes):
+    for entry in listed:
         match entry:
             case Message(note):
                 found.append(_message(note, lines.get(note.id)))
@@ -217,7 +218,8 @@ def _tool(entry: ToolUse, tools: _Tools) -> Block:
     call, output = entry.call, entry.output
     first = call if call is not None or output is None else output.note
     assert first is not None
-    used = None if first.tool_id is None else tools.calls.get(first.tool_id)
+    # Shown once: anybody may name the same tool id in each of 500 notes.
+    used = None if first.tool_id is None else tools.calls.pop(first.tool_id, None)
     body: list[Line] = []
     name, given = (entry.name, None) if used is None else used
     if call is None:
@@ -226,10 +228,10 @@ def _tool(entry: ToolUse, tools: _Tools) -> Block:
         head = [_short(call.content)]
     else:
         head = [f"{name}: {_argument(given)}"]
-        body += _of_input(name, given, tools.patches.get(first.tool_id or ""))
+        body += _of_input(name, given, tools.patches.pop(first.tool_id or "", None), tools)
     cut = call is not None and call.is_cut
     if output is not None:
-        whole = None if first.tool_id is None else tools.outputs.get(first.tool_id)
+        whole = None if first.tool_id is None else tools.outputs.pop(first.tool_id, None)
         text, is_fault = (output.text, False) if whole is None else whole
         if output.summary:
             body.append(Line(f"→ {output.summary}", Tone.DIM))
@@ -309,16 +311,19 @@ def _diff_tone(line: str) -> Tone:
             return Tone.PLAIN
 
 
-def _of_input(name: str, given: Fields, patch: list[Line] | None) -> Iterator[Line]:
+def _of_input(name: str, given: Fields, patch: list[Line] | None, tools: _Tools) -> Iterator[Line]:
     """What a tool was given; a change of a file as a diff."""
-    edits = given.get("edits")
-    changes = [given, *(edits if isinstance(edits, list) else ())]
-    diffs = [_diff(change) for change in changes if isinstance(change, dict)]
     if patch is not None:
         yield from patch
-    elif any(diffs):
-        for diff in diffs:
-            yield from diff
+        return
+    edits = given.get("edits")
+    changes = [given, *(edits if isinstance(edits, list) else ())]
+    diffs: list[Line] = []
+    for change in changes:
+        if isinstance(change, dict) and len(diffs) <= MAX_LINES:
+            diffs += _diff(change, tools)
+    if diffs:
+        yield from diffs
     elif name == "Write" and isinstance(content := given.get("content"), str):
         yield from (Line(f"+{line}", Tone.ADDED) for line in content.splitlines())
     else:
@@ -329,28 +334,35 @@ def _of_input(name: str, given: Fields, patch: list[Line] | None) -> Iterator[Li
             yield from (Line(f"  {line}", Tone.DIM) for line in rest)
 
 
-def _diff(change: Fields) -> list[Line]:
+def _diff(change: Fields, tools: _Tools) -> list[Line]:
     old, new = change.get("old_string"), change.get("new_string")
     if not isinstance(old, str) or not isinstance(new, str):
         return []
     before, after = old.splitlines(), new.splitlines()
-    if len(before) * len(after) > _MAX_COMPARED:
+    pairs = len(before) * len(after)
+    if pairs > min(_MAX_COMPARED, tools.pairs_left):
         return [
             *(Line(f"-{line}", Tone.REMOVED) for line in before),
             *(Line(f"+{line}", Tone.ADDED) for line in after),
         ]
+    tools.pairs_left -= pairs
     compared = list(unified_diff(before, after, lineterm="", n=2))
     return [Line(line, _diff_tone(line)) for line in compared[2:]]
 
 
 _MAX_COMPARED: Final = 4_096
 """Pairs of lines: comparing takes up to the third power of their number, 6 ms for 64 with 64."""
+_PAIRS: Final = 20_000
+"""Pairs that are compared for one conversation: one call may have a thousand edits."""
+_PAIRS_OF_ENTRY: Final = 400
+"""Added for each entry: 20 lines compared with 20, 0.6 ms."""
 
 
 class _Tools:
     """Whole calls and results, from the lines; by tool id."""
 
-    def __init__(self, lines: Iterable[Fields]) -> None:
+    def __init__(self, lines: Iterable[Fields], pairs_left: int) -> None:
+        self.pairs_left = pairs_left
         self.calls: dict[str, tuple[str, Fields]] = {}
         self.outputs: dict[str, tuple[str, bool]] = {}
         """Text, and whether the tool failed."""

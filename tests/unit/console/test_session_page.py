@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from threading import current_thread
 from typing import TYPE_CHECKING
 
+from relay.console.pages import memory
+from relay.console.places import Places
+from relay.console.sessions import Standing
 from tests.cast import person, robot
 from tests.unit.console.browsing import site
 from tests.unit.console.test_pages import PAYLOADS, check_harmless
@@ -17,6 +21,8 @@ from tests.unit.memory.transcripts.telling import (
 )
 
 if TYPE_CHECKING:
+    import pytest
+
     from relay.nostr.event import Event
 
 
@@ -77,3 +83,28 @@ async def test_texts_of_a_session_stay_texts() -> None:
         await here.publish(*told(data))
         browser = await here.browser_of(robot)
         check_harmless(await browser.text(f"/console/session?id={SESSION}"))
+
+
+async def test_a_session_is_drawn_in_a_thread_of_the_console_whose_time_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pages that were abandoned held all threads for minutes: no search, no commit went on."""
+    drawn_in: list[str] = []
+    counted: list[tuple[Standing, float]] = []
+
+    def blocks(*_: object) -> list[object]:
+        drawn_in.append(current_thread().name)
+        return []
+
+    def count(_: object, standing: Standing, seconds: float) -> None:
+        counted.append((standing, seconds))
+
+    monkeypatch.setattr(memory, "blocks", blocks)
+    monkeypatch.setattr(Places, "count", count)
+    async with site() as here:
+        await here.publish(*told(line(message="go")))
+        browser = await here.browser_of(robot)
+        assert (await browser.json(f"/console/session.json?id={SESSION}"))["blocks"] == []
+    assert [name.partition("_")[0] for name in drawn_in] == ["console"]
+    assert {standing for standing, _ in counted} == {Standing.KNOWN}
+    assert len(counted) == 3  # the thread, the page's queries, its answer

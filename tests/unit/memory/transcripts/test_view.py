@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 import pytest
 
+from relay.memory.transcripts import view
 from relay.memory.transcripts.display import notes_in_order
 from relay.memory.transcripts.view import (
     MAX_LINES,
@@ -219,3 +220,23 @@ def test_lines_that_a_long_directory_makes_too_long_are_shown_with_their_tokens(
     first, second = lines.values()
     assert str(first["cwd"]).endswith("x")
     assert second["cwd"] == "${CWD}"
+
+
+def test_edits_are_compared_once_and_only_so_many_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line with 800 edits took 0.8 s, and as long again for each note with its tool id."""
+    compared: list[int] = []
+
+    def noting(before: list[str], after: list[str], **_: object) -> list[str]:
+        compared.append(len(before) * len(after))
+        return []
+
+    monkeypatch.setattr(view, "unified_diff", noting)
+    text = "\n".join("ab" * 32)
+    edits = [{"old_string": text, "new_string": text[::-1]}] * 100
+    block = call_block("t", "Edit", edits=edits)
+    data = b"".join(line("assistant", message=[call_block("t", "Edit")]) for _ in range(3))
+    data += line("assistant", message=[block])
+    found = seen(data)
+    assert len(found) == 4
+    assert 0 < sum(compared) <= 20_000 + 4 * 400
+    assert max(len(each.lines) for each in found) == MAX_LINES + 1
