@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from string import ascii_letters, digits
 from typing import TYPE_CHECKING, Final
 
 from relay.nostr import kinds
@@ -23,9 +24,11 @@ _KINDS: Final = frozenset(
         kinds.KEY_SHARE,
     }
 )
-_NIP44: Final = re.compile(r"A[g-v][A-Za-z0-9+/]{130,}={0,2}")
-"""Base64 of at least 99 bytes whose first, the version, is 2."""
-_NIP04: Final = re.compile(r"[A-Za-z0-9+/]+={0,2}\?iv=[A-Za-z0-9+/]+={0,2}")
+_BASE64: Final = (ascii_letters + digits + "+/").encode()
+_NIP44: Final = re.compile(r"A[g-v]")
+"""The first byte, the version, is 2."""
+_NIP44_CHARS: Final = 132
+"""Of at least 99 bytes."""
 
 
 def may_be_encrypted(event: Event) -> bool:
@@ -33,6 +36,26 @@ def may_be_encrypted(event: Event) -> bool:
     return (
         event.kind in _KINDS
         or not _TAGS.isdisjoint([tag[0] for tag in event.tags if tag])
-        or _NIP44.fullmatch(event.content) is not None
-        or _NIP04.fullmatch(event.content) is not None
+        or _is_nip44(event.content)
+        or _is_nip04(event.content)
     )
+
+
+def _is_nip44(content: str) -> bool:
+    if _NIP44.match(content) is None or not _is_base64(content):
+        return False
+    return len(content.rstrip("=")) >= _NIP44_CHARS
+
+
+def _is_nip04(content: str) -> bool:
+    message, mark, vector = content.partition("?iv=")
+    return bool(mark) and _is_base64(message) and _is_base64(vector)
+
+
+def _is_base64(text: str) -> bool:
+    """Not empty, with at most two `=` at its end. Not by a regular expression: 10 ms for 400,000
+    characters."""
+    data = text.rstrip("=")
+    if not data or len(text) - len(data) > 2 or not data.isascii():
+        return False
+    return not data.encode().translate(None, _BASE64)

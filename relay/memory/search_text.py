@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 _TITLES: Final = ("title", "name", "about", "summary", "subject", "description", "alt")
 _PROFILE: Final = ("name", "display_name", "displayName", "about", "nip05")
+_MAX_PROFILE: Final = 65_536
+"""Characters; a longer one is not found. Anybody may write them: 400,000 take 20 ms of the loop."""
+_MAX_VALUES: Final = 16_384
+"""JSON values of one field that are looked through: 2 ms."""
 _APP_KINDS: Final = frozenset({kinds.APP_DATA, kinds.APP_RECORD})
 _REPOSTS: Final = frozenset({kinds.REPOST, kinds.GENERIC_REPOST})
 _NOMEN_GROUP: Final = "nomen:group:"
@@ -54,6 +58,8 @@ def general_text(event: Event) -> str:
     if kind in _APP_KINDS:
         return event.content if event.d.startswith(_NOMEN_GROUP) else ""
     if kind == kinds.PROFILE:
+        if len(event.content) > _MAX_PROFILE:
+            return ""
         return fields_text(object_or_empty(event.content), _PROFILE)
     if kind in _REPOSTS:  # the reposted event is indexed itself
         return ""
@@ -90,10 +96,12 @@ def _texts(values: Mapping[str, object], names: tuple[str, ...]) -> Iterator[str
 
 
 def _strings(value: object) -> Iterator[str]:
-    """Every string in a JSON value, in order, without the keys of objects."""
+    """Every string in the first values of a JSON value, in order, without the keys of objects."""
     # A stack instead of recursion: JSON may be nested deeper than Python calls.
     stack = [value]
-    while stack:
+    for _ in range(_MAX_VALUES):
+        if not stack:
+            return
         value = stack.pop()
         if isinstance(value, str):
             yield value

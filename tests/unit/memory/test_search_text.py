@@ -199,3 +199,23 @@ def test_however_deep_a_field_is_nested_its_texts_are_found() -> None:
         nested = "[" * depth + '"tea", "cake"' + "]" * depth
         profile = f'{{"about": {nested}, "name": "al"}}'
         assert MEMORY_SYSTEMS.search_text(unsigned(robot, 0, content=profile)) == "al\ntea\ncake"
+
+
+@pytest.mark.parametrize(
+    "content", ["B" + NIP44[1:], f"{NIP44[:131]}=", f"{NIP44}===", f"{NIP44}!"]
+)
+def test_what_only_resembles_encrypted_text_is_found(content: str) -> None:
+    assert text(1, content) is not None
+    assert text(1, f"{content}?iv=") is not None
+    assert text(1, f"{NIP04}?iv=AAAA") is not None
+
+
+def test_a_profile_over_64_kib_is_not_found() -> None:
+    """One of 400,000 characters took the loop for 0.1 s, for each live search that is open."""
+    assert words(0, {"name": "alice", "more": "x" * 65_000}) == ["alice"]
+    assert text(0, {"name": "alice", "more": "x" * 65_536}) is None
+
+
+def test_a_field_of_many_values_is_found_by_the_first() -> None:
+    profile = {"name": ["early", *[0] * 16_384, "late"]}
+    assert words(0, profile) == ["early"]

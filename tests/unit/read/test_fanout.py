@@ -277,6 +277,15 @@ def test_the_beginning_of_a_long_text_is_compared_with_live_searches(
     assert client.contents() == [early]
 
 
+def test_the_whole_of_a_text_that_is_parsed_counts_for_live_searches(relay: Subscribed) -> None:
+    """It counted as its first 16,384 characters, however long it took to parse."""
+    relay.fanout = Fanout(relay.state, TokenMatcher())
+    relay.follows(Client(alice), sought("tea"))
+    profile = alice.sign(0, [], f'{{"name":"{"x" * 200_000}"}}', 1)
+    more = relay.fanout.number_for(profile) - relay.fanout.number_for(note("x" * 200_000))
+    assert more >= 1_000
+
+
 def test_a_row_that_cannot_be_compared_keeps_no_other_row_back(
     relay: Subscribed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
