@@ -5,12 +5,13 @@ None of them depends on the author or on what is stored.
 
 from __future__ import annotations
 
-import json
+import re
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Prefix, Reject
 from relay.facts import Origin
 from relay.nostr import kinds
+from relay.nostr.event import has_too_many_arrays, json_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,6 +30,8 @@ _KEY_SHARE: Final = Reject(
     Prefix.INVALID, "kind 1082 travels only inside a gift wrap", "key shares"
 )
 _REPOST: Final = Reject(Prefix.BLOCKED, "the reposted event is protected", "reposts")
+_DASH: Final = re.compile(r'"(?:-|\\u002[dD])"')
+"""The name of the tag of a protected event: few reposts have it, the others are not parsed."""
 _IMPORTED_REQUEST: Final = Reject(
     Prefix.RESTRICTED, "kind: a request to join or leave is not imported", "relay membership"
 )
@@ -75,11 +78,13 @@ def _leaving(_: Event, origin: Origin) -> Reject | None:
 
 def _repost(event: Event, origin: Origin) -> Reject | None:
     """A repost must not contain a protected event (N70-05)."""
-    if origin is not Origin.WIRE or "{" not in event.content:
+    if origin is not Origin.WIRE or _DASH.search(event.content) is None:
         return None
+    if has_too_many_arrays(event.content):
+        return _REPOST  # not parsed, so it may be
     try:
-        inner = json.loads(event.content)
-    except (ValueError, RecursionError):
+        inner = json_in(event.content)
+    except ValueError:
         return None  # not an event
     tags = inner.get("tags") if isinstance(inner, dict) else None
     if not isinstance(tags, list):

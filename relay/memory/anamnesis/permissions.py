@@ -9,7 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from relay.errors import Prefix
-from relay.memory.anamnesis.references import ENTRY, PATCH, SUPERSEDED, replacement_in
+from relay.memory.anamnesis.references import (
+    ENTRY,
+    MAX_SUPERSESSION,
+    PATCH,
+    SUPERSEDED,
+    replacement_in,
+)
 from relay.nostr.event import is_hex64
 
 if TYPE_CHECKING:
@@ -27,6 +33,10 @@ _MAY_NOT_PATCH: Final = Prefix.RESTRICTED, "only the author or the owner may cha
 _SOMEBODY_ELSES: Final = (
     Prefix.RESTRICTED,
     "this memory is somebody else's, vouch for it",
+)
+_TOO_LONG: Final = (
+    Prefix.INVALID,
+    f"content of a supersession is over {MAX_SUPERSESSION:,} characters",
 )
 _SELF: Final = Prefix.INVALID, "a memory cannot supersede itself"
 _CYCLE: Final = Prefix.INVALID, "supersession cycle"
@@ -62,11 +72,13 @@ def entry_objection(event: Event, records: Sequence[RecordFacts], _owns: Owns) -
 def supersession_objection(
     event: Event, records: Sequence[RecordFacts], owns: Owns
 ) -> Objection | None:
-    """The refusal of a supersession, checked in this order: it names itself, names an unknown
-    memory, is not allowed, makes a cycle. Malformed events are left to the check."""
+    """The refusal of a supersession, checked in this order: it is too long, names itself, names
+    an unknown memory, is not allowed, makes a cycle. Malformed events are left to the check."""
     old, new = event.d.removeprefix(SUPERSEDED), replacement_in(event)
     if not is_hex64(old) or event.tag("x") != old:
         return None
+    if len(event.content) > MAX_SUPERSESSION:  # what it names was not looked up
+        return _TOO_LONG
     if old == new:
         return _SELF
     for hashed in [old] if new is None else [old, new]:

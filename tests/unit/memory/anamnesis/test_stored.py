@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
 
 SELF = (False, "invalid: a memory cannot supersede itself")
+TOO_LONG = (False, "invalid: content of a supersession is over 4,096 characters")
 CYCLE = (False, "invalid: supersession cycle")
 MAY_NOT_SUPERSEDE = (False, "restricted: only the author or the owner may supersede a memory")
 SOMEBODY_ELSES = (False, "restricted: this memory is somebody else's, vouch for it")
@@ -80,6 +81,15 @@ async def test_itself_comes_before_unknown_before_not_allowed_before_a_cycle(hom
     await home.take(told(robot, "b"), superseded(robot, B, A))
     assert await home.take(superseded(rover, A, B)) == [MAY_NOT_SUPERSEDE]
     assert await home.take(superseded(robot, A, B)) == [CYCLE]
+
+
+async def test_a_long_supersession_is_refused_and_not_parsed(home: Home) -> None:
+    """The loop took 35 ms for one of 400,000 characters, of anybody."""
+    await home.take(told(robot, "a"), told(robot, "b"))
+    short = superseded(robot, A, B)
+    for length, answer in ((4_097, TOO_LONG), (4_096, STORED)):
+        content = short.content.ljust(length)
+        assert await home.take(robot.sign(short.kind, short.tags, content, NOON)) == [answer]
 
 
 @pytest.mark.proves("X-16")
