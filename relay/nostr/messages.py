@@ -18,9 +18,9 @@ import orjson
 from relay.errors import Invalid, Prefix, Refused, TooManyRecords, Unsupported
 from relay.nostr.event import (
     MAX_ARRAYS,
-    TOO_MANY_ARRAYS,
     Event,
     event_from,
+    has_too_many_arrays,
     is_hex64,
     submitted_event,
 )
@@ -163,7 +163,7 @@ _NOT_ARRAY: Final = BadFrame(
 
 def parse(text: str | bytes, terms: FilterTerms, max_filters: int) -> ClientMessage:
     """One client frame; its size was checked before."""
-    if len(text) > 2 * MAX_ARRAYS and isinstance(text, bytes) and TOO_MANY_ARRAYS.match(text):
+    if len(text) > 2 * MAX_ARRAYS and has_too_many_arrays(text):
         return _unread(text, _OVER_ARRAYS)
     if isinstance(text, bytes) and text.startswith(_SUBMISSION):
         event = submitted_event(text)

@@ -8,15 +8,17 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.errors import Invalid
+from relay.nostr import event as event_module
 from relay.nostr.event import (
     Event,
     IndexedEvent,
     event_from,
     event_from_raw,
+    has_too_many_arrays,
     id_bytes,
     indexed,
     is_hex64,
@@ -268,3 +270,29 @@ def test_an_indexed_event_says_of_its_tags_what_the_event_does(tags: list[list[s
     assert index.d == event.d
     assert fields_of(index) == fields_of(event)
     assert indexed(NOTE) is NOTE
+
+
+@settings(max_examples=200)
+@given(
+    st.recursive(
+        st.integers() | st.text('"\\\\[{a', max_size=4),
+        lambda inner: (
+            st.lists(inner, max_size=4) | st.dictionaries(st.text('"\\\\[{', max_size=2), inner)
+        ),
+    ),
+    st.integers(0, 8),
+)
+def test_arrays_and_objects_are_counted_and_brackets_in_texts_are_not(
+    value: object, most: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(event_module, "MAX_ARRAYS", most)
+        text = json.dumps(value)
+        assert has_too_many_arrays(text) is (_arrays_in(value) > most)
+        assert has_too_many_arrays(text.encode()) is (_arrays_in(value) > most)
+
+
+def _arrays_in(value: object) -> int:
+    if isinstance(value, dict):
+        return 1 + sum(map(_arrays_in, value.values()))
+    return 1 + sum(map(_arrays_in, value)) if isinstance(value, list) else 0
