@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from dataclasses import dataclass, replace
 from functools import partial
 from hmac import compare_digest
@@ -132,6 +133,7 @@ class Console:
         self._base = ""
         self._is_secure = site.is_secure
         self._cookie = "__Host-rookery" if self._is_secure else "rookery"
+        self._secrets = re.compile(rf"(?:^|;)\s*+{self._cookie}=([^;\s]*)").findall
 
     def add_routes(self, router: web.UrlDispatcher, base: str) -> None:
         self._base = base
@@ -161,8 +163,14 @@ class Console:
 
     # -- who asks ---------------------------------------------------------------------------------
 
+    def _secret_in(self, request: web.Request) -> str | None:
+        """The value of the session's cookie. Not by `request.cookies`: aiohttp makes an object of
+        each, 26 ms for 8,000 bytes."""
+        found = self._secrets(request.headers.get(hdrs.COOKIE, ""))
+        return found[-1] if found else None
+
     def _session(self, request: web.Request) -> Session | None:
-        session = self._sessions.get(request.cookies.get(self._cookie), self._services.clock())
+        session = self._sessions.get(self._secret_in(request), self._services.clock())
         if session is None or session.pubkey in self._services.state.actors.banned:
             return None
         return session
@@ -469,7 +477,7 @@ class Console:
         return response
 
     def _begin(self, request: web.Request, response: web.Response, pubkey: str) -> None:
-        self._sessions.end(request.cookies.get(self._cookie))
+        self._sessions.end(self._secret_in(request))
         signer = self._signed_in(request, pubkey)
         secret = self._sessions.begin(signer, self._services.clock())
         response.set_cookie(
@@ -528,7 +536,7 @@ class Console:
 
     async def _sign_out(self, request: web.Request) -> web.Response:
         await self._form_of_session(request)
-        self._sessions.end(request.cookies.get(self._cookie))
+        self._sessions.end(self._secret_in(request))
         response = self._see_other(f"{self._base}/")
         response.del_cookie(self._cookie, path="/", secure=self._is_secure, samesite="Strict")
         return response
