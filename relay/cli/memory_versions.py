@@ -6,6 +6,7 @@ Of any replaceable or addressable event, as far as the relay keeps them.
 from __future__ import annotations
 
 from difflib import unified_diff
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
 _SHOWN: Final = 12
 """Characters of an id that are shown; as few as `_LEAST` name a version."""
 _LEAST: Final = 4
+_MAX_INDENTED: Final = 1 << 20
+"""Bytes: deeply nested JSON can take 250 times what it takes without indentation."""
+_MAX_COMPARED: Final = 250_000
+"""Pairs of lines: comparing takes up to the third power of their number, 3 s for 500 with 500."""
 _COLUMNS: Final = (
     Column("version", Holds.KEY),
     Column("changed", Holds.KEY),
@@ -146,9 +151,10 @@ def _formatted(text: str) -> str:
     if text[:1] not in "{[":
         return text
     try:
-        return orjson.dumps(orjson.loads(text), option=orjson.OPT_INDENT_2).decode()
+        indented = orjson.dumps(orjson.loads(text), option=orjson.OPT_INDENT_2)
     except (orjson.JSONDecodeError, TypeError):  # TypeError: nested too deeply
         return text
+    return indented.decode() if len(indented) <= _MAX_INDENTED else text
 
 
 async def find(client: Client, settings: ClientSettings, wanted: Address | Key) -> Found:
@@ -285,7 +291,7 @@ def diff(
         before = found.versions[place]
     was, now = (f"{event.id[:_SHOWN]} {iso(event.created_at)}" for event in (before, after))
     old_lines, new_lines = found.lines(before), found.lines(after)
-    lines = list(unified_diff(old_lines, new_lines, was, now, lineterm=""))
+    lines = _compared(old_lines, new_lines, was, now)
     if as_json:
         print_json({"old": before.id, "new": after.id, "diff": lines})
         return 0
@@ -294,6 +300,19 @@ def diff(
     if not lines:
         click.echo("the two versions are equal", err=True)
     return 0
+
+
+def _compared(before: list[str], after: list[str], was: str, now: str) -> list[str]:
+    """A unified diff; of many lines all between the first and the last that differ."""
+    if len(before) * len(after) <= _MAX_COMPARED:
+        return list(unified_diff(before, after, was, now, lineterm=""))
+    while before and after and before[-1] == after[-1]:
+        del before[-1], after[-1]
+    pairs = zip(before, after, strict=False)
+    start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    removed, added = (f"-{line}" for line in before[start:]), (f"+{line}" for line in after[start:])
+    changed = [*removed, *added]
+    return [f"--- {was}", f"+++ {now}", *changed] if changed else []
 
 
 def _painted(line: str) -> str:
