@@ -235,6 +235,9 @@ class WritePlan:
     """seq of a stored row of no group → the group that it belongs to from now on."""
     groups: dict[str, Group | EndedGroup] = field(default_factory=dict)
     """Groups whose rows in the tables about groups change."""
+    members_before: dict[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    """Of those that the tables have: their members there. Without it a store finds out what
+    differs."""
     left_ended: dict[str, frozenset[str]] = field(default_factory=dict)
     """Vanishing key → groups that ended while it was a member: it is no former one of these."""
     deleted_groups: set[str] = field(default_factory=set)

@@ -349,6 +349,8 @@ class Batch:
         self._lists.sign_members()
         self.unlisted = changes.unlisted
         groups, management = changes.world.groups, changes.world.management
+        stored = map(self.groups.get, self.plan.groups)
+        self.plan.members_before = {each.id: each.members for each in stored if each is not None}
         if groups is not self.groups or management is not self.management or self._has_moved:
             self.delivered = self._left()
         self.groups, self.management = groups, management

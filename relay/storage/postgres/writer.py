@@ -264,7 +264,7 @@ class Writer:
             left = [group_id.encode() for group_id in ended]
             await db.execute(QUERIES["drop_former_member"], bytes.fromhex(pubkey), left)
         for group_id, now in plan.groups.items():
-            await _put_group(db, group_id.encode(), now)
+            await _put_group(db, group_id.encode(), now, plan.members_before.get(group_id))
         for noted in plan.list_changes:
             entry = noted.list_name, noted.item.encode()
             if noted.note is None:
@@ -483,7 +483,10 @@ async def _add_tombstones(db: Any, tombstones: Sequence[Tombstone]) -> None:
         await db.executemany(QUERIES["add_tombstone"], rows)
 
 
-async def _put_group(db: Any, group: bytes, now: Group | EndedGroup) -> None:
+async def _put_group(
+    db: Any, group: bytes, now: Group | EndedGroup, before: Mapping[str, tuple[str, ...]] | None
+) -> None:
+    """`before`: the members in the table; None: not known."""
     if isinstance(now, EndedGroup):
         await db.execute(QUERIES["drop_members"], group, [], [])
         ended = {"guarded": not now.is_public, "hidden": True, "ended": True}
@@ -494,7 +497,16 @@ async def _put_group(db: Any, group: bytes, now: Group | EndedGroup) -> None:
         return
     here = {"guarded": now.only_members_read, "hidden": now.is_hidden, "ended": False}
     await db.execute(QUERIES["put_group"], group, *here.values())
-    rows = [(bytes.fromhex(key), now.is_moderated_by(key)) for key in sorted(now.members)]
-    members = columns(rows, 2)
-    await db.execute(QUERIES["drop_members"], group, *members)  # most stay as they are
-    await db.execute(QUERIES["put_members"], group, *members)
+    members = now.members
+    if members is before:
+        return
+    changed = sorted(members)
+    if before is None:
+        rows = columns([(bytes.fromhex(key), now.is_moderated_by(key)) for key in changed], 2)
+        await db.execute(QUERIES["drop_members"], group, *rows)  # most stay as they are
+    else:
+        changed = [key for key in changed if before.get(key) != members[key]]
+        rows = columns([(bytes.fromhex(key), now.is_moderated_by(key)) for key in changed], 2)
+        gone = [bytes.fromhex(key) for key in before if key not in members]
+        await db.execute(QUERIES["drop_some_members"], group, [*gone, *rows[0]])
+    await db.execute(QUERIES["put_members"], group, *rows)

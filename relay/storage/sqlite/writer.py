@@ -119,7 +119,6 @@ class _Change(Growth[_SizeKey]):
     """seq of rows that are LONG_EXPIRED now."""
     moved: set[int] = field(default_factory=set)
     """seq of rows that are now of a group."""
-    groups: Mapping[str, Group | EndedGroup] = field(default_factory=dict)
     regroups: bool = False
     """The tables about groups changed."""
     forgets_versions: bool = False
@@ -177,8 +176,6 @@ class Writer:
         self._forget = forget
         self._finder = Finder(db, hashes, tag_buffer, sweeping)
         self.prepared = PreparedColumns(self._columns_of)
-        self._members: dict[str, Mapping[str, tuple[str, ...]]] = {}
-        """What the table has of groups that have changed: those of thousands stay as they are."""
         self.head = head
         """seq of the newest row ever committed."""
         self.commits = 0
@@ -254,11 +251,6 @@ class Writer:
         self._forget(change.deleted)
         self._tag_buffer.slice_flushed(change.flushed)
         self._tag_buffer.add([row for row in change.tags if row[3] not in change.deleted])
-        for group_id, group in change.groups.items():
-            if isinstance(group, EndedGroup):
-                self._members.pop(group_id, None)
-            else:
-                self._members[group_id] = group.members
         self.head = change.head
 
     def _newest(self, p: int, change: _Change) -> str:
@@ -300,7 +292,6 @@ class Writer:
     def _apply(self, plan: WritePlan, change: _Change) -> None:
         db = self._db
         change.moved.update(plan.moves)
-        change.groups = plan.groups
         change.regroups = bool(plan.groups or plan.left_ended or plan.deleted_groups)
         self._move(plan.moves, change)
         self._delete(plan.removes, change, kept=plan.replaced)
@@ -331,7 +322,7 @@ class Writer:
             left = bytes.fromhex(pubkey), orjson.dumps(list(ended)).decode()
             db.execute(QUERIES["drop_former_member"], left)
         for group_id, group in plan.groups.items():
-            self._put_group(group_id, group)
+            self._put_group(group_id, group, plan.members_before.get(group_id))
         change.erases = bool(
             change.deleted - plan.replaced.keys() or change.forgets_versions or plan.list_changes
         )
@@ -633,7 +624,13 @@ class Writer:
             self._forget_found(change, "old_by_seq", named, erasure)
             self._delete(chunk, change, erasure, keep_out=keep_out)
 
-    def _put_group(self, group_id: str, group: Group | EndedGroup) -> None:
+    def _put_group(
+        self,
+        group_id: str,
+        group: Group | EndedGroup,
+        before: Mapping[str, tuple[str, ...]] | None,
+    ) -> None:
+        """`before`: the members in the table; None: not known."""
         db = self._db
         if isinstance(group, EndedGroup):
             db.execute(QUERIES["drop_members"], (group_id,))
@@ -647,17 +644,17 @@ class Writer:
         db.execute(
             QUERIES["put_group"], (group_id, group.only_members_read, group.is_hidden, False)
         )
-        members, written = group.members, self._members.get(group_id)
-        if members is written:
+        members = group.members
+        if members is before:
             return
         stored: Collection[str]
-        if written is None:  # the first change since the start
+        if before is None:
             found = db.execute(QUERIES["members_of_group"], (group_id,)).fetchall()
             stored = admins = {pubkey.hex(): admin for pubkey, admin in found}
             changed = [key for key in members if admins.get(key) != group.is_moderated_by(key)]
         else:
-            stored = written
-            changed = [key for key, roles in members.items() if written.get(key) != roles]
+            stored = before
+            changed = [key for key, roles in members.items() if before.get(key) != roles]
         gone = [(bytes.fromhex(key), group_id) for key in stored if key not in members]
         db.executemany(QUERIES["drop_member"], gone)
         db.executemany(

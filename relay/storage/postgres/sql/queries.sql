@@ -517,6 +517,9 @@ DELETE FROM members WHERE grp = $1 AND pubkey = ANY(ARRAY(  -- never a nested lo
     ) AS gone
 ));
 
+-- :drop_some_members  group, [pubkey]
+DELETE FROM members WHERE grp = $1 AND pubkey = ANY($2::bytea[]);
+
 -- :put_members  group, [pubkey], [admin]
 INSERT INTO members (grp, pubkey, admin)
 SELECT $1, w.* FROM unnest($2::bytea[], $3::boolean[]) AS w (pubkey, admin)
