@@ -26,6 +26,8 @@ _MOST_GONE: Final = 100
 """Deletions of a group; with more its records are read again."""
 _FOLDED_BACK: Final = frozenset({kinds.CREATE_INVITE, kinds.JOIN_REQUEST})
 """Kinds whose deletion is applied by their ids."""
+_WITHOUT_EFFECT: Final = frozenset({kinds.EDIT_METADATA, kinds.UPDATE_PINS, kinds.LEAVE_REQUEST})
+"""Kinds that change nothing in `group_after`: what follows from them the relay says in others."""
 _OF_RIGHTS: Final = frozenset({"record", "list", "group", "gone"})
 """Changes after which others may read; `record`: of a group."""
 
@@ -45,7 +47,7 @@ class Changes:
 
     def deleted(self, id_: bytes, kind: int, group: bytes) -> None:
         """Note a deleted row; `group`: empty for none."""
-        if not group or kind not in kinds.GROUP_RECORDS:
+        if not group or kind not in kinds.GROUP_RECORDS or kind in _WITHOUT_EFFECT:
             return
         ids = self._gone.setdefault(group, set())
         if kind not in _FOLDED_BACK or ids is None or len(ids) == _MOST_GONE:
