@@ -18,6 +18,7 @@ import pytest
 from relay.access.management import ListChange, ListName
 from relay.errors import StoreFault
 from relay.lifecycle.rows import Vanish
+from relay.nostr.erasure import Erasure
 from relay.storage.sqlite import text_index
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
+    from relay.lifecycle.rows import WritePlan
     from relay.nostr.event import Event
 
 
@@ -132,6 +134,30 @@ async def test_no_byte_of_a_deleted_text_is_left(tmp_path: Path, delete: Any) ->
         await delete(store, events)
         await erased(texts, tmp_path, seconds=here(5))
         assert len(await read(store, asked(authors=[cast.bob.pubkey]))) == 50
+
+
+async def test_requests_whose_rows_are_still_to_be_erased_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kind 5 counted, also one of nothing, and each commit that deletes looks at all."""
+    monkeypatch.setattr("relay.storage.sqlite.store._MAX_REQUESTS", 2)
+    async with running(tmp_path) as store:
+        await write(store, *saying([f"text {number}" for number in range(5)]))
+        requests = [f"{number:064x}" for number in range(5)]
+
+        def remove(number: int, plan: WritePlan) -> None:
+            for name in (requests[number], "f" * 64):
+                plan.erasures[name] = Erasure(name, cast.alice.pubkey, 5, 1000)
+            plan.erasures[requests[number]].add("1" * 64, 1)
+            plan.removes.add(number + 1)
+
+        for number in range(5):
+            await change(store, partial(remove, number))
+            # With the third, all are too many: each counts as deleted just now.
+            named = requests[: number + 1] if number == 2 else [requests[number]]
+            assert not any(map(store.is_erased, named))
+            assert len(store._erasing) <= 2
+            assert "f" * 64 not in store._erasing
 
 
 async def test_a_replaced_version_is_erased(tmp_path: Path) -> None:

@@ -114,6 +114,8 @@ all filters, and a page of another without a known key may have to wait for one.
 _MAX_EXPLAINED: Final = 4
 _MAX_INT: Final = 2**63 - 1
 _MAX_STEPS: Final = 64
+_MAX_REQUESTS: Final = 10_000
+"""Requests whose deletions are known one by one, while their bytes may be left in the files."""
 _MEMBERS: Final = 20_000
 """Rows of `members` that are read at a time."""
 _MOST_NAMED: Final = 10
@@ -199,7 +201,8 @@ class SqliteStore:
         )
         self._files = ExitStack()
         self._open_connections = AsyncExitStack()
-        self._opened_at = monotonic()
+        self._others_at = monotonic()
+        """When other requests than those in `_erasing` may have deleted something."""
         self._erasing: dict[str, float] = {}
         """Request → time of its deletion, while bytes of it may be left in the files."""
         self._noted_erasures = 0
@@ -236,7 +239,7 @@ class SqliteStore:
                 store = cls(path, writer, hashes, terms, head, tag_buffer, index, meanings)
                 await store._connect()
             store._files = files
-            store._opened_at = monotonic()  # a crash may have left more to erase
+            store._others_at = monotonic()  # a crash may have left more to erase
             opened_so_far.pop_all()
         return store
 
@@ -292,6 +295,8 @@ class SqliteStore:
         upto = now - self.unerased_s()
         self._erasing = {name: at for name, at in self._erasing.items() if at >= upto}
         self._erasing.update(dict.fromkeys(requests, now))
+        if len(self._erasing) > _MAX_REQUESTS:
+            self._erasing, self._others_at = {}, now
         self._noted_erasures = number
 
     def _wake(self) -> None:
@@ -320,7 +325,7 @@ class SqliteStore:
     def is_erased(self, request: str) -> bool:
         if self._writer.erasures > self._noted_erasures:
             return False
-        at = self._erasing.get(request, self._opened_at)
+        at = self._erasing.get(request, self._others_at)
         return at < monotonic() - self.unerased_s()
 
     @property

@@ -184,7 +184,8 @@ class Writer:
         """How many transactions deleted or replaced a text; also those that failed, and one that is
         being committed."""
         self.requests: list[str] = []
-        """Of `WritePlan.erasures`, since the store has last taken them."""
+        """Those in `WritePlan.erasures` that deleted something, since the store has last taken
+        them."""
         store = Path(db.execute("PRAGMA database_list").fetchone()[2])
         self.check_files = _FilesInPlace(store).check
         """Raises StoreFault when other files are in their places."""
@@ -233,7 +234,6 @@ class Writer:
         self._flush_slice(change, len(change.tags))
         self._put_erasures(plan)
         # Before the commit: whoever sees the deletion sees that it is not erased yet.
-        self.requests += plan.erasures
         self.erasures += change.erases
         if self._db.execute(QUERIES["newest_seq"]).fetchone()[0] != found.last_seq:
             # The newest row was deleted, now or before; its seq must not be used again.
@@ -581,6 +581,7 @@ class Writer:
                     orjson.dumps(each.ids).decode(),
                 ),
             )
+        self.requests += [each.request for each in noted]
         if noted:
             oldest = noted[-1].at - ERASURE_DAYS * _DAY_S
             self._db.execute(QUERIES["drop_erasures"], (oldest,))
