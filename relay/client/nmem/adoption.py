@@ -52,7 +52,7 @@ class Adoption:
             told = (
                 f"{path} was nmem's own database: {done.sessions} sessions, {done.prompts} prompts"
                 f" and {done.observations} observations will be sent to the relay,"
-                f" {done.skipped} rows cannot; the file as it was: {backup}"
+                f" {done.skipped} rows cannot, and are left out; the file as it was: {backup}"
             )
             connection.execute("INSERT INTO _rk_about VALUES (?, ?)", (ADOPTED, told))
 

@@ -172,7 +172,8 @@ def _parts(rows: Iterator[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
 
 def adopt(db: Any, secrets: SecretFilter, group: str | None) -> Imported:
     """Make the rows of an original nmem database records of ours, queued for the relay; in a
-    transaction, with our tables created. Ids stay. Pins wait for the key (`bind`)."""
+    transaction, with our tables created. Ids stay. Pins wait for the key (`bind`). Rows that are no
+    record, or the same as another, are deleted: no purge would find them."""
     done = Imported()
     hashes: dict[int, str] = {}
 
@@ -183,10 +184,19 @@ def adopt(db: Any, secrets: SecretFilter, group: str | None) -> Imported:
     def put_prompt_row(row: Sequence[Any]) -> None:
         prompt = _prompt_of(row, secrets)
         draft = prompt_draft(prompt, group)
+        if own_session_in(db, prompt.session) is None:
+            raise Invalid("a record must have a session")
         hashes[row[0]] = hash_in(draft.d)
         if prompt.content != row[-1]:
             db.execute("UPDATE prompts SET content = ? WHERE id = ?", (prompt.content, row[0]))
-        done.prompts += _adopt_row(db, "prompts", row[0], draft)
+        is_first = _adopt_row(db, "prompts", row[0], draft)
+        if not is_first:
+            db.execute(
+                "UPDATE observations SET prompt_id ="
+                " (SELECT prompt_id FROM _rk_prompts WHERE d = ?) WHERE prompt_id = ?",
+                (draft.d, row[0]),
+            )
+        done.prompts += is_first
 
     def put_observation_row(row: Sequence[Any]) -> None:
         observation = _observation_of(row, secrets, hashes)
@@ -215,8 +225,21 @@ def adopt(db: Any, secrets: SecretFilter, group: str | None) -> Imported:
             except (Invalid, TypeError, ValueError):
                 done.skipped += 1
     rebuild_index(db)
+    db.execute(
+        "UPDATE observations SET prompt_id = NULL"
+        " WHERE prompt_id NOT IN (SELECT prompt_id FROM _rk_prompts)"
+    )
+    for statement in _DELETE_NO_RECORDS:
+        db.execute(statement)
     set_about(db, {MUST_ERASE: "1", **({PINS_WAIT: group or ""} if done.pins else {})})
     return done
+
+
+_DELETE_NO_RECORDS: Final = (
+    "DELETE FROM observations WHERE id NOT IN (SELECT observation_id FROM _rk_observations)",
+    "DELETE FROM prompts WHERE id NOT IN (SELECT prompt_id FROM _rk_prompts)",
+    "DELETE FROM sessions WHERE id IS NULL OR id NOT IN (SELECT session_id FROM _rk_sessions)",
+)
 
 
 def _adopt_row(db: Any, table: str, number: int, draft: Draft) -> bool:

@@ -286,7 +286,7 @@ def test_a_database_of_nmem_itself_becomes_the_cache_and_its_copy_is_kept(
         ((said,),) = query(here, "SELECT value FROM _rk_about WHERE name = 'adopted'")
         assert said == (
             f"{path} was nmem's own database: 1 sessions, 1 prompts and 2 observations will be sent"
-            f" to the relay, 1 rows cannot; the file as it was: {copy}"
+            f" to the relay, 1 rows cannot, and are left out; the file as it was: {copy}"
         )
         # It goes on as a cache, and what it held goes to the relay: pins by the key's event ids.
         told(here, "PostToolUse", NOW, "s", tool_name="Grep", tool_input={"pattern": "kettle"})
@@ -310,6 +310,38 @@ def test_a_database_of_nmem_itself_becomes_the_cache_and_its_copy_is_kept(
     assert b"hunter2" not in path.read_bytes()
     with closing(Database(path, key, adopt=ADOPT)):
         assert not (tmp_path / "nmem.db.original-1").exists()
+
+
+def test_of_an_adopted_database_nothing_is_left_that_no_purge_deletes(tmp_path: Path) -> None:
+    """Rows that are the same as another, or no record, were found by searches for ever."""
+    path = tmp_path / "nmem.db"
+    an_original(path)
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.executescript(
+            """
+            INSERT INTO prompts VALUES (17, 's', 110, 'user', 'why, password=hunter2');
+            INSERT INTO prompts VALUES (18, 'gone', 110, 'user', 'why, password=hunter2');
+            INSERT INTO observations VALUES (51, 's', 17, 120, 'command', 'PostToolUse', 'Bash',
+                NULL, 'make tea', '{"failed": true}', 0);
+            INSERT INTO observations VALUES (52, 'gone', NULL, 120, 'command', 'PostToolUse',
+                'Bash', NULL, 'token=hunter2', NULL, 1);
+            INSERT INTO observations VALUES (53, 's', 17, 140, 'command', 'PostToolUse', 'Bash',
+                NULL, 'second', NULL, 0);
+            INSERT INTO observations VALUES (54, 's', 8, 150, 'command', 'PostToolUse', 'Bash',
+                NULL, 'third', NULL, 0);
+            """
+        )
+    with closing(Database(path, adopt=ADOPT)) as here:
+        found = query(here, "SELECT id, prompt_id FROM observations ORDER BY id")
+        assert found == [(41, 7), (45, None), (53, 7), (54, None)]
+        assert [row[0] for row in rows(here, "prompts")] == [7]
+        bind(here, robot.pubkey)
+        purged(here, Purge(project="rook"))
+        for table in ("sessions", "prompts", "observations"):
+            assert rows(here, table) == []
+        with here.reading() as db:
+            assert search(db, "tea OR why OR token", ANYWHERE, Order.RELEVANCE, NOW, 9, 0) == []
+    assert b"hunter2" not in path.read_bytes()
 
 
 @pytest.mark.proves("M-08")
