@@ -85,7 +85,8 @@ def _repost(event: Event, origin: Origin) -> Reject | None:
     try:
         inner = json_in(event.content)
     except ValueError:
-        return None  # not an event
+        # Half of a surrogate pair or 1e400, which clients parse, may be beside a whole event.
+        return _REPOST if event.content.lstrip(" \t\r\n").startswith("{") else None
     tags = inner.get("tags") if isinstance(inner, dict) else None
     if not isinstance(tags, list):
         return None

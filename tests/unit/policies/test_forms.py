@@ -37,3 +37,11 @@ def test_a_repost_is_parsed_only_if_it_may_be_of_a_protected_event(
     found = FORMS[kinds.REPOST](alice.sign(6, [], content, 1), Origin.WIRE)
     assert bool(parsed) is is_parsed
     assert (found is not None) is ('["-"]' in content or "002d" in content)
+
+
+@pytest.mark.parametrize("field", ['"x":"\\ud800"', '"x":1e400', f'"x":{"[" * 1100}{"]" * 1100}'])
+def test_a_protected_event_is_not_hidden_by_what_only_clients_parse(field: str) -> None:
+    """They take half of a surrogate pair, and look at the fields that they need."""
+    inner = alice.sign(1, [["-"]], "secret", 1).raw.decode()
+    content = f"{inner[:-1]},{field}}}"
+    assert FORMS[kinds.REPOST](alice.sign(6, [], content, 1), Origin.WIRE) is not None
