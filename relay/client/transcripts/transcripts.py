@@ -358,14 +358,10 @@ class Transcripts(TranscriptsReader):
         those would be other events. Envelopes are neither deleted nor kept out. Raises as `delete`
         does. Returns the refusal of what keeps the session out when its group has ended, or when
         this key has left it."""
-        # The state last: it names the session to whoever repeats what was interrupted.
-        states = [event for event in events if event.kind == kinds.SESSION_STATE]
-        others = [event for event in events if event.kind != kinds.SESSION_STATE]
-        for start in range(0, len(others), _DELETED_AT_ONCE):
-            await self.delete(others[start : start + _DELETED_AT_ONCE])
         # A clock ahead may have dated its lines.
         at = max([self._client.now(), *(event.created_at for event in events)])
         tags = [["a", self._state_address(session)], ["k", str(kinds.SESSION_STATE)]]
+        states = [event for event in events if event.kind == kinds.SESSION_STATE]
         of_group = [["e", state.id] for state in states if state.tag("h") is not None]
         await self.publish(Draft(kinds.DELETION, [*of_group, *tags], "", at))
         refusal = None
@@ -377,9 +373,8 @@ class Transcripts(TranscriptsReader):
                 await self.publish(Draft(kinds.DELETION, tags, "", at))
             except PublishRefused as refused:
                 refusal = refused
-        if states:
-            with suppress(PublishRefused):  # the relay has deleted them: they leave the files here
-                await self.delete(states)
+        for start in range(0, len(events), _DELETED_AT_ONCE):
+            await self.delete(events[start : start + _DELETED_AT_ONCE])
         return refusal
 
     def _state_address(self, session: str) -> str:

@@ -17,8 +17,7 @@ from relay.cli.humanize import counted
 from relay.cli.session import export
 from relay.memory import fence
 from relay.nostr import pns
-from relay.nostr.event import event_from, event_from_raw
-from relay.nostr.nip09 import named_by
+from relay.nostr.event import event_from_raw
 from tests.cast import alice, person, robot, rover
 from tests.golden import HERE, document
 from tests.harness.fake_relay import FakeRelay, refusing
@@ -333,35 +332,6 @@ async def test_a_session_of_a_group_is_forgotten_though_the_relay_takes_no_date_
     )
     deletions = [event for event in relay.events if event.kind == 5]
     assert {id_ for each in deletions for id_ in each.tag_values("e")} == stored
-
-
-async def test_a_forgotten_session_that_was_interrupted_is_forgotten_whole_by_the_repeat(
-    relay: FakeRelay, rookery: Rookery, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its sub-agent's state was deleted first: then nothing named the lines that were left."""
-    of_line: list[str] = []
-
-    async def take(visitor: Visitor, frame: list[Any]) -> None:
-        event = event_from(frame[1])
-        if event.kind == 5 and of_line and of_line[0] in event.tag_values("e"):
-            await visitor.say_no(event.id, "restricted: not now")
-            return
-        if event.kind == 5:
-            gone = named_by(event, relay.events)
-            relay.events[:] = [each for each in relay.events if each not in gone]
-        await relay.take(visitor, frame)
-
-    (tmp_path / "tea").mkdir()
-    put(tmp_path / "tea" / "tea.jsonl", said(1, "tea"))
-    put(tmp_path / "tea" / "agent-abc.jsonl", said(2, "tea", isSidechain=True))
-    assert await rookery("import", str(tmp_path / "tea")) == 0
-    (beside,) = {event.d for event in relay.events} - {"tea"}
-    of_line += [event.id for event in relay.events if event.d == beside and event.kind == 1989]
-    relay.on["EVENT"] = take
-    assert await rookery("forget", "tea", "--yes") == 1
-    of_line.clear()
-    assert await rookery("forget", "tea", "--yes") == 0
-    assert [event.d for event in relay.events if event.kind != 5] == []
 
 
 def said(number: int, session: str, minute: int = 43, **fields: Any) -> bytes:
