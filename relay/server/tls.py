@@ -87,19 +87,14 @@ _MAX_FAILED: Final = 4096
 """Addresses whose failed handshakes are counted; with more, the count begins anew."""
 
 
-_MAX_BEGUN: Final = 1024
-"""Unfinished handshakes, 66 kB of memory each. One takes 1 to 2 ms of the loop."""
-
-
 class Handshakes:
     """Protocol factory: the protocol that `make` returns, behind TLS.
 
-    asyncio allows any number of unfinished handshakes, each for a minute. Here the oldest of an
-    address (IPv6: /64) are closed when it has more than `per_address`; 0: no limit. When there are
-    more than `most`, or 1,024, it is the oldest of the address that has most: who has few keeps
-    them. What arrives for one waits for its turn: client addresses take turns, every second time
-    those with fewer failed handshakes, and all handshakes together have at most half of the loop's
-    time.
+    asyncio allows any number of unfinished handshakes, each for a minute; one takes 60 kB, and 1 ms
+    of the loop to continue. Here the oldest are closed when there are more than `most`, or more
+    than `per_address` of one address. 0: no limit. What arrives for one waits for its turn: client
+    addresses take turns, every second time those with fewer failed handshakes, and all handshakes
+    together have at most half of the loop's time.
     """
 
     def __init__(
@@ -114,7 +109,7 @@ class Handshakes:
         self._account = turns.account()
         self._context = context
         self._make = make
-        self._most = min(most or _MAX_BEGUN, _MAX_BEGUN)
+        self._most = most
         self._per_address = per_address
         self._begun: dict[asyncio.BaseTransport, str] = {}
         """Unfinished handshakes → address, oldest first."""
@@ -140,8 +135,8 @@ class Handshakes:
         self._number[address] += 1
         if 0 < self._per_address < self._number[address]:
             self._end_oldest(address)
-        elif self._most < len(self._begun):
-            self._end_oldest(max(self._number, key=self._number.__getitem__))
+        elif 0 < self._most < len(self._begun):
+            self._end_oldest(next(iter(self._begun.values())))
 
     def _end_oldest(self, address: str) -> None:
         oldest: Any = next(each for each, its in self._begun.items() if its == address)

@@ -88,41 +88,8 @@ async def test_the_handshakes_of_an_address_wait_for_those_of_no_other() -> None
 
 
 class Peer(asyncio.Transport):
-    is_closed = False
-
     def __init__(self, address: str) -> None:
         super().__init__({"peername": (address, 1)})
-
-    def abort(self) -> None:
-        self.is_closed = True
-
-
-@pytest.mark.parametrize(
-    ("most", "by_memory"), [(8, 1024), (0, 8), (5000, 8)], ids=["number", "no number", "memory"]
-)
-async def test_many_handshakes_of_few_addresses_leave_room_for_those_of_others(
-    monkeypatch: pytest.MonkeyPatch, most: int, by_memory: int
-) -> None:
-    """5,000 of 60 addresses took 330 MB, and each one more ended the oldest, whosever it was."""
-    monkeypatch.setattr(tls, "_MAX_BEGUN", by_memory)
-    context = ssl.create_default_context()
-    handshakes = tls.Handshakes(context, asyncio.Protocol, most, 0, Turns())
-
-    def come(addresses: list[str]) -> list[Peer]:
-        peers = [Peer(address) for address in addresses]
-        for peer in peers:
-            handshakes.begin(peer)
-        return peers
-
-    few = come(["10.0.0.1", "10.0.0.2", "10.0.0.2"])
-    many = come([f"2001:db8::{number}" for number in range(1, 31)])
-    few += come(["10.0.0.3"])
-    assert not any(peer.is_closed for peer in few)
-    assert [peer.is_closed for peer in many] == [True] * 26 + [False] * 4
-    assert len(handshakes) == 8
-    others = come([f"10.0.1.{number}" for number in range(8)])
-    assert not any(peer.is_closed for peer in others), "of one each, the oldest ends"
-    assert all(peer.is_closed for peer in few + many)
 
 
 async def test_who_connects_waits_for_few_addresses_whose_handshakes_failed() -> None:
