@@ -90,7 +90,7 @@ _RIGHTS_CHANGED: Final = Reject(
     Prefix.ERROR, "the rights of the author have just changed, send it again", "records"
 )
 """It could not be foreseen that the author may write this record: see `lookups`."""
-_DELETION_BYTES: Final = 1024
+_DELETION_BYTES: Final = 4096
 """Of a kind 5, beyond the rows that it deletes while their group ends."""
 _LEADS_TO_TOO_MUCH: Final = Reject(
     Prefix.BLOCKED, "the records that this one leads to are too large", "records"
@@ -415,11 +415,11 @@ def _delay_of_an_end(group_id: str | None, candidate: Candidate, world: World) -
     delete would keep a group from ending, or a key from vanishing.
 
     Of a group that ends, one more row is refused. Records leave with the last piece, and a deletion
-    is taken if it is not much larger than the rows that it takes away. Of a key that vanishes, one
-    more group is refused."""
+    is taken if it is not much larger than the rows of the group that it takes away. Of a key that
+    vanishes, one more group is refused."""
     if candidate.sender.origin is not Origin.WIRE:
         return None
-    if group_id in world.ending and _adds_to_end(candidate, world):
+    if group_id in world.ending and _adds_to_end(group_id, candidate, world):
         return _ENDING
     action = candidate.action
     if isinstance(action, PutUsers) and (group := world.groups.get(action.group)) is not None:
@@ -428,14 +428,15 @@ def _delay_of_an_end(group_id: str | None, candidate: Candidate, world: World) -
     return None
 
 
-def _adds_to_end(candidate: Candidate, world: World) -> bool:
+def _adds_to_end(group_id: str | None, candidate: Candidate, world: World) -> bool:
     event = candidate.event
     if is_group_record(event):
         return False
     if candidate.targets is None:
         return True
-    rows = deleted_rows(event, candidate.targets, world.found)
-    return not rows or len(event.raw) > _DELETION_BYTES + sum([len(r.event.raw) for r in rows])
+    deleted = deleted_rows(event, candidate.targets, world.found)
+    sizes = [len(row.event.raw) for row in deleted if row.group == group_id]
+    return not sizes or len(event.raw) > _DELETION_BYTES + sum(sizes)
 
 
 def _ruled(candidate: Candidate, context: GroupContext) -> Ruling | Reject | None:

@@ -1086,6 +1086,8 @@ async def test_nobody_delays_the_end_of_a_group_by_writing_into_it(
     stored = home.ingest._stored
     letters: list[Letter] = []
     comments: list[Event] = []
+    elsewhere = [(await home.do(alice, 1, content=f"{number}")).id for number in range(40)]
+    many = [["e", f"{number:064x}"] for number in range(100)]
 
     async def then_write(items: Sequence[Any]) -> Any:
         batch = await stored(items)
@@ -1097,6 +1099,8 @@ async def test_nobody_delays_the_end_of_a_group_by_writing_into_it(
             ]
             made_up = [["e", f"{len(letters):032x}{number:032x}"] for number in range(12)]
             more.append(home.made(alice, 5, *made_up, h="tea"))
+            if elsewhere:
+                more.append(home.made(alice, 5, ["e", elsewhere.pop()], *many, h="tea"))
             if not letters:
                 more.insert(3, home.made(alice, 5, ["e", last.id]))
             if not letters and not ends:
@@ -1118,7 +1122,7 @@ async def test_nobody_delays_the_end_of_a_group_by_writing_into_it(
     assert ("tea" in home.groups.ended) == ends
     assert bool(await home.found(kinds=[9])) != ends
     if not ends:
-        assert answers[5] == STORED
+        assert answers[6] == STORED
         await home.do(alice, 9, h="tea")
         return
     await home.take(comments[0])
