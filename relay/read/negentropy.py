@@ -40,6 +40,7 @@ IDLE_TIMEOUT_S: Final = 120.0
 """A snapshot is dropped when its client sends nothing for this time (N77-08)."""
 _MAX_SNAPSHOTS: Final = 4
 """All snapshots together have at most this many times `neg_records` records, see `Shares`."""
+_RECORD_BYTES: Final = 40
 _READING: Final = "sets that are being read"
 """Instead of an address."""
 _MAX_QUEUED: Final = 64
@@ -328,6 +329,12 @@ class NegentropyQueue:
         self._queue: list[tuple[_Exchange, bytes, str]] = []
         """A list because an empty deque would take 760 bytes of each connection."""
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """Of the records in its snapshots."""
+        snapshots = [exchange.snapshot for exchange in self._open.values()]
+        return _RECORD_BYTES * sum([len(each.items) for each in snapshots if each is not None])
 
     def take(self, message: NegOpen | NegMessage | NegClose) -> None:
         match message:

@@ -313,6 +313,13 @@ class Connection:
         return self._socket.taken_bytes
 
     @property
+    def held_bytes(self) -> int:
+        """What is in memory for it, as its limits count that."""
+        outbox = self.outbox
+        of_client = self._open_weight + self._unanswered_weight + self._input.unfinished()
+        return of_client + outbox.waiting_bytes + outbox.queued_bytes + self._negentropy.held_bytes
+
+    @property
     def queries_waiting(self) -> int:
         return len(self._queries)
 

@@ -37,36 +37,37 @@ _PATIENCE_S: Final = 2.0
 """How long a client may leave bytes unread while all leave too many."""
 
 
-_LEAST_SENT: Final = 64 << 10
-"""Bytes that connections have sent, if it is to help that they are closed."""
+_LEAST_HELD: Final = 64 << 10
+"""Bytes that connections hold or have sent, if it is to help that they are closed."""
 _NEW_S: Final = 60.0
 _OF_UNKNOWN: Final = 4
-"""What clients without a known key have sent counts so many times."""
+"""What clients without a known key hold counts so many times."""
 
 
 def close_heaviest(connections: Iterable[Connection]) -> str:
-    """Close the connections of the address whose open ones have sent most for each second that they
-    are open: all that they hold came from that. Owners' are not closed; of clients without an
-    address only one is. Says what was closed, for the log."""
+    """Close the connections of the address that holds most memory, as far as that is counted, with
+    what its open ones have sent in each minute: what is not counted came from that. Owners' are not
+    closed; of clients without an address only one is. Says what was closed, for the log."""
     now = perf_counter()
-    rates: Counter[object] = Counter()
-    sent: Counter[object] = Counter()
-    held: dict[object, list[Connection]] = {}
+    weights: Counter[object] = Counter()
+    sizes: Counter[object] = Counter()
+    at: dict[object, list[Connection]] = {}
     for each in connections:
         if each.is_owner:
             continue
         address = each if each.counted_as is None else each.counted_as
-        weight = each.taken_bytes * (1 if each.is_known else _OF_UNKNOWN)
-        rates[address] += int(weight / (now - each.opened_at + _NEW_S))
-        sent[address] += each.taken_bytes
-        held.setdefault(address, []).append(each)
-    able = [address for address in held if sent[address] >= _LEAST_SENT]
+        held, sent = each.held_bytes, each.taken_bytes
+        weight = held + int(sent * _NEW_S / (now - each.opened_at + _NEW_S))
+        weights[address] += weight * (1 if each.is_known else _OF_UNKNOWN)
+        sizes[address] += held + sent
+        at.setdefault(address, []).append(each)
+    able = [address for address in at if sizes[address] >= _LEAST_HELD]
     if not able:
         return ""
-    found = max(able, key=lambda address: rates[address])
-    for each in held[found]:
+    found = at[max(able, key=lambda address: weights[address])]
+    for each in found:
         each.close_displaced("the relay needs the memory, try again later")
-    return f"{len(held[found])} connections of {held[found][0].counted_as}, which sent most"
+    return f"{len(found)} connections of {found[0].counted_as}, which holds or sent most"
 
 
 class HttpSockets:

@@ -917,7 +917,7 @@ async def test_a_displaced_client_with_many_unread_bytes_is_cut_off() -> None:
         await relay.is_left()
 
 
-async def test_who_has_sent_most_is_closed_when_the_process_needs_memory(
+async def test_who_holds_or_has_sent_most_is_closed_when_the_process_needs_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All connections of an address together, for each second that they are open; owners' never."""
@@ -930,6 +930,11 @@ async def test_who_has_sent_most_is_closed_when_the_process_needs_memory(
         known_keys = {known, owners, old}
         old.opened_at -= 30 * 86_400
         monkeypatch.setattr(Connection, "taken_bytes", property(lambda each: sent.get(each, 0)))
+        few.outbox.hold(200_000)
+        assert few.held_bytes == 200_000
+        few.outbox.held_bytes = 0
+        held = {silent: 5_000_000}
+        monkeypatch.setattr(Connection, "held_bytes", property(lambda each: held.get(each, 0)))
         monkeypatch.setattr(Connection, "is_known", property(lambda each: each in known_keys))
         monkeypatch.setattr(Connection, "is_owner", property(lambda each: each is owners))
         assert len(visits) == len(relay.server.connections)
@@ -938,7 +943,7 @@ async def test_who_has_sent_most_is_closed_when_the_process_needs_memory(
         closed: list[Connection] = []
         monkeypatch.setattr(Connection, "close_displaced", lambda each, _: closed.append(each))
         left = list(relay.server.connections)
-        for expected in ([one, two], [few], [known], [local], [old], []):
+        for expected in ([silent], [one, two], [few], [known], [local], [old], []):
             closed.clear()
             said = close_heaviest(left)
             assert closed == expected
