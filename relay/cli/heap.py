@@ -81,12 +81,13 @@ async def keep_small(waiting: Callable[[], int]) -> Never:
         least, most = min(least, now), max(most, blocks)
 
 
-async def keep_below(limit: int, close_some: Callable[[], str]) -> Never:
+async def keep_below(limit: int, close_some: Callable[[int], str]) -> Never:
     """Let `close_some` close connections while the process is larger than `limit` bytes. Everything
     that clients can fill is bounded, but the sum may be more than a small machine has, and no bound
     is for what nobody has thought of.
 
-    `close_some`: what it closed, for the log; empty: nothing that would help.
+    `close_some`: for so many bytes; gives what it closed, for the log; empty: nothing that would
+    help.
     """
     while True:
         await asyncio.sleep(_PRESSURE_S)
@@ -95,7 +96,7 @@ async def keep_below(limit: int, close_some: Callable[[], str]) -> Never:
         await give_back()
         size = own_bytes()
         if size > limit:
-            closed = close_some()
+            closed = close_some(size - limit)
             _log.error(
                 "the relay takes %d MiB of memory, more than %d: closed %s",
                 size >> 20, limit >> 20, closed or "nothing, no connection has sent much",

@@ -39,15 +39,17 @@ _PATIENCE_S: Final = 2.0
 
 _LEAST_HELD: Final = 64 << 10
 """Bytes that connections hold or have sent, if it is to help that they are closed."""
+_CONNECTION_BYTES: Final = 15 << 10
 _NEW_S: Final = 60.0
 _OF_UNKNOWN: Final = 4
 """What clients without a known key hold counts so many times."""
 
 
-def close_heaviest(connections: Iterable[Connection]) -> str:
-    """Close the connections of the address that holds most memory, as far as that is counted, with
-    what its open ones have sent in each minute: what is not counted came from that. Owners' are not
-    closed; of clients without an address only one is. Says what was closed, for the log."""
+def close_heaviest(connections: Iterable[Connection], needed: int) -> str:
+    """Close the connections of addresses that hold most memory, as far as that is counted, with
+    what their open ones have sent in each minute: what is not counted came from that. As many as
+    hold the `needed` bytes, or the first one. Owners' are not closed; of clients without an address
+    each counts apart. Says what was closed, for the log."""
     now = perf_counter()
     weights: Counter[object] = Counter()
     sizes: Counter[object] = Counter()
@@ -56,18 +58,26 @@ def close_heaviest(connections: Iterable[Connection]) -> str:
         if each.is_owner:
             continue
         address = each if each.counted_as is None else each.counted_as
-        held, sent = each.held_bytes, each.taken_bytes
-        weight = held + int(sent * _NEW_S / (now - each.opened_at + _NEW_S))
-        weights[address] += weight * (1 if each.is_known else _OF_UNKNOWN)
-        sizes[address] += held + sent
+        held, sent = _CONNECTION_BYTES + each.held_bytes, each.taken_bytes
+        size = held + int(sent * _NEW_S / (now - each.opened_at + _NEW_S))
+        weights[address] += size * (1 if each.is_known else _OF_UNKNOWN)
+        sizes[address] += size
         at.setdefault(address, []).append(each)
-    able = [address for address in at if sizes[address] >= _LEAST_HELD]
-    if not able:
-        return ""
-    found = at[max(able, key=lambda address: weights[address])]
-    for each in found:
+    closed = list[Connection]()
+    places = list[str]()
+    for place, _ in weights.most_common():
+        if needed <= 0 and closed:
+            break
+        if sizes[place] >= _LEAST_HELD:
+            needed -= sizes[place]
+            closed += at[place]
+            places.append(f"{at[place][0].counted_as}")
+    for each in closed:
         each.close_displaced("the relay needs the memory, try again later")
-    return f"{len(found)} connections of {found[0].counted_as}, which holds or sent most"
+    if not closed:
+        return ""
+    more = f" and {len(places) - 5} more" if len(places) > 5 else ""
+    return f"{len(closed)} connections of {', '.join(places[:5])}{more}, which held or sent most"
 
 
 class HttpSockets:

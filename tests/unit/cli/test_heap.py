@@ -178,8 +178,9 @@ async def test_connections_are_closed_while_the_process_is_too_large(
             raise asyncio.CancelledError
         return size * MIB
 
-    def close_some() -> str:
+    def close_some(needed: int) -> str:
         nonlocal closed
+        assert needed == 10 * MIB
         closed += 1
         return "9 connections"
 

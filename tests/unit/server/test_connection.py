@@ -920,7 +920,7 @@ async def test_a_displaced_client_with_many_unread_bytes_is_cut_off() -> None:
 async def test_who_holds_or_has_sent_most_is_closed_when_the_process_needs_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All connections of an address together, for each second that they are open; owners' never."""
+    """All connections of an address together, what they sent for each minute; owners' never."""
     async with serving() as relay:
         visits = [await relay.visit() for _ in range(8)]
         few, one, two, known, owners, silent, old, local = relay.server.connections
@@ -943,12 +943,16 @@ async def test_who_holds_or_has_sent_most_is_closed_when_the_process_needs_memor
         closed: list[Connection] = []
         monkeypatch.setattr(Connection, "close_displaced", lambda each, _: closed.append(each))
         left = list(relay.server.connections)
-        for expected in ([silent], [one, two], [few], [known], [local], [old], []):
+        for expected in ([silent], [one, two], [few], [known], [local], []):
             closed.clear()
-            said = close_heaviest(left)
+            said = close_heaviest(left, 1)
             assert closed == expected
             assert said.startswith(f"{len(expected)} connections") or not expected
             left = [each for each in left if each not in closed]
+        closed.clear()
+        said = close_heaviest(relay.server.connections, 5_100_000)
+        assert closed == [silent, one, two]
+        assert said == "3 connections of e, b, which held or sent most"
 
 
 async def test_a_commit_too_large_for_one_outbox_does_not_affect_others() -> None:
