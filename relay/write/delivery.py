@@ -166,9 +166,11 @@ class Delivery:
                     break
                 frames, done = piece
                 self._metrics.delivered(frames)
-                # Else the outboxes of clients that read would overflow.
-                while self._fanout.is_behind or perf_counter() > rest_at:
+                if self._fanout.is_behind or perf_counter() > rest_at:
                     await asyncio.sleep(0)
+                    # Else the outboxes of clients that read would overflow.
+                    while self._fanout.is_behind:  # noqa: ASYNC110 -- the loop writes
+                        await asyncio.sleep(0)
                     rest_at = perf_counter() + _TURN_S
             else:  # nobody knows who may read the rest, or others may than before
                 rest = [row for row in rows[done:] if row.seq]

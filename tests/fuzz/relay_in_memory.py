@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
@@ -25,7 +25,7 @@ from tests.fuzz.thrown import Frame, Thrown, now, ok_reply, setting
 from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from relay.cli.services import Services
     from relay.nostr.keys import SecretKey
@@ -64,6 +64,13 @@ class Memory:
         self.transport = self.protocol = self.writer = self
         self.silent_s = 0.0
         self.compress = self.taken = self.taken_bytes = 0
+
+    def unfinished(self) -> int:
+        return 0
+
+    @asynccontextmanager
+    async def waiting(self, _size: int, _taken: int) -> AsyncIterator[None]:
+        yield
 
     # the client's end
 

@@ -32,9 +32,9 @@ async def home() -> AsyncIterator[Home]:
         yield home
 
 
-def superseding(home: Home, who: SecretKey, old: str, new: str, reason: str = "") -> Event:
-    fields = f'"superseded_by":"{new}","reason":"{reason}","timestamp":"2026-11-27T00:00:00Z"'
-    tags = ["d", supersessions_of(old).d], ["x", old]
+def superseding(home: Home, who: SecretKey, old: str, new: str, pad: str = "") -> Event:
+    fields = f'"superseded_by":"{new}","reason":"","timestamp":"2026-11-27T00:00:00Z"'
+    tags = ["d", supersessions_of(old).d], ["x", old], ["zz", pad]
     return home.made(who, kinds.APP_DATA, *tags, content=f"{{{fields}}}")
 
 
