@@ -308,6 +308,11 @@ class Connection:
         return self._socket.arrived()
 
     @property
+    def is_closing(self) -> bool:
+        """Its client has been told why, and may not have read it yet."""
+        return self._hangup is not None
+
+    @property
     def taken_bytes(self) -> int:
         """Of all messages that were taken from it."""
         return self._socket.taken_bytes

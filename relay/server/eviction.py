@@ -1,6 +1,6 @@
 """Which sockets are closed because all together hold too much: those that are not websockets, those
-of clients that leave answers or rows unread, and those of whoever has sent most when the process
-needs memory."""
+of clients that leave answers or rows unread, and those of the addresses that hold most memory when
+the process needs it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def close_heaviest(connections: Iterable[Connection], needed: int) -> str:
     sizes: Counter[object] = Counter()
     at: dict[object, list[Connection]] = {}
     for each in connections:
-        if each.is_owner:
+        if each.is_owner or each.is_closing:
             continue
         address = each if each.counted_as is None else each.counted_as
         held, sent = _CONNECTION_BYTES + each.held_bytes, each.taken_bytes

@@ -12,6 +12,7 @@ import pytest
 from relay.cli import heap
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 MIB = 1 << 20
@@ -23,6 +24,19 @@ class Buffer:
     def __init__(self) -> None:
         self.blocks = [bytes(64 << 10) for _ in range(16)]
         self.itself = self
+
+
+def reading(sizes: list[int]) -> Callable[[], int]:
+    """`own_bytes` in MiB, one after the other; at the end of them the task is cancelled."""
+    left = iter(sizes)
+
+    def own_bytes() -> int:
+        size = next(left, None)
+        if size is None:
+            raise asyncio.CancelledError
+        return size * MIB
+
+    return own_bytes
 
 
 @pytest.mark.skipif(heap.own_bytes() == 0, reason="this system does not tell how much there is")
@@ -54,13 +68,6 @@ async def test_it_is_looked_at_when_the_process_has_grown(
     """Sizes in MiB, as they are read. 5,000 handshakes of TLS that were given up stayed as 390 MB
     of garbage."""
     given_back = 0
-    left = iter(sizes)
-
-    def own_bytes() -> int:
-        size = next(left, None)
-        if size is None:
-            raise asyncio.CancelledError
-        return size * MIB
 
     async def give_back(*_: Any) -> None:
         nonlocal given_back
@@ -68,7 +75,7 @@ async def test_it_is_looked_at_when_the_process_has_grown(
 
     monkeypatch.setattr(heap, "_CHECK_S", 0)
     monkeypatch.setattr(heap, "_AGAIN", again)
-    monkeypatch.setattr(heap, "own_bytes", own_bytes)
+    monkeypatch.setattr(heap, "own_bytes", reading(sizes))
     monkeypatch.setattr(heap, "give_back", give_back)
     with pytest.raises(asyncio.CancelledError):
         await heap.keep_small(lambda: 0)
@@ -170,13 +177,6 @@ async def test_connections_are_closed_while_the_process_is_too_large(
 ) -> None:
     """Sizes in MiB, as they are read. With 2 GiB the system ended the process."""
     closed = 0
-    left = iter(sizes)
-
-    def own_bytes() -> int:
-        size = next(left, None)
-        if size is None:
-            raise asyncio.CancelledError
-        return size * MIB
 
     def close_some(needed: int) -> str:
         nonlocal closed
@@ -188,7 +188,7 @@ async def test_connections_are_closed_while_the_process_is_too_large(
 
     for pause in ("_PRESSURE_S", "_SETTLE_S"):
         monkeypatch.setattr(heap, pause, 0)
-    monkeypatch.setattr(heap, "own_bytes", own_bytes)
+    monkeypatch.setattr(heap, "own_bytes", reading(sizes))
     monkeypatch.setattr(heap, "give_back", give_back)
     with pytest.raises(asyncio.CancelledError):
         await heap.keep_below(100 * MIB, close_some)

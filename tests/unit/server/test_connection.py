@@ -953,6 +953,8 @@ async def test_who_holds_or_has_sent_most_is_closed_when_the_process_needs_memor
         said = close_heaviest(relay.server.connections, 5_100_000)
         assert closed == [silent, one, two]
         assert said == "3 connections of e, b, which held or sent most"
+        monkeypatch.setattr(Connection, "is_closing", property(lambda each: each in closed))
+        assert close_heaviest(relay.server.connections, 1).startswith("1 connections of a,")
 
 
 async def test_a_commit_too_large_for_one_outbox_does_not_affect_others() -> None:
