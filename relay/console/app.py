@@ -133,7 +133,7 @@ class Console:
         self._base = ""
         self._is_secure = site.is_secure
         self._cookie = "__Host-rookery" if self._is_secure else "rookery"
-        self._secrets = re.compile(rf"(?:^|;)\s*+{self._cookie}=([^;\s]*)").findall
+        self._secrets = re.compile(rf"(?:^|;)[ \t]*+{self._cookie}=([^; \t]*)").findall
 
     def add_routes(self, router: web.UrlDispatcher, base: str) -> None:
         self._base = base

@@ -82,6 +82,8 @@ async def test_other_cookies_are_passed_over_and_not_read(monkeypatch: pytest.Mo
         for cookies, is_signed_in in (
             (f"a; b=c;{name}={secret}", True),
             (f"{name}=old; {name}={secret} ; d", True),
+            (f"{name}={secret};\t{name}2=x", True),
+            (f"{name}={secret};\u2000{name}=x", True),  # for browsers another name
             (f"{name}={secret}x", False),
             (f"x{name}={secret}; y={name}={secret}", False),
             ("a;" * 4000, False),
