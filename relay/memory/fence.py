@@ -45,8 +45,9 @@ _INVISIBLE: Final = frozenset(
     "\U00013441\U00013442\U00016fe4\U0001d159"
 )
 """Characters that are shown as nothing, although not of category Cf."""
-_CONTROLS: Final = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
-"""Control characters: shown as nothing or obeyed by a terminal. Not those that begin a line."""
+_CONTROLS: Final = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
+"""Control characters: shown as nothing or obeyed by a terminal. Not those that begin a line for
+others than Python."""
 _IGNORABLE: Final = re.compile("[\U000e0000-\U000e0fff\u2065\ufff0-\ufff8]")
 """Variation selectors and other characters that are shown as nothing: each may hide a letter."""
 _UNSEEN: Final = re.compile(

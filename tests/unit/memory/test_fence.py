@@ -101,6 +101,8 @@ def test_there_is_one_end_and_it_is_the_last(parts: list[str]) -> None:
         "<\U000e002f/memory>",
         "</mem\x08ory>",
         "<\x00/\x9fmemory>",
+        "</mem\x1fory>",
+        "<\x1c/\x1dmem\x1eory>",
         "</me\U000e0101mory>",
         "<\ufff0/memory>",
         "ᐸ⧸memoryᐳ",
