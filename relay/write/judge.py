@@ -293,8 +293,6 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
         refusal = check_author_not_banned(event, world.actors)
     if refusal is not None:
         return Judgement(refusal)
-    if candidate.references.names and world.found.named_too_large:
-        return Judgement(_LEADS_TO_TOO_MUCH)
     facts = facts_of(candidate, world)
     asks = _asks_who_is_known(candidate, facts, policy)
     if asks and not world.guesses.allows(guesser(candidate), candidate.sender.address, world.now):
@@ -303,6 +301,9 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
     refusal = policy.refusal(event, told)
     if refusal is not None:
         return Judgement(refusal, is_guess=asks and not facts.wraps_for_known)
+    # After the rules: what is too large may be hidden, and then they say that it is unknown.
+    if candidate.references.names and world.found.named_too_large:
+        return Judgement(_LEADS_TO_TOO_MUCH)
     if not candidate.references.names <= world.found.named.keys():
         return Judgement(_RIGHTS_CHANGED)
     is_concealed = told is not facts and policy.refusal(event, facts) is not None
@@ -385,6 +386,9 @@ def _judge_after_rules(
     group_id, quiet = candidate.row_group, False
     if candidate.targets is not None:
         group_id, quiet = _deletion_reach(candidate, candidate.targets, world)
+        is_sent = facts.origin is Origin.WIRE
+        if is_sent and candidate.group is None and group_id in world.ending:
+            group_id, quiet = None, True  # not one more row to delete with the group
     elif candidate.named is not None:
         group_id = derived_group(candidate, world)
     delay = _delay_of_an_end(group_id, candidate, world) if outcome is None else None
@@ -415,8 +419,8 @@ def _delay_of_an_end(group_id: str | None, candidate: Candidate, world: World) -
     delete would keep a group from ending, or a key from vanishing.
 
     Of a group that ends, one more row is refused. Records leave with the last piece, and a deletion
-    is taken if it is not much larger than the rows of the group that it takes away. Of a key that
-    vanishes, one more group is refused."""
+    is taken if it takes away a row of the group and is not much larger than all that it deletes. Of
+    a key that vanishes, one more group is refused."""
     if candidate.sender.origin is not Origin.WIRE:
         return None
     if group_id in world.ending and _adds_to_end(group_id, candidate, world):
@@ -435,8 +439,9 @@ def _adds_to_end(group_id: str | None, candidate: Candidate, world: World) -> bo
     if candidate.targets is None:
         return True
     deleted = deleted_rows(event, candidate.targets, world.found)
-    sizes = [len(row.event.raw) for row in deleted if row.group == group_id]
-    return not sizes or len(event.raw) > _DELETION_BYTES + sum(sizes)
+    takes_away = any(row.group == group_id for row in deleted)
+    size = sum([len(row.event.raw) for row in deleted])
+    return not takes_away or len(event.raw) > _DELETION_BYTES + size
 
 
 def _ruled(candidate: Candidate, context: GroupContext) -> Ruling | Reject | None:

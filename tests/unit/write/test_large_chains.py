@@ -12,7 +12,7 @@ from relay.facts import Origin
 from relay.lifecycle.rows import MOST_NAMED
 from relay.memory.anamnesis.references import entries_of, supersessions_of
 from relay.nostr import kinds
-from tests.cast import alice, owner, robot
+from tests.cast import alice, owner, robot, rover
 from tests.contract.writing import write
 from tests.harness.relay_in_process import STORED, Batches, Home, policy_of, store_of
 
@@ -62,3 +62,21 @@ async def test_a_record_that_leads_to_too_much_is_refused_alone(home: Home) -> N
     assert answers == [refused, STORED, refused, STORED]
     assert len(watched.tried[0]) == len(events)
     assert ok_reply((await home.ingest.dry_run(events[0], letters[0])).result) == refused
+
+
+async def test_what_one_may_not_read_is_unknown_before_it_is_too_large(home: Home) -> None:
+    """Hidden records count, too: beside a chain of 4 MiB less a few bytes, the refusal for its size
+    told whether a text is stored."""
+    await home.do(owner, 9007, h="tea")
+    await home.do(owner, 9002, ["name", "tea"], ["private"], ["hidden"], ["closed"], h="tea")
+    hidden, nowhere = "a" * 64, "b" * 64
+    secret = home.made(rover, kinds.APP_RECORD, ["d", entries_of(hidden).d], ["h", "tea"])
+    await write(home.store, secret, group="tea")
+    own = home.made(robot, kinds.APP_RECORD, ["d", entries_of(HASHES[0]).d])
+    await write(home.store, own)
+    for old, new in pairwise(HASHES):
+        await write(home.store, superseding(home, robot, old, new, PAD))
+    probes = [superseding(home, robot, hashed, HASHES[0]) for hashed in (hidden, nowhere)]
+    assert await home.take(*probes, logins=[robot.pubkey]) == [
+        (False, f"invalid: unknown memory {hashed[:12]}") for hashed in (hidden, nowhere)
+    ]

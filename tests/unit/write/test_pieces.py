@@ -1129,6 +1129,36 @@ async def test_nobody_delays_the_end_of_a_group_by_writing_into_it(
     assert comments[0] not in await home.found(kinds=[1111]), "it would be public now"
 
 
+@pytest.mark.parametrize("logged_in", [True, False])
+async def test_a_deletion_of_few_rows_of_an_ending_group_and_many_others_is_done(
+    home: Home, monkeypatch: pytest.MonkeyPatch, *, logged_in: bool
+) -> None:
+    """It was refused until the group had ended, and then for ever; to who may know nothing of a
+    hidden group the answer was OK true."""
+    await tea_with_admin(home)
+    rows = await rows_of_alice(home, h="tea")
+    notes = [await home.do(alice, 1, content=f"{number}") for number in range(80)]
+    await home.do(owner, 9002, ["name", "tea"], ["private"], ["hidden"], ["closed"], h="tea")
+    deletion = home.made(alice, 5, *[["e", each.id] for each in (*notes, rows[-1])])
+    letters: list[Letter] = []
+    stored = home.ingest._stored
+
+    async def then_delete(items: Sequence[Any]) -> Any:
+        batch = await stored(items)
+        if batch.is_piece and not letters:
+            logins = [alice.pubkey] if logged_in else []
+            letters.append(home.post(deletion, logins=logins, connection=2))
+            while not home.ingest.waiting["commit"]:  # noqa: ASYNC110 -- a thread verifies
+                await asyncio.sleep(0.001)
+        return batch
+
+    monkeypatch.setattr(home.ingest, "_stored", then_delete)
+    assert await home.take(home.made(admin, 9008, h="tea")) == [STORED]
+    assert await letters[0].answer == STORED
+    assert await home.found(kinds=[1]) == []
+    assert "tea" in home.groups.ended
+
+
 async def test_nobody_delays_a_request_to_vanish_by_putting_its_key_into_groups(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
