@@ -16,7 +16,7 @@ from relay.access.quotas import UsageCounter
 from relay.errors import TooMuchToRead
 from relay.memory.registry import RecordName
 from relay.nostr import kinds
-from relay.nostr.event import Address, Event, indexed
+from relay.nostr.event import Address, Event, indexed, most_tags
 from relay.nostr.kinds import NO_KINDS, KindClass, KindSet, class_of
 
 if TYPE_CHECKING:
@@ -595,9 +595,9 @@ class Found:
     def sizes(self) -> dict[Limited, int]:
         """Of `rows`, `slots` and `id_prefixes`: their bytes, and TAG_BYTES for each tag."""
         rows: list[tuple[Limited, Stored]] = [*self.rows.items(), *self.slots.items()]
-        sizes = {key: _size_with_tags(row) for key, row in rows}
+        sizes = {key: size_with_tags(row) for key, row in rows}
         for beginning, begun in self.id_prefixes.items():
-            sizes[beginning] = sum(map(_size_with_tags, begun))
+            sizes[beginning] = sum(map(size_with_tags, begun))
         return sizes
 
     def index_tags(self) -> None:
@@ -638,8 +638,9 @@ class Found:
         return frozenset([("e", row.event.id) for row in rows]) - self.referrers.keys()
 
 
-def _size_with_tags(row: Stored) -> int:
-    return len(row.event.raw) + TAG_BYTES * row.event.raw.count(b"[")
+def size_with_tags(row: Stored) -> int:
+    """Its bytes, and TAG_BYTES for each tag."""
+    return len(row.event.raw) + TAG_BYTES * most_tags(row.event.raw)
 
 
 def keep_by_kind(kind: int) -> Keep:

@@ -27,7 +27,7 @@ from relay.lifecycle.rows import (
 )
 from relay.nostr import kinds
 from relay.nostr.erasure import Erasure
-from relay.nostr.event import event_from_raw
+from relay.nostr.event import event_from_raw, most_tags
 from relay.nostr.kinds import KindClass, class_of
 from relay.storage import PAGE_BYTES, PARSED_BYTES
 
@@ -119,7 +119,7 @@ class BytesLeft:
         taken = []
         for row in rows:
             raw: bytes = row[1]
-            size = self.sizes[row[0]] = len(raw) + self._tag_bytes * raw.count(b"[")
+            size = self.sizes[row[0]] = len(raw) + self._tag_bytes * most_tags(raw)
             self.take(size)
             taken.append(row)
         return taken

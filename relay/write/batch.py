@@ -27,7 +27,7 @@ from relay.lifecycle.deletion import (
     note_tombstone,
     tombstone_of_slot,
 )
-from relay.lifecycle.rows import Stored, WritePlan, references_of
+from relay.lifecycle.rows import Stored, WritePlan, references_of, size_with_tags
 from relay.lifecycle.versions import add_row, move
 from relay.nostr import kinds
 from relay.write.candidate import Candidate, candidate_of
@@ -218,9 +218,12 @@ class Batch:
             return pieces.lookups(wanted, candidates[0], self.groups)
         if len(self._items) == 1:
             wanted = bounded(wanted, indivisible=1)
+            (item,) = self._items
+            if not isinstance(item, SweepRows):
+                return wanted
             # An event names 16 rows; what may hold rows is whatever agents have left.
-            is_sweep = isinstance(self._items[0], SweepRows)
-            return replace(wanted, most=_MOST_READ) if is_sweep else wanted
+            own = sum(map(size_with_tags, item.rows))
+            return replace(wanted, most=_MOST_READ + own)
         wanted = bounded(wanted, indivisible=0)
         # A row with the id of an event that was sent is as large as that; on PostgreSQL a question.
         sent = {candidate.event.id for candidate in candidates}

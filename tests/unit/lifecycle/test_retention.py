@@ -46,7 +46,7 @@ from relay.nostr.kinds import KindSet
 from relay.write.commands import Purpose, SweepRows, WriteEvent
 from tests.cast import admin, alice, owner, robot
 from tests.contract.writing import unsigned
-from tests.harness.relay_in_process import NOON, STORED, Batches, Home, Letter, policy_of
+from tests.harness.relay_in_process import NOON, STORED, Batches, Home, Letter, policy_of, store_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,6 +92,15 @@ async def test_rows_older_than_their_days_are_removed(relay_with: Callable[..., 
         home.now += 2 * DAY_S
         assert await home.sweep.once() == 1
         assert await contents(home) == ["of another kind"]
+
+
+async def test_no_row_is_kept_because_of_the_brackets_in_it() -> None:
+    """A note of 27 kB counted as 2 MiB of rows that may hold it."""
+    async with store_of("sqlite") as store, Home(store, policy_of("open", NOTES)) as home:
+        await home.do(alice, 1, content="[" * 27_000, at=OLD)
+        await home.do(alice, 1, *[["t", "[", "["]] * 1800, ["t", "x" * 400_000], at=OLD)
+        assert await home.sweep.once() == 2
+        assert await home.log() == []
 
 
 async def test_a_second_sweep_finds_nothing(relay_with: Callable[..., Home]) -> None:
