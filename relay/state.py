@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _CACHED_VIEWERS: Final = 8192
 """More than may be connected: an event is compared with the rights of each in turn, and with fewer
 none would be found again."""
+_KEYS_PER_VIEW: Final = 32
+"""Keys and attestations of a viewer that count as one viewer more: each login makes another."""
 
 
 class EventLimits(Protocol):
@@ -139,6 +141,7 @@ class RelayState:
         """Whether reads may be permitted by this state. False while it is not known what other
         relays on the store have changed."""
         self._views: OrderedDict[Viewer, Visibility] = OrderedDict()
+        self._cached = 0
         self._rules_of_kind: dict[int, tuple[ReadRule, ...]] = {}
         self._pointing_of_kind: dict[int, tuple[ReadRule, ...]] = {}
 
@@ -202,12 +205,15 @@ class RelayState:
             )
             self._views[viewer] = found
             self.views_made += 1
-            if len(self._views) > _CACHED_VIEWERS:
-                self._views.popitem(last=False)
+            self._cached += _weight(viewer)
+            while self._cached > _CACHED_VIEWERS:
+                oldest, _ = self._views.popitem(last=False)
+                self._cached -= _weight(oldest)
         return found
 
     def _forget_views(self) -> None:
         self._views.clear()
+        self._cached = 0
         self.rights += 1
 
     def is_public(self, row: Stored) -> bool:
@@ -244,3 +250,7 @@ class RelayState:
             )
             self._pointing_of_kind[kind] = rules  # at most 65,536 kinds exist
         return targets_of(rules, row, self.groups) if rules else ()
+
+
+def _weight(viewer: Viewer) -> int:
+    return 1 + (len(viewer.keys) + len(viewer.attested)) // _KEYS_PER_VIEW

@@ -43,7 +43,7 @@ _KNOWN: Final = frozenset({Who.KNOWN, Who.OWNER, Who.AGENT, Who.MEMBER})
 _NOT_OF_HOUSEHOLDS: Final = frozenset({Who.AGENT, Who.MEMBER})
 """Words that alone do not hold for rows of a household."""
 _NO_TARGETS: Final[frozenset[Target]] = frozenset()
-_CACHED_KINDS: Final = 256
+_CACHED_KINDS: Final = 32
 _MAX_COMBINATIONS: Final = 512
 """With more (kind, d, h) combinations in the filters of a query `gate` skips the rules, because
 each takes 4 us of the loop; rows are still checked. With more (kind, d) in a REQ `lists_for_login`
@@ -164,8 +164,9 @@ class Visibility:
                     if rule.match.kinds is None or kind in rule.match.kinds
                 ]
             )
-            if len(self._applying) < _CACHED_KINDS:
-                self._applying[kind] = rules
+            if len(self._applying) >= _CACHED_KINDS:
+                self._applying.clear()
+            self._applying[kind] = rules
         return rules
 
     def targets_of(self, row: Row) -> Sequence[tuple[Target, str]]:
@@ -444,8 +445,9 @@ class Visibility:
                     if rule.match.kinds is not None and kind in rule.match.kinds
                 ]
             )
-            if len(self._of_kind) < _CACHED_KINDS:
-                self._of_kind[kind] = rules
+            if len(self._of_kind) >= _CACHED_KINDS:
+                self._of_kind.clear()
+            self._of_kind[kind] = rules
         return rules
 
     def _might_allow(self, rule: ReadRule, filter_: Filter, *, in_group: bool) -> bool:

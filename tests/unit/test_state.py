@@ -103,6 +103,28 @@ def test_a_change_of_a_group_makes_no_union_for_keys_of_many_groups(policy: Poli
     assert not any("new" in view.insider_of or "new" in view.admin_of for view in views)
 
 
+def test_of_viewers_with_many_keys_fewer_are_cached(
+    policy: PolicySet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each login on a connection makes another viewer: 9 MB of logins left 250 MB."""
+    monkeypatch.setattr("relay.state._CACHED_VIEWERS", 60)
+
+    def number_cached(viewers: list[Viewer]) -> int:
+        state = RelayState(policy, Groups())
+        for viewer in viewers:
+            state.visibility(viewer)
+        made = state.views_made
+        for number, viewer in enumerate(reversed(viewers)):
+            state.visibility(viewer)
+            if state.views_made > made:
+                return number
+        return len(viewers)
+
+    keys = [person(f"{number}").pubkey for number in range(64)]
+    assert number_cached([Viewer(frozenset({key})) for key in keys]) == 60
+    assert number_cached([Viewer(frozenset(keys) | {f"{n}"}) for n in range(64)]) == 20
+
+
 def test_visibility_uses_the_current_groups(state: RelayState) -> None:
     """N29-94, N29-95."""
     assert state.visibility(ALICE).may_read(CHAT, None)

@@ -1130,14 +1130,15 @@ async def test_nobody_delays_the_end_of_a_group_by_writing_into_it(
 
 
 @pytest.mark.parametrize("logged_in", [True, False])
+@pytest.mark.parametrize("size", [1, 3000])
 async def test_a_deletion_of_few_rows_of_an_ending_group_and_many_others_is_done(
-    home: Home, monkeypatch: pytest.MonkeyPatch, *, logged_in: bool
+    home: Home, monkeypatch: pytest.MonkeyPatch, size: int, *, logged_in: bool
 ) -> None:
     """It was refused until the group had ended, and then for ever; to who may know nothing of a
     hidden group the answer was OK true."""
     await tea_with_admin(home)
     rows = await rows_of_alice(home, h="tea")
-    notes = [await home.do(alice, 1, content=f"{number}") for number in range(80)]
+    notes = [await home.do(alice, 1, content=f"{n:0{size}}") for n in range(80)]
     await home.do(owner, 9002, ["name", "tea"], ["private"], ["hidden"], ["closed"], h="tea")
     deletion = home.made(alice, 5, *[["e", each.id] for each in (*notes, rows[-1])])
     letters: list[Letter] = []
