@@ -573,7 +573,7 @@ class Fanout:
                 frames = joined[sub] = b"".join(
                     [framed(messages.event_frame(head, row.event.raw)) for row in rows]
                 )
-            subscription.outbox.put_framed(frames, number)
+            subscription.outbox.put_framed(frames, number, is_live=True)
         return delivered
 
     def _deliver_one_by_one(
@@ -667,7 +667,7 @@ class Fanout:
                 frame = frames.get(sub)
                 if frame is None:
                     frame = frames[sub] = framed(messages.event_frame(subscription.head, raw))
-                subscription.outbox.put_framed(frame)
+                subscription.outbox.put_framed(frame, is_live=True)
                 break
         return delivered
 

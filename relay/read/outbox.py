@@ -26,7 +26,7 @@ _LARGE_AT_ONCE: Final = 2 << 20
 """Bytes of such outboxes in one iteration, until one exceeds it: 1 ms for each megabyte."""
 
 _MOST_LIVE: Final = 16 << 20
-"""Bytes of large live rows that wait for the loop in all outboxes. With more no other is delivered:
+"""Bytes of live rows that wait for the loop in all outboxes. With more no other is delivered:
 it would fill the outboxes of clients that read."""
 
 _HEADS: Final = [
@@ -67,7 +67,7 @@ class FlushQueue:
         """Large ones, in the order in which they were added."""
         self._is_due = False
         self.live_bytes = 0
-        """Of large live rows that are in outboxes."""
+        """Of live rows that are in outboxes."""
 
     @property
     def is_behind(self) -> bool:
@@ -151,7 +151,7 @@ class Outbox:
         self.queued_bytes = 0
         """Not yet given to the transport."""
         self._live_bytes = 0
-        """Of these, in large live rows."""
+        """Of these, in live rows."""
         self.written_bytes = 0
         """Given to the transport since the beginning."""
         self._full = False
@@ -180,15 +180,20 @@ class Outbox:
         size = len(payload)
         self.put_framed((_HEADS[size] if size < len(_HEADS) else frame_head(size)) + payload)
 
-    def put_framed(self, frames: bytes, number: int = 1) -> None:
-        """Queue messages that are already `framed`: `number` of them, joined."""
+    def put_framed(self, frames: bytes, number: int = 1, *, is_live: bool = False) -> None:
+        """Queue messages that are already `framed`: `number` of them, joined. `is_live`: live rows,
+        of which only so many may wait for the loop."""
         if self.closed or self._full:
             return
         if not (self._pieces or self.is_held):
             self._flush_queue.add(self)
+        size = len(frames)
         self._pieces.append(frames)
         self._frames += number
-        self.queued_bytes += len(frames)
+        self.queued_bytes += size
+        if is_live:
+            self._live_bytes += size
+            self._flush_queue.live_bytes += size
         if self.queued_bytes > self._max_bytes:
             self._check()
 

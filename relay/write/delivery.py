@@ -135,6 +135,8 @@ class Delivery:
                     self._due.appendleft(due)
                     return
                 await self._deliver(rows)
+                if self._due:  # many small batches would be one turn of the loop
+                    await asyncio.sleep(0)
 
     async def _read(self, seqs: range) -> Sequence[Stored]:
         """The first of these; the others are due next. Raises StoreFault."""

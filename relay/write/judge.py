@@ -438,10 +438,9 @@ def _adds_to_end(group_id: str | None, candidate: Candidate, world: World) -> bo
         return False
     if candidate.targets is None:
         return True
-    deleted = [
-        *deleted_rows(event, candidate.targets, world.found),
-        *world.removed.rows.values(),  # if it goes in pieces itself
-    ]
+    if any(row.group == group_id for row in world.removed.rows.values()):
+        return False  # it goes in pieces itself
+    deleted = deleted_rows(event, candidate.targets, world.found)
     takes_away = any(row.group == group_id for row in deleted)
     size = sum([len(row.event.raw) for row in deleted])
     return not takes_away or len(event.raw) > _DELETION_BYTES + size

@@ -213,9 +213,13 @@ class Reading:
         return False
 
 
-async def test_large_rows_wait_until_the_loop_has_written_those_before(relay: Relay) -> None:
-    """Notes of 390 kB for 300 clients came faster than the loop could write: all were closed for
-    reading too slowly."""
+@pytest.mark.parametrize(("size", "number"), [(300_000, 12), (15_500, 240)])
+@pytest.mark.parametrize("at_once", [1, 3])
+async def test_rows_wait_until_the_loop_has_written_those_before(
+    relay: Relay, size: int, number: int, at_once: int
+) -> None:
+    """Notes of 390 kB, or 15 kB, for 300 clients came faster than the loop could write: they were
+    closed for reading too slowly."""
     loop = asyncio.get_running_loop()
     queue = FlushQueue(loop.call_soon)
     relay.fanout = Interrupted(relay.state, flush_queue=queue)
@@ -229,9 +233,9 @@ async def test_large_rows_wait_until_the_loop_has_written_those_before(relay: Re
         subscription.begin_backlog(100)
         relay.fanout.open(subscription)
         subscription.end_backlog()
-    large = "x" * 300_000
-    for seq in range(1, 13):
-        relay.delivery.add([Stored(seq, unsigned(alice, 1, [], f"{seq}{large}"))])
+    rows = [Stored(n, unsigned(alice, 1, [], f"{n}{'x' * size}")) for n in range(1, number + 1)]
+    for first in range(0, number, at_once):
+        relay.delivery.add(rows[first : first + at_once])
     most = 0
 
     def watch() -> None:
@@ -242,5 +246,5 @@ async def test_large_rows_wait_until_the_loop_has_written_those_before(relay: Re
     watch()
     await relay.delivery.run()
     await eventually("all is written", lambda: not queue.live_bytes)
-    assert [socket.rows for socket in sockets] == [12] * 100
+    assert [socket.rows for socket in sockets] == [number] * 100
     assert most < 40 << 20, "in all outboxes together"
