@@ -75,9 +75,9 @@ _IN_USE: Final = Reject(
     Prefix.BLOCKED, "the group has events here; only --trust lets an import delete it", RULE
 )
 MAX_MEMBERS: Final = 10_000
-"""Above this a 9000 may add no members: each change of members costs the writer up to 1 us per
-member, and a new 39002. Join requests are still accepted, so that nobody can keep others out by
-filling a group."""
+"""Above this a 9000 may add one member, as a join request does, and no more: each change of members
+costs the writer up to 1 us per member, and a new 39002. Nobody can keep others out by filling a
+group."""
 MAX_INVOLVED: Final = 100_000
 """Keys that a group remembers: added, removed or asking to join."""
 MAX_CHANGED: Final = 500
@@ -424,8 +424,9 @@ def _check_room(action: Moderation, group: Group, context: GroupContext) -> Reje
     match action:
         case PutUsers(users=users):
             new = {pubkey for pubkey in users if pubkey not in group.members}
-            if new and len(group.members) + len(new) > MAX_MEMBERS:
-                return rejected(Prefix.BLOCKED, f"p: a group has at most {MAX_MEMBERS} members")
+            if len(new) > 1 and len(group.members) + len(new) > MAX_MEMBERS:
+                text = f"p: above {MAX_MEMBERS} members, add one in each event"
+                return rejected(Prefix.BLOCKED, text)
             return _check_involved(new, group)
         case RemoveUsers(pubkeys=pubkeys):
             return _check_involved(pubkeys, group)

@@ -55,11 +55,13 @@ def test_a_9000_fills_a_group_to_a_limit(world: World) -> None:
     """Each change of members costs time by their number."""
     keys = [["p", f"{number:064x}"] for number in range(MAX_MEMBERS)]
     before = len(world.tea.members)
-    assert world.do(owner, 9000, *keys) == (False, "blocked: p: a group has at most 10000 members")
+    full = (False, "blocked: p: above 10000 members, add one in each event")
+    assert world.do(owner, 9000, *keys) == full
     assert world.do(owner, 9000, *keys[before:]) == STORED
-    assert world.put(admin, stranger)[0] is False
+    assert world.do(owner, 9000, ["p", stranger.pubkey], ["p", "b" * 64]) == full
     assert world.put(admin, alice, "poet") == STORED, "who is in already"
     assert world.join(stranger) == STORED, "filling it keeps nobody out"
+    assert world.do(admin, 9000, ["p", "b" * 64]) == STORED, "whoever has filled it"
 
 
 @pytest.mark.parametrize("kind", [9000, 9001])
