@@ -307,7 +307,9 @@ async def import_events(
                 refused[line] = f"{answer[1]} (id {event.id})"
             else:
                 tally.add(outcome)
-                if outcome is Outcome.STORED or answer == _IS_THERE:
+                # What was there before says nothing of what this import has stored.
+                is_there = answer == _IS_THERE and not tally.stored
+                if outcome is Outcome.STORED or is_there:
                     place.last = event.id
         for line in sorted(refused):
             tally.refuse(refused[line], line)

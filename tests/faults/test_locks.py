@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from relay.client.local_file import LocalFile
+from relay.client.nmem.adoption import Adoption
 from relay.client.nmem.cipher import CacheKey
 from relay.client.nmem.database import Database
+from relay.memory.secrets import SecretFilter
 from relay.storage.sqlite import checkpoints
 from relay.storage.sqlite.copying import schema_of
 from relay.storage.sqlite.group_flags import groups_without
@@ -20,9 +22,13 @@ from relay.storage.sqlite.store import SqliteStore
 from tests.contract.writing import TERMS
 from tests.faults.script import Script, policy
 from tests.harness.relay_in_process import Home
+from tests.unit.client.nmem_cache import an_original
 
 if TYPE_CHECKING:
+    import sqlite3
     from pathlib import Path
+
+    from relay.client.nmem.import_db import Imported
 
 pytestmark = pytest.mark.process
 
@@ -89,3 +95,21 @@ def test_a_cache_of_nmem_that_is_opened_twice_stays_locked(
             assert is_locked(path, SHARED)
             assert second.is_encrypted == first.is_encrypted
         assert is_locked(path, SHARED)
+
+
+def test_the_copy_of_a_database_that_is_adopted_ends_no_lock_of_its_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nmem's own hooks, which may still run, wrote in the middle of it: the file was damaged."""
+    path = tmp_path / "nmem.db"
+    an_original(path)
+    was_locked: list[bool] = []
+    as_cache = Adoption._as_cache
+
+    def look(adoption: Adoption, connection: sqlite3.Connection) -> Imported:
+        was_locked.append(is_locked(path, SHARED))
+        return as_cache(adoption, connection)
+
+    monkeypatch.setattr(Adoption, "_as_cache", look)
+    with closing(Database(path, adopt=Adoption(SecretFilter()).adopt)):
+        assert was_locked == [True]

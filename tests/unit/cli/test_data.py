@@ -621,6 +621,20 @@ def test_an_import_starts_over_when_the_store_has_lost_what_it_stored(
     assert set(folder.rows) == {note.id for note in NOTES[:3]}
 
 
+def test_a_duplicate_does_not_tell_that_the_store_has_what_an_import_stored(
+    folder: FakeFolder, data: Path, file: Path
+) -> None:
+    write(file, NOTES[2])
+    assert imported(data, file) == 0
+    write(file, *NOTES[:2], *[STRANGE] * 509, NOTES[2], NOTES[0])
+    folder.breaks_after = 2
+    assert imported(data, file) == 1
+    folder.rows.pop(NOTES[1].id)  # as it was before
+    folder.breaks_after = None
+    assert imported(data, file) == 1
+    assert set(folder.rows) == {note.id for note in NOTES[:3]}
+
+
 def test_an_import_interrupted_by_ctrl_c_can_continue(
     folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
