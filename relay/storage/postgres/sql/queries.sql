@@ -202,14 +202,22 @@ WITH found AS MATERIALIZED (
 SELECT seq FROM found ORDER BY seq LIMIT $4;
 
 -- :tombstones  [target], number or null -> columns of so many tombstones; null: of all
-SELECT target, by, until, why, request FROM tombstones
-WHERE sha256(target) = ANY(SELECT sha256(w.target) FROM unnest($1::bytea[]) AS w (target))
+-- In the order of the index: once a few ids have very many, any other plan reads the whole table.
+SELECT t.target, t.by, t.until, t.why, t.request
+FROM (SELECT DISTINCT sha256(w.target) AS hash FROM unnest($1::bytea[]) AS w (target)) AS w
+CROSS JOIN LATERAL (
+    SELECT * FROM tombstones WHERE sha256(target) = w.hash
+    ORDER BY sha256(target), sha256(by) LIMIT $2
+) AS t
 LIMIT $2;
 
 -- :tombstones_by  [target], [by] -> columns of tombstones
 SELECT t.target, t.by, t.until, t.why, t.request
 FROM unnest($1::bytea[], $2::bytea[]) AS w (target, by)
-JOIN tombstones AS t ON sha256(t.target) = sha256(w.target) AND sha256(t.by) = sha256(w.by);
+CROSS JOIN LATERAL (
+    SELECT * FROM tombstones WHERE sha256(target) = sha256(w.target) AND sha256(by) = sha256(w.by)
+    ORDER BY sha256(target), sha256(by) LIMIT 1
+) AS t;
 
 -- :rows_with_prefix  [lowest id], [highest id], limit for each -> place, from 1, and group, id, kind, author, expires_at, quiet, bytes of each row with an id between
 SELECT w.place, e.grp, e.id, e.kind, e.pubkey, e.expires_at, e.quiet, octet_length(e.raw)
