@@ -8,17 +8,17 @@ takes one slice longer, however many wait. When deliveries make iterations long,
 each, of different accounts, while their work takes no longer than the deliveries. The next is the
 one whose `Account` has used least. Who has used nothing for long counts as `CREDIT_S` behind the
 others (start-time fair queuing): it goes first for that much work, then they share; nobody waits
-for ever. Of many that begin at once few have credit. Work while nobody else waits counts for
-nothing. Handshakes of websockets and other HTTP requests have every second turn, by turns, so that
-who comes waits for as many turns as there are addresses that come, and not for as many times the
-accounts that wait.
+for ever. Those without a known key have an eighth of the turns together, however many are known. Of
+many that begin at once few have credit. Work while nobody else waits counts for nothing. Handshakes
+of websockets and other HTTP requests have every second turn, by turns, so that who comes waits for
+as many turns as there are addresses that come, and not for as many times the accounts that wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Final
@@ -54,6 +54,9 @@ _BEGIN_S: Final = 0.01
 """So much less credit has each that begins, while the others use no more."""
 _KNOWN_WEIGHT: Final = 0.1
 """The part of their work that counts for connections with a known key."""
+_KNOWN_IN_ROW: Final = 7
+"""Turns that those with a known key may have one after the other while somebody else waits: in an
+open relay anybody makes hundreds of keys known."""
 
 _COSTLY_S: Final = 0.002
 """Work after which `CostlyWork` rests."""
@@ -68,11 +71,21 @@ little work could otherwise keep it waiting for as long as they like."""
 class Account:
     """The work that several connections have done together; they compete for turns as one."""
 
-    __slots__ = ("__weakref__", "costly_from", "is_known", "subscriptions", "used", "weight")
+    __slots__ = (
+        "__weakref__",
+        "costly_from",
+        "is_known",
+        "subscriptions",
+        "used",
+        "used_apart",
+        "weight",
+    )
 
-    def __init__(self, used: float, *, is_known: bool = False) -> None:
+    def __init__(self, used: float, used_apart: float = 0.0, *, is_known: bool = False) -> None:
         self.used = used
         """Seconds of work, times `weight`."""
+        self.used_apart = used_apart
+        """Seconds of work, compared with others that have no known key."""
         self.subscriptions = 0
         """Open on these connections: an event of somebody else may have to be sent to each."""
         self.costly_from = 0.0
@@ -90,6 +103,10 @@ class Turns:
         self._clock = clock
         self._waiting: list[tuple[float, int, Account]] = []
         """Heap of the accounts in `_turns`."""
+        self._unknown: set[Account] = set()
+        """Of these, those without a known key."""
+        self._known_in_row = 0
+        """Turns since the last one of an account without a known key."""
         self._turns: dict[Account, list[asyncio.Future[None]]] = {}
         """Of tasks that wait: by their accounts."""
         self._handshakes: dict[str, list[asyncio.Future[None]]] = {}
@@ -114,6 +131,8 @@ class Turns:
         """Of each client address: that of its unknown keys, and that of known ones."""
         self.reached = 0.0
         """The most that one had used, in seconds, when it got a turn that others waited for too."""
+        self.reached_apart = 0.0
+        """The same of `Account.used_apart`; those that begin have no credit there."""
         self._begun = 0.0
         self.spent = 0.0
         """Seconds of work in this iteration of the loop, and of up to `_SHORT_S` before it."""
@@ -156,7 +175,7 @@ class Turns:
         open more gives no more turns. None: a new account."""
         account = None if address is None else self._accounts.get((address, is_known))
         if account is None:
-            account = Account(self.begin(), is_known=is_known)
+            account = Account(self.begin(), self.reached_apart, is_known=is_known)
             if address is not None:
                 self._accounts[address, is_known] = account
         return account
@@ -200,6 +219,26 @@ class Turns:
 
     def _push(self, account: Account) -> None:
         heappush(self._waiting, (account.used, next(self._numbers), account))
+        if not account.is_known:
+            self._unknown.add(account)
+
+    def _pop(self) -> tuple[float, Account]:
+        """Take out who goes next, and what it had used."""
+        waiting = self._waiting
+        used, _, account = waiting[0]
+        if account.is_known and self._unknown and self._known_in_row >= _KNOWN_IN_ROW:
+            account, used = min(self._unknown, key=_used_apart), 0.0
+            waiting[:] = [each for each in waiting if each[2] is not account]
+            heapify(waiting)
+        else:
+            heappop(waiting)
+        if account.is_known:
+            self._known_in_row += 1
+        else:
+            self._known_in_row = 0
+            self._unknown.remove(account)
+            self.reached_apart = max(self.reached_apart, account.used_apart)
+        return used, account
 
     def _schedule(self) -> None:
         self._given_at, self._worked = self._clock(), 0.0
@@ -219,7 +258,7 @@ class Turns:
                     arriving.set_result(None)
                     number -= 1
                 continue
-            used, _, account = heappop(self._waiting)
+            used, account = self._pop()
             turn = _first(self._turns[account])
             if turn is None:
                 del self._turns[account]
@@ -248,6 +287,10 @@ class Turns:
             if turn is not None:
                 return turn
         return None
+
+
+def _used_apart(account: Account) -> float:
+    return account.used_apart
 
 
 def _next(addresses: dict[str, list[asyncio.Future[None]]]) -> asyncio.Future[None] | None:
@@ -417,6 +460,9 @@ class Slice:
         account = self.account
         used = max(account.used, self._turns.reached - CREDIT_S)
         account.used = used + self._worked * account.weight
+        if not account.is_known:
+            used = max(account.used_apart, self._turns.reached_apart - CREDIT_S)
+            account.used_apart = used + self._worked
         self._worked = 0.0
 
 

@@ -384,6 +384,38 @@ async def test_known_keys_have_more_turns() -> None:
     assert last <= 50 + 20 * (50 / 10 + 1) + CREDIT_S / SLICE_S
 
 
+async def test_many_known_keys_leave_turns_to_the_others() -> None:
+    """In an open relay anybody makes a key known, by a group of its own: others waited for 25 s
+    with 240 addresses. Who has used least of them goes first; who comes anew has no credit."""
+    clock = Clock()
+    turns, order = Turns(clock), list[str]()
+
+    async def asks(name: str, number: int, seconds: float, *, is_known: bool) -> None:
+        work = Slice(turns, clock, turns.account(name, is_known=is_known))
+        for _ in range(number):
+            worked(work, clock, seconds)
+            await work.rest()
+            order.append(name)
+
+    async def comes_anew() -> None:
+        number = 0
+        while "ended" not in order:
+            await asks(f"new {number}", 1, SLICE_S, is_known=False)
+            number += 1
+
+    async def person() -> None:
+        await asks("person", 20, SLICE_S / 5, is_known=False)
+        order.append("ended")
+
+    floods = [asks(f"known {number}", 50, SLICE_S, is_known=True) for number in range(40)]
+    heavy = [asks(f"unknown {number}", 5, SLICE_S, is_known=False) for number in range(5)]
+    await asyncio.gather(*floods, *heavy, comes_anew(), person())
+    last = order.index("ended")
+    assert last <= 8 * (20 * 2 + 2 * 5) + 40
+    known = [name for name in order[:last] if name.startswith("known")]
+    assert len(known) >= last * 3 // 4
+
+
 class Timers:
     """`call_later` of the loop; the time comes by hand."""
 
