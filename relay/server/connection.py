@@ -481,8 +481,11 @@ class Connection:
                     if costly_s:
                         await self._take_costly(frame.data, costly_s, is_long=is_long)
                     else:
-                        if is_long or not work.has_time:
-                            await work.rest()  # before: others may have sent as much just now
+                        if is_long:  # others may have sent as much just now
+                            async with self._input.waiting(len(frame.data)):
+                                await work.rest()
+                        elif not work.has_time:
+                            await work.rest()
                         work.begin()
                         self._take_text(frame.data)
                 elif frame.type is WSMsgType.BINARY:
@@ -565,7 +568,7 @@ class Connection:
         values take 30 ms without a pause. `seconds`: estimated."""
         costly, work = self._turns.costly, self._slice
         account = work.account
-        async with self._input.waiting(len(data), self._socket.taken_bytes):
+        async with self._input.waiting(len(data)):
             await costly.begin(account, seconds)
         took = 0.0
         try:

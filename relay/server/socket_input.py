@@ -93,6 +93,10 @@ class Messages(Protocol):
     def is_compressed(self) -> bool:
         """Whether its frames may be compressed."""
 
+    @property
+    def taken_bytes(self) -> int:
+        """Of the bytes that have `arrived`, those of messages that were taken to be handled."""
+
     def arrived(self) -> tuple[int, int]:
         """How many messages have arrived whole, and their bytes; control frames do not count."""
 
@@ -186,7 +190,6 @@ class SocketInput(web.RequestHandler):
         "_leave",
         "_left",
         "_resting",
-        "_taken",
         "_unfinished",
         "_waiting",
         "_websocket",
@@ -222,8 +225,6 @@ class SocketInput(web.RequestHandler):
         """Bytes received since that time."""
         self._waiting = 0
         """Bytes of a whole message, see `waiting`."""
-        self._taken = 0
-        """Bytes of messages that had arrived up to that one."""
         self._leave: asyncio.Timeout | None = None
         """Ends `while_open`."""
 
@@ -271,7 +272,7 @@ class SocketInput(web.RequestHandler):
     @asynccontextmanager
     async def while_open(self) -> AsyncIterator[None]:
         """Raises ConnectionError when the socket is closed, before or meanwhile."""
-        if self.transport is None:
+        if self.transport is None or self.transport.is_closing():
             raise ConnectionResetError
         try:
             async with asyncio.timeout(None) as self._leave:
@@ -282,15 +283,15 @@ class SocketInput(web.RequestHandler):
             self._leave = None
 
     @asynccontextmanager
-    async def waiting(self, size: int, taken: int) -> AsyncIterator[None]:
-        """For the time that a whole message of so many bytes waits to be handled. It counts as
-        unfinished, with those that arrive behind it. `taken`: bytes of all up to this one.
+    async def waiting(self, size: int) -> AsyncIterator[None]:
+        """For the time that a whole message of so many bytes, which was taken, waits to be handled:
+        it counts as unfinished.
 
         Raises as `while_open`: or the messages of a closed socket would stay in memory.
         """
         try:
             async with self.while_open():
-                self._waiting, self._taken = size, taken
+                self._waiting = size
                 self._unfinished.note(self, self.unfinished())
                 yield
         finally:
@@ -387,8 +388,8 @@ class SocketInput(web.RequestHandler):
 
     def unfinished(self) -> int:
         """Bytes of a message whose end has not arrived or has not been parsed; an upper bound when
-        it has many frames. With what waits behind it, and in `waiting`. 0 once the socket is
-        closed."""
+        it has many frames. With whole ones that wait: a compressed one may be a thousand times as
+        large as what came. 0 once the socket is closed."""
         if self._websocket is None or self.transport is None:
             return 0
         arrived = self._websocket.arrived()
@@ -398,7 +399,7 @@ class SocketInput(web.RequestHandler):
             # Earlier input ended with a whole message; the sizes of its frame heads are not known.
             self._held = max(0, min(self._held - (arrived[1] - size), self._fresh))
         self._arrived, self._fresh = arrived, 0
-        waiting = self._waiting and self._waiting + arrived[1] - self._taken
+        waiting = self._waiting + arrived[1] - self._websocket.taken_bytes
         return self._held + len(self._left) + waiting
 
     def _peer(self) -> str:

@@ -929,9 +929,9 @@ async def test_who_holds_or_has_sent_most_is_closed_when_the_process_needs_memor
         sent |= {old: 99_000_000, local: 70_000}
         known_keys = {known, owners, old}
         old.opened_at -= 30 * 86_400
-        monkeypatch.setattr(Connection, "taken_bytes", property(lambda each: sent.get(each, 0)))
         few.outbox.hold(200_000)
         assert few.held_bytes == 200_000
+        monkeypatch.setattr(Connection, "taken_bytes", property(lambda each: sent.get(each, 0)))
         few.outbox.held_bytes = 0
         held = {silent: 5_000_000}
         monkeypatch.setattr(Connection, "held_bytes", property(lambda each: held.get(each, 0)))
@@ -1070,7 +1070,8 @@ async def test_a_lost_connection_is_over_whatever_it_waits_for(
     visit = await relay.visit()
     (connection,) = relay.server.connections
     monkeypatch.setattr(Turns, "wait", wait)
-    await visit.says("CLOSE", "x" * 20_000)
+    monkeypatch.setattr("relay.server.connection._FRAME_S", 1.0)
+    await visit.says("CLOSE", "x")
     await waits.wait()
     assert not connection.is_over
     visit.socket._writer.transport.abort()
