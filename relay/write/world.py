@@ -20,7 +20,7 @@ from relay.groups.actions import DeleteEvents, previous_in
 from relay.groups.context import GroupContext, NotStored, TargetRow
 from relay.groups.notices import notices_for
 from relay.groups.timeline import previous_to_find
-from relay.lifecycle.deletion import deleted_rows
+from relay.lifecycle.deletion import deleted_rows, is_out_of_proportion
 from relay.lifecycle.rows import Slot
 from relay.nostr import kinds
 from relay.nostr.filters import Filter
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.facts import RecordFacts
     from relay.groups.group import Group, Groups
+    from relay.lifecycle.deletion import DeletionTargets
     from relay.lifecycle.rows import Found, Stored
     from relay.memory.registry import MemorySystems, RecordName
     from relay.nostr.event import Event
@@ -180,10 +181,7 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
         wraps_for_known=kind in kinds.WRAPS
         and _wraps_for_known(candidate, world, who | authenticated_who),
         deletes_own=targets is not None
-        and (
-            bool(world.removed.rows or deleted_rows(event, targets, found))
-            or misses_login(candidate, world.policy)
-        ),
+        and (_deletes_own(event, targets, world) or misses_login(candidate, world.policy)),
         replaces=slot is not None
         and (slot in found.slots or misses_login(candidate, world.policy)),
         has_group=groups.get(named) is not None,
@@ -191,6 +189,14 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
         h_is_foreign=kind in world.policy.groups.foreign_h,
         records=_records(candidate, world),
     )
+
+
+def _deletes_own(event: Event, targets: DeletionTargets, world: World) -> bool:
+    """`Facts.deletes_own`."""
+    if world.removed.rows:
+        return True
+    deleted = deleted_rows(event, targets, world.found)
+    return bool(deleted) and not is_out_of_proportion(event, deleted)
 
 
 def _wraps_for_known(candidate: Candidate, world: World, words: Set[Who]) -> bool:
