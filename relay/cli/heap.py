@@ -18,10 +18,11 @@ import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
+from time import thread_time
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
     from typing import Never
 
 _log = logging.getLogger(__name__)
@@ -51,6 +52,14 @@ _SETTLE_S: Final = 2.0
 """After connections were closed: what they held is freed by then."""
 _SHARE: Final = 0.75
 """Of the memory that there is: the rest is for what is freed late, and for other programs."""
+_STEP: Final = 1 / 16
+"""Of the limit: by so much the process may grow after connections were closed that did not hold
+what is too much. What stores and groups take is in none."""
+_MOST: Final = 5 / 4
+"""Of the limit, so 94 % of the memory: up to there by such steps."""
+_LOOK_REST: Final = 200
+"""Times that a look for garbage took pass until the next one: it takes 0.2 s of the loop beside
+4,000 connections."""
 
 
 def limit_heap() -> None:
@@ -61,21 +70,32 @@ def limit_heap() -> None:
         libc.mallopt(_M_ARENA_MAX, _ARENAS)
 
 
+async def lasting(job: Callable[[], Awaitable[Never]]) -> Never:
+    """Begin it again after an error: when memory is short it may be one of memory or threads."""
+    while True:
+        try:
+            await job()
+        except Exception:  # or nothing would bound the memory until a restart  # noqa: BLE001
+            _log.exception("the memory of the process could not be looked at")
+            await asyncio.sleep(_CHECK_S)
+
+
 async def keep_small(waiting: Callable[[], int]) -> Never:
     """Collect garbage and return free pages whenever the process has grown, or has freed much.
 
     `waiting`: weight of the events that wait."""
-    least, most, again, put_off = own_bytes(), sys.getallocatedblocks(), 0, 0
+    least, most, again, put_off, rests = own_bytes(), sys.getallocatedblocks(), 0, 0, 0.0
     while True:
         await asyncio.sleep(_CHECK_S)
         now, blocks = own_bytes(), sys.getallocatedblocks()
         if now > least + _GROWN_BYTES:
             again = 1 + _AGAIN
-        if again or put_off or blocks < most - _FREED_BLOCKS:
+        rests -= _CHECK_S
+        if (again or put_off or blocks < most - _FREED_BLOCKS) and rests <= 0:
             if put_off < _PUT_OFF and waiting() > _MUCH_WAITS:
                 put_off += 1
             else:
-                await give_back()
+                rests = await give_back() * _LOOK_REST
                 again, put_off = max(again - 1, 0), 0
                 least, most = own_bytes(), sys.getallocatedblocks()
         least, most = min(least, now), max(most, blocks)
@@ -84,25 +104,35 @@ async def keep_small(waiting: Callable[[], int]) -> Never:
 async def keep_below(limit: int, close_some: Callable[[int], str]) -> Never:
     """Let `close_some` close connections while the process is larger than `limit` bytes. Everything
     that clients can fill is bounded, but the sum may be more than a small machine has, and no bound
-    is for what nobody has thought of.
+    is for what nobody has thought of. If it does not help, only what is taken from then on counts.
 
     `close_some`: for so many bytes; gives what it closed, for the log; empty: nothing that would
     help.
     """
+    borne = limit
+    """From this size on connections are closed."""
     while True:
         await asyncio.sleep(_PRESSURE_S)
-        if own_bytes() <= limit:
+        size = own_bytes()
+        if size <= limit:
+            borne = limit
+        if size <= borne:
             continue
         await give_back()
         size = own_bytes()
-        if size > limit:
-            closed = close_some(size - limit)
+        if size > borne:
+            closed = close_some(size - borne)
             _log.error(
                 "the relay takes %d MiB of memory, more than %d: closed %s",
-                size >> 20, limit >> 20, closed or "nothing, no connection has sent much",
+                size >> 20, borne >> 20, closed or "nothing, no connection has sent much",
             )  # fmt: skip
             await asyncio.sleep(_SETTLE_S)
             await give_back()
+            left = own_bytes()
+            helped = size - left >= (size - borne) / 2
+            borne = limit
+            if not helped:
+                borne = max(limit, min(int(left + _STEP * limit), int(_MOST * limit)))
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
@@ -140,13 +170,17 @@ def _group_limits(root: Path) -> Iterator[int]:
                 yield int((folder / name).read_text("ascii"))
 
 
-async def give_back() -> None:
+async def give_back() -> float:
     """Collect garbage, some milliseconds on the loop, 30 with the most values that filters may
-    have open, more beside `_MUCH_WAITS`, and let a thread return free pages."""
+    have open, more beside `_MUCH_WAITS` or thousands of connections, and let a thread return free
+    pages. Returns how many seconds it took the loop."""
+    began = thread_time()
     gc.collect()
+    took = thread_time() - began
     libc = _glibc()
     if libc is not None:
         await asyncio.to_thread(libc.malloc_trim, 0)
+    return took
 
 
 def own_bytes() -> int:

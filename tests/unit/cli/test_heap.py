@@ -14,6 +14,7 @@ from relay.cli import heap
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from typing import Never
 
 MIB = 1 << 20
 
@@ -69,9 +70,10 @@ async def test_it_is_looked_at_when_the_process_has_grown(
     of garbage."""
     given_back = 0
 
-    async def give_back(*_: Any) -> None:
+    async def give_back(*_: Any) -> float:
         nonlocal given_back
         given_back += 1
+        return 0.0
 
     monkeypatch.setattr(heap, "_CHECK_S", 0)
     monkeypatch.setattr(heap, "_AGAIN", again)
@@ -108,10 +110,11 @@ async def test_it_is_looked_at_when_much_was_freed(
         last = size
         return size
 
-    async def give_back(*_: Any) -> None:
+    async def give_back(*_: Any) -> float:
         nonlocal given_back, left
         given_back += 1
         left = chain([last], left)  # it is read once more
+        return 0.0
 
     monkeypatch.setattr(heap, "_CHECK_S", 0)
     monkeypatch.setattr(heap, "own_bytes", lambda: 100 * MIB)
@@ -149,8 +152,9 @@ async def test_it_is_not_looked_at_beside_many_waiting_events_for_less_than_a_mi
         if check > len(waiting):
             raise asyncio.CancelledError
 
-    async def give_back() -> None:
+    async def give_back() -> float:
         given_back.append(check)
+        return 0.0
 
     monkeypatch.setattr(heap, "_AGAIN", 1 if len(waiting) == 12 else 0)
     monkeypatch.setattr(heap, "own_bytes", own_bytes)
@@ -168,7 +172,7 @@ async def test_it_is_not_looked_at_beside_many_waiting_events_for_less_than_a_mi
         ([90, 100, 90], 0),
         ([110, 90, 90], 0),
         ([110, 110, 90], 1),
-        ([110, 110, 110, 110], 2),
+        ([110, 110, 104, 110, 110], 2),
     ],
     ids=["small", "garbage", "large", "still large"],
 )
@@ -184,7 +188,8 @@ async def test_connections_are_closed_while_the_process_is_too_large(
         closed += 1
         return "9 connections"
 
-    async def give_back() -> None: ...
+    async def give_back() -> float:
+        return 0.0
 
     for pause in ("_PRESSURE_S", "_SETTLE_S"):
         monkeypatch.setattr(heap, pause, 0)
@@ -193,6 +198,76 @@ async def test_connections_are_closed_while_the_process_is_too_large(
     with pytest.raises(asyncio.CancelledError):
         await heap.keep_below(100 * MIB, close_some)
     assert closed == times
+
+
+@pytest.mark.parametrize(
+    ("sizes", "needed"),
+    [
+        ([110, 110, 109, 110, 114, 116, 116, 90, 105, 105, 90], [10, 1, 5]),
+        ([130, 130, 129, 130, 130, 130, 126, 126, 126], [30, 5, 1]),
+        ([130, 130, 112, 112, 112, 100], [30, 12]),
+    ],
+    ids=["what stays is borne", "up to a limit", "some helps"],
+)
+async def test_no_more_connections_are_closed_when_that_does_not_help(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], needed: list[int]
+) -> None:
+    """What groups and the store take was in no connection: honest clients were closed every three
+    seconds, for ever."""
+    asked: list[int] = []
+
+    def close_some(size: int) -> str:
+        asked.append(round(size / MIB))
+        return "9 connections"
+
+    async def give_back() -> float:
+        return 0.0
+
+    for pause in ("_PRESSURE_S", "_SETTLE_S"):
+        monkeypatch.setattr(heap, pause, 0)
+    monkeypatch.setattr(heap, "own_bytes", reading(sizes))
+    monkeypatch.setattr(heap, "give_back", give_back)
+    with pytest.raises(asyncio.CancelledError):
+        await heap.keep_below(100 * MIB, close_some)
+    assert asked == needed
+
+
+async def test_what_looks_at_the_memory_goes_on_after_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when no thread can be started."""
+    begun = 0
+
+    async def job() -> Never:
+        nonlocal begun
+        begun += 1
+        raise MemoryError if begun < 3 else asyncio.CancelledError
+
+    monkeypatch.setattr(heap, "_CHECK_S", 0)
+    with pytest.raises(asyncio.CancelledError):
+        await heap.lasting(job)
+    assert begun == 3
+
+
+async def test_a_look_that_takes_long_is_followed_by_a_long_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beside 4,000 connections each held the loop for 0.2 s."""
+    sizes, looks = [100, *[390] * 20], 0
+
+    async def give_back() -> float:
+        nonlocal looks
+        looks += 1
+        return 0.2
+
+    async def next_check(_: float) -> None: ...
+
+    monkeypatch.setattr(heap, "own_bytes", reading(sizes))
+    monkeypatch.setattr(heap, "give_back", give_back)
+    monkeypatch.setattr(asyncio, "sleep", next_check)
+    with pytest.raises(asyncio.CancelledError):
+        await heap.keep_small(lambda: 0)
+    assert looks == 4, "one in 40 s"
 
 
 @pytest.mark.parametrize(
