@@ -29,7 +29,7 @@ from relay.write.derived import derived_group
 from relay.write.pins import pinnable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Set
+    from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
     from relay.access.actors import Actors
     from relay.access.visibility import Visibility
@@ -193,9 +193,10 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
 
 def _deletes_own(event: Event, targets: DeletionTargets, world: World) -> bool:
     """`Facts.deletes_own`."""
-    if world.removed.rows:
-        return True
-    deleted = deleted_rows(event, targets, world.found)
+    return bool(world.removed.rows) or _is_enough(event, deleted_rows(event, targets, world.found))
+
+
+def _is_enough(event: Event, deleted: Sequence[Stored]) -> bool:
     return bool(deleted) and not is_out_of_proportion(event, deleted)
 
 
@@ -257,9 +258,8 @@ def told_facts(candidate: Candidate, world: World, facts: Facts) -> Facts:
             facts = msgspec.structs.replace(facts, group=group, who=who, authenticated_who=readers)
     if deletes_own and candidate.targets is not None:
         rows = deleted_rows(event, candidate.targets, found)
-        deletes_own = world.removed.are_told or any(
-            is_told_of(row, candidate, world) for row in rows
-        )
+        told = [row for row in rows if is_told_of(row, candidate, world)]
+        deletes_own = world.removed.are_told or _is_enough(event, told)
     if replaces and candidate.slot is not None:
         replaces = is_told_of(found.slots[candidate.slot], candidate, world)
     if records:
