@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -114,13 +115,28 @@ def _of_one_second(events: list[Event]) -> list[Event]:
     if len(events) == 1:
         return events
     by_prefix = {event.id[:_PREFIX_CHARS]: event.id for event in events}
-    named = {event.id: _earlier(event, by_prefix) for event in events}
+    by_id = {event.id: event for event in events}
+    waits: dict[str, int] = {}
+    """id → how many are to be placed before it."""
+    followers: defaultdict[str, list[str]] = defaultdict(list)
+    for event in events:
+        earlier = _earlier(event, by_prefix)
+        waits[event.id] = len(earlier)
+        for id_ in earlier:
+            followers[id_].append(event.id)
+    free = [id_ for id_, number in waits.items() if not number]  # sorted: a heap
+    lowest = iter(by_id)
     placed: dict[str, Event] = {}
-    left = {event.id: event for event in events}
-    while left:
+    while len(placed) < len(events):
         # Of a circle the lowest id is first.
-        first = next((id_ for id_ in left if named[id_] <= placed.keys()), next(iter(left)))
-        placed[first] = left.pop(first)
+        first = heappop(free) if free else next(lowest)
+        if first in placed:
+            continue
+        placed[first] = by_id[first]
+        for id_ in followers[first]:
+            waits[id_] -= 1
+            if not waits[id_]:
+                heappush(free, id_)
     return list(placed.values())
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+from itertools import pairwise
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.memory.snowclaw.history import HistoryMessage, RingBuffer, missing_from, oldest_first
 from tests.cast import alice, bob
+from tests.contract.writing import unsigned
 
 
 def ring_of(capacity: int, *items: int) -> RingBuffer[int]:
@@ -110,3 +115,34 @@ def test_two_messages_that_name_each_other_are_both_shown() -> None:
     other = bob.sign(9, [["h", "tea"], ["previous", first.id[:8], "zz", ""]], "b", 5)
     itself = bob.sign(9, [["h", "tea"], ["previous"], []], "c", 5)
     assert {event.content for event in oldest_first([other, itself, first])} == {"a", "b", "c"}
+
+
+@given(st.lists(st.sets(st.integers(0, 9), max_size=3), max_size=10))
+def test_of_one_second_the_lowest_id_whose_earlier_ones_are_placed_is_next(
+    named: list[set[int]],
+) -> None:
+    ids = [f"{number}" * 64 for number in range(len(named))]
+    events = [
+        msgspec.structs.replace(
+            unsigned(alice, 9, [["previous", *[f"{each}" * 8 for each in earlier]]]), id=ids[number]
+        )
+        for number, earlier in enumerate(named)
+    ]
+    left, expected = dict(zip(ids, named, strict=True)), list[str]()
+    while left:
+        waiting = {int(id_[0]) for id_ in left}
+        free = [id_ for id_, earlier in left.items() if not earlier & waiting - {int(id_[0])}]
+        expected.append((free or [*left])[0])
+        del left[expected[-1]]
+    assert [event.id for event in oldest_first(reversed(events))] == expected
+
+
+def test_a_long_chain_of_one_second_is_ordered_in_steps_by_its_length() -> None:
+    """A relay may send any number: 20,000 took 64 s."""
+    ids = [sha256(b"%d" % number).hexdigest() for number in range(50_000)]
+    plain = unsigned(alice, 9)
+    chain = [
+        msgspec.structs.replace(plain, id=id_, tags=[["previous", before[:8]]])
+        for before, id_ in pairwise(ids)
+    ]
+    assert [event.id for event in oldest_first(reversed(chain))] == ids[1:]
