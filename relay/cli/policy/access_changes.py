@@ -13,12 +13,14 @@ from ipaddress import ip_address
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec import structs
+
 from policies.load import PRESETS, load
 from relay.access.quotas import Size
 from relay.access.visibility import Viewer, visibility_for
 from relay.cli.policy.worlds import candidate_in
 from relay.errors import Prefix, Reject
-from relay.facts import Origin
+from relay.facts import Origin, Who
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups, Role
 from relay.lifecycle.rows import Found, Stored
@@ -167,7 +169,10 @@ def access_under(policy: PolicySet) -> Access:
         for act in _acts(policy)
     }
     writers["new groups (9007)"] = created
+    invited = (UNKNOWN, _OWNER) if Who.ANYONE in policy.members.invite else (_OWNER,)
+    writers["requests for an invite code of the relay (28935)"] = invited
     rows = list(_rows(policy))
+    rows.append(_comment(policy, actors, groups))
     readers = dict(_readings(policy, actors, groups, rows))
     if new_group is not None:
         new = [("messages (9) of groups made from now on", _row(kinds.CHAT, group=_NEW))]
@@ -205,6 +210,7 @@ def _acts(policy: PolicySet) -> Iterator[_Act]:
     yield _Act("messages (9) in restricted groups", kinds.CHAT, (("h", _RESTRICTED),))
     yield _Act("messages (9) in private groups", kinds.CHAT, (("h", _PRIVATE),))
     yield _Act("gift wraps (1059) for owners", kinds.GIFT_WRAP, (("p", _key(_OWNER)),))
+    yield _Act("requests to join the relay (28934)", kinds.RELAY_JOIN, (("claim", ""),))
     for words, kind, d in _records(policy):
         yield _Act(words, kind, () if d is None else (("d", d),))
 
@@ -221,12 +227,19 @@ def _event(author: str, kind: int, tags: Sequence[Sequence[str]]) -> Event:
     return signed(author, _NOW, kind, [list(tag) for tag in tags], "", lambda _: "0" * 128)
 
 
-def _judged(policy: PolicySet, actors: Actors, groups: Groups, act: _Act, who: str) -> Judgement:
+def _judged(
+    policy: PolicySet,
+    actors: Actors,
+    groups: Groups,
+    act: _Act,
+    who: str,
+    stored: Sequence[Stored] = (),
+) -> Judgement:
     """The judgement on the act, on a connection where its author is logged in."""
     key = _key(who)
     sender = Sender(Origin.WIRE, frozenset({key}))
     candidate = candidate_in(_event(key, act.kind, act.tags), policy, sender)
-    found = Found(0)
+    found = Found(0, rows={row.event.id: row for row in stored})
     for account in accounts_of(candidate, policy):
         found.usage.open(account, Size())
     world = World(policy, groups, actors, found, actors.relay, _NOW)
@@ -271,6 +284,16 @@ def _row(
     return Stored(1, _event(_key(author), kind, [*h, *tags]), group)
 
 
+def _comment(policy: PolicySet, actors: Actors, groups: Groups) -> tuple[str, Stored]:
+    """One without `h`, whose group is that of what it answers."""
+    message = _row(kinds.CHAT, group=_PRIVATE)
+    tags = ("e", message.event.id), ("k", f"{kinds.CHAT}")
+    act = _Act("", kinds.COMMENT, tags)
+    judged = _judged(policy, actors, groups, act, _INSIDER, [message])
+    row = structs.replace(_row(kinds.COMMENT, *tags), group=judged.group)
+    return "comments (1111) on messages of private groups", row
+
+
 def _rows(policy: PolicySet) -> Iterator[tuple[str, Stored]]:
     yield "notes (1)", _row(kinds.NOTE)
     yield "gift wraps (1059)", _row(kinds.GIFT_WRAP, ["p", _key(_OWNER)])
@@ -308,8 +331,10 @@ def _readings(
         )
         for who in _READERS
     }
-    for words, row in rows:
-        event = row.event
+    for words, each in rows:
+        event = each.event
+        in_group = each.group if event.kind == kinds.COMMENT else policy.row_group(event)
+        row = structs.replace(each, group=in_group)
         named = frozenset(event.tag_values("p"))
         asked = Filter(
             frozenset({event.id}), frozenset({event.pubkey}), tags=(("p", named),) if named else ()

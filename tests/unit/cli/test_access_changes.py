@@ -32,14 +32,14 @@ WIDER = {
         f"{KNOWN_WRITE}enabled = false",
         [
             "unknown authors may write now: notes (1), kinds that no rule names, messages (9) in"
-            f" open groups; before: {ALL}"
+            f" open groups, requests to join the relay (28934); before: {ALL}"
         ],
     ),
     "it lets everybody write": (
         f'{KNOWN_WRITE}write = ["anyone"]',
         [
             "unknown authors may write now: notes (1), kinds that no rule names, messages (9) in"
-            f" open groups; before: {ALL}"
+            f" open groups, requests to join the relay (28934); before: {ALL}"
         ],
     ),
     "it excepts notes": (
@@ -50,7 +50,7 @@ WIDER = {
         '[groups]\ncreate = ["anyone"]\n' + f"{KNOWN_WRITE}enabled = false",
         [
             "unknown authors may write now: notes (1), kinds that no rule names, messages (9) in"
-            f" open groups; before: {ALL}",
+            f" open groups, requests to join the relay (28934); before: {ALL}",
             "unknown authors may write now: new groups (9007); before: agents, owners",
         ],
     ),
@@ -93,6 +93,31 @@ WIDER = {
             " before: agents, owners",
         ],
     ),
+    "messages are in no group": (
+        "[groups]\nforeign_h = [9]",
+        [
+            "anybody, without a login, may read now: messages (9) of private groups, messages (9)"
+            " of hidden groups, messages (9) of private groups that their admin opens; before:"
+            f" {IN_GROUP}",
+            "anybody, without a login, may read now: messages (9) of groups made from now on;"
+            " before: owners",
+        ],
+    ),
+    "comments are in no group": (
+        "[groups]\nderived = []",
+        [
+            "anybody, without a login, may read now: comments (1111) on messages of private groups;"
+            f" before: {IN_GROUP}",
+        ],
+    ),
+    "whoever asks joins the relay": (
+        '[members]\njoin = "anyone"\ninvite = ["anyone"]',
+        [
+            f"unknown authors may write now: requests to join the relay (28934); before: {ALL}",
+            "unknown authors may write now: requests for an invite code of the relay (28935);"
+            " before: owners",
+        ],
+    ),
     "every address is a trusted reader": (
         '[actors]\ntrusted_readers = ["0.0.0.0/0"]',
         [
@@ -113,7 +138,7 @@ WIDER = {
         rule("agents write nmem memory", "enabled = false") + f"{KNOWN_WRITE}enabled = false\n",
         [
             "unknown authors may write now: notes (1), kinds that no rule names, messages (9) in"
-            f" open groups; before: {ALL}",
+            f" open groups, requests to join the relay (28934); before: {ALL}",
             "unknown authors may write now: nmem records (30078) with d nmem:session:…, nmem"
             " records (30078) with d nmem:…, nmem records (78) with d nmem:obs:…, nmem records (78)"
             " with d nmem:prompt:…, nmem records (78) with d nmem:…; before: agents",
@@ -210,6 +235,6 @@ def test_check_compares_with_other_policies(
     check = ["policy", "check", str(new), "--against", str(old)]
     assert run(check) == 0
     out = capsys.readouterr().out
-    assert f"open groups; before: {ALL} (warning)\n" in out
+    assert f"(28934); before: {ALL} (warning)\n" in out
     assert run([*check, "--strict"]) == 1
     assert run(["policy", "check", str(new), "--strict", "--against", str(new)]) == 0
