@@ -50,7 +50,13 @@ from relay.observe import LOG_FILE, set_up_logging
 from relay.server.app import Server
 from relay.server.connection import Stop
 from relay.server.control import ControlServer, RemoteFolder
-from relay.server.listening import bound_sockets, inherited_sockets, start_again, tell_ready
+from relay.server.listening import (
+    add_ipv6_loopback,
+    bound_sockets,
+    inherited_sockets,
+    start_again,
+    tell_ready,
+)
 from relay.write.ingest import SWITCH_S
 
 if TYPE_CHECKING:
@@ -174,6 +180,7 @@ def _listened(
     """Until the end; what `_serve` gives."""
     if sockets:
         host = sockets[0].getsockname()[0]
+        add_ipv6_loopback(sockets)
     else:
         host = config.server.host
         sockets = bound_sockets(host, config.server.port)

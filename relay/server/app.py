@@ -8,6 +8,7 @@ import contextlib
 import logging
 import sys
 from http import HTTPStatus
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from aiohttp import hdrs, web, web_protocol, web_response, web_ws
@@ -23,7 +24,12 @@ from relay.server import http
 from relay.server.connection import Connection, Stop, check_all
 from relay.server.eviction import HttpSockets, UnreadRows, close_heaviest
 from relay.server.history import BEFORE, HISTORY
-from relay.server.listening import BACKLOG, cannot_listen
+from relay.server.listening import (
+    BACKLOG,
+    cannot_listen,
+    has_ipv6_loopback,
+    held_addresses,
+)
 from relay.server.nip86 import MAX_BODY, Calls, refusal
 from relay.server.receipts import PARAMETER
 from relay.server.slots import TRIAL_S, Full, Slots
@@ -299,14 +305,25 @@ class Server:
         if url:
             known = relay_address(url)
             return frozenset({known} if known else ())
-        names = {"localhost", "127.0.0.1", "::1", self._host, self._config.server.host}
-        names -= {"0.0.0.0", "::"}  # noqa: S104
-        ports = {each.getsockname()[1] for each in self._listening}
-        found = [
-            relay_address(f"{self._scheme}://{_in_url(name)}:{port}")
-            for name in names
-            for port in ports
-        ]
+        held = held_addresses(self._listening)
+        # Of the host, only a name: an address counts where a socket is bound to it.
+        hosts = {each for each in (self._host, self._config.server.host) if not _is_address(each)}
+        local = {each for each in hosts if _is_local(each)}
+        urls = {(name, port) for name in hosts - local for _, port in held} | set(held)
+        for name, port in held:
+            if name != "127.0.0.1":
+                continue
+            if ("::1", port) in held or not has_ipv6_loopback():
+                urls |= {(each, port) for each in ("localhost", *local)}
+            else:
+                _log.warning(
+                    "a login that names localhost:%d is refused: the relay does not listen on"
+                    " [::1]:%d, where programs look for localhost first and another program may"
+                    " listen; name 127.0.0.1, or set [relay] url",
+                    port,
+                    port,
+                )
+        found = [relay_address(f"{self._scheme}://{_in_url(name)}:{port}") for name, port in urls]
         return frozenset(address for address in found if address is not None)
 
     def addresses_for(self, request: web.Request) -> frozenset[RelayAddress]:
@@ -649,6 +666,19 @@ def _response(reply: Reply, content_type: str = "application/json") -> web.Respo
     return web.Response(
         status=reply.status, body=reply.body, content_type=content_type, headers=headers
     )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_local(host: str) -> bool:
+    """Whether programs look for it on [::1] and 127.0.0.1 (RFC 6761)."""
+    return f".{host.lower().rstrip('.')}".endswith(".localhost")
 
 
 def _in_url(host: str) -> str:

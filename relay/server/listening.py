@@ -6,6 +6,7 @@ LISTEN_PID. While a relay restarts, the kernel queues connections on the socket 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from relay.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import NoReturn
 
 BACKLOG: Final = 65_535
@@ -52,7 +53,8 @@ def _listening(fd: int) -> socket.socket:
 
 
 def bound_sockets(host: str, port: int) -> list[socket.socket]:
-    """Sockets bound to every address of `host`; they do not listen yet. Raises UserError."""
+    """Sockets bound to every address of `host`, which do not listen yet, and one of
+    `add_ipv6_loopback`. Raises UserError."""
     bound: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -62,12 +64,58 @@ def bound_sockets(host: str, port: int) -> list[socket.socket]:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            each.bind(address)
+            # A free port is the same for all, since a URL names one.
+            each.bind((address[0], port or bound[0].getsockname()[1], *address[2:]))
     except (OSError, ValueError) as error:  # no host name, as one with a label of 64 characters
         for each in bound:
             each.close()
         raise cannot_listen(host, port, error) from error
+    add_ipv6_loopback(bound)
     return bound
+
+
+def add_ipv6_loopback(sockets: list[socket.socket]) -> None:
+    """Add [::1] with the port of 127.0.0.1, if it can be had: many programs look for `localhost`
+    there first, and another user of this machine could listen on it."""
+    held = held_addresses(sockets)
+    port = next((port for name, port in held if name == "127.0.0.1"), None)
+    if port is None or ("::1", port) in held:
+        return
+    with suppress(OSError):  # no IPv6, or another program has it: `Server` warns
+        each = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        try:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind(("::1", port))
+            each.listen(BACKLOG)  # of two that have bound it, the second cannot
+        except OSError:
+            each.close()
+            raise
+        sockets.append(each)
+
+
+def held_addresses(sockets: Iterable[socket.socket]) -> list[tuple[str, int]]:
+    """The addresses and ports of these sockets that nobody else can listen on; the loopback address
+    of those that are bound to all addresses."""
+    held: list[tuple[str, int]] = []
+    for each in sockets:
+        name, port = each.getsockname()[:2]
+        if name == "::":
+            held.append(("::1", port))
+            if not each.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY):
+                held.append(("127.0.0.1", port))
+        else:
+            held.append(("127.0.0.1" if name == "0.0.0.0" else name, port))  # noqa: S104
+    return held
+
+
+def has_ipv6_loopback() -> bool:
+    """Whether any program of this machine can listen on [::1]."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as tried:
+            tried.bind(("::1", 0))
+    except OSError as error:
+        return error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+    return True
 
 
 def cannot_listen(host: str, port: int, error: OSError | ValueError) -> UserError:

@@ -10,6 +10,7 @@ import time
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
+import orjson
 import pytest
 import websockets
 from aiohttp import ClientSession
@@ -17,6 +18,7 @@ from aiohttp import ClientSession
 from relay.cli.folder_lock import locked
 from relay.client import Client
 from relay.nostr.nip98 import header_for
+from relay.server.listening import has_ipv6_loopback
 from tests import cast
 from tests.effort import tries
 from tests.harness.patience import ANSWER_S
@@ -277,6 +279,24 @@ async def test_a_folder_without_a_relay_cannot_be_restarted(rookery: Rookery) ->
     assert code == 1
     assert "no relay runs on" in text
     assert "rookery serve --data" in text
+
+
+@pytest.mark.skipif(not has_ipv6_loopback(), reason="this machine has no IPv6")
+async def test_beside_127_0_0_1_a_relay_listens_on_the_ipv6_loopback_across_restarts(
+    own_process: OwnProcess,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as kept:
+        own_process.listening = kept
+        await own_process.start()
+        port = kept.getsockname()[1]
+        for _ in range(2):
+            async with connected(f"ws://[::1]:{port}") as wire:
+                tags = [["relay", f"ws://localhost:{port}"], ["challenge", wire.challenge]]
+                login = cast.robot.sign(22242, tags, "", int(time.time()))
+                await wire.send("AUTH", orjson.loads(login.raw))
+                assert (await wire.receive())[:3] == ["OK", login.id, True]
+            await restarted(own_process)
+        assert await own_process.stop() == 0
 
 
 async def test_a_socket_unit_that_is_no_tcp_socket_is_named(own_process: OwnProcess) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
+import os
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -42,7 +44,7 @@ from relay.server import app
 from relay.server.app import Server
 from relay.server.connection import Stop
 from relay.server.history import HistoryRequests
-from relay.server.listening import bound_sockets
+from relay.server.listening import bound_sockets, has_ipv6_loopback
 from relay.server.nip86 import UsedAuthorizations
 from relay.server.receipts import Receipts
 from relay.server.turns import Slice, Turns
@@ -191,6 +193,7 @@ async def serving(
     config: str = "",
     policy: str = OPEN,
     host: str = "127.0.0.1",
+    port: int = 0,
     pages: Callable[[Services, Server], Pages] | None = None,
 ) -> AsyncIterator[Relay]:
     """A relay with these settings (rookery.toml) and policies, at work; its clock stands.
@@ -250,7 +253,7 @@ async def serving(
             receipts=Receipts(state, disk, RELAY, lambda: NOW, used_calls),
             used_calls=used_calls,
         )
-        server = Server(services, bound_sockets(host, 0), host)
+        server = Server(services, bound_sockets(host, port), host)
         if pages is not None:
             server.show(pages(services, server))
         with blockbuster_ctx("relay") as blockbuster:
@@ -946,6 +949,55 @@ async def test_a_login_must_name_the_url_of_the_relay(
         accepted, text = await visit.logs_in(alice, url.format(port=relay.server.port))
         assert accepted is is_ours
         assert text == ("" if is_ours else "invalid: relay: is not this relay's URL")
+
+
+@pytest.mark.skipif(not has_ipv6_loopback(), reason="this machine has no IPv6")
+async def test_a_login_at_another_program_on_the_port_of_localhost_does_not_count(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It could pass the login on: many programs look for localhost on [::1] first."""
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
+        port = other.getsockname()[1]
+        async with serving(port=port) as relay:
+            assert f"a login that names localhost:{port} is refused" in caplog.text
+            assert "[relay] url" in caplog.text
+            for host, accepted in (("localhost", False), ("[::1]", False), ("127.0.0.1", True)):
+                visit = await relay.visit()
+                assert (await visit.logs_in(alice, f"ws://{host}:{port}"))[0] is accepted
+
+
+async def test_where_nobody_can_listen_on_ipv6_a_login_may_name_localhost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bind = socket.socket.bind
+
+    def bind_ipv4(self: socket.socket, address: Any) -> None:
+        if self.family is socket.AF_INET6:
+            raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+        bind(self, address)
+
+    monkeypatch.setattr(socket.socket, "bind", bind_ipv4)
+    async with serving() as relay:
+        visit = await relay.visit()
+        assert (await visit.logs_in(alice, f"ws://localhost:{relay.server.port}"))[0]
+        assert "localhost" not in caplog.text
+
+
+@pytest.mark.skipif(not has_ipv6_loopback(), reason="this machine has no IPv6")
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        ("127.0.0.1", {"127.0.0.1", "::1", "localhost"}),
+        ("0.0.0.0", {"127.0.0.1", "::1", "localhost"}),
+        ("localhost", {"127.0.0.1", "::1", "localhost"}),
+        ("127.0.0.2", {"127.0.0.2"}),
+        ("::1", {"::1"}),
+        ("::", {"::1"}),
+    ],
+)
+async def test_a_login_may_name_what_the_relay_listens_on(host: str, known: set[str]) -> None:
+    async with serving(host=host) as relay:
+        assert {each.host for each in relay.server.addresses} == known
 
 
 @pytest.mark.proves("N42-02", "N42-06")

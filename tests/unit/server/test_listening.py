@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -11,7 +12,13 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from relay.errors import UserError
-from relay.server.listening import bound_sockets, inherited_sockets
+from relay.server.listening import (
+    add_ipv6_loopback,
+    bound_sockets,
+    has_ipv6_loopback,
+    held_addresses,
+    inherited_sockets,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,3 +98,48 @@ def test_a_number_that_is_none_hands_nothing_over(
 def test_a_host_that_is_none_is_reported_with_advice(host: str) -> None:
     with pytest.raises(UserError, match=rf"cannot listen on {host} port 7: .*--host"):
         bound_sockets(host, 7)
+
+
+def names(sockets: Sequence[socket.socket]) -> list[str]:
+    return [each.getsockname()[0] for each in sockets]
+
+
+@pytest.mark.skipif(not has_ipv6_loopback(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_beside_127_0_0_1_the_ipv6_loopback_address_is_listened_on(host: str) -> None:
+    with contextlib.ExitStack() as stack:
+        bound = [stack.enter_context(each) for each in bound_sockets(host, 0)]
+        assert names(bound) == [host, "::1"]
+        port = bound[0].getsockname()[1]
+        assert held_addresses(bound) == [("127.0.0.1", port), ("::1", port)]
+        add_ipv6_loopback(bound)
+        assert len(bound) == 2
+        with socket.socket(socket.AF_INET6) as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with pytest.raises(OSError, match="in use"):
+                other.bind(("::1", port))
+
+
+@pytest.mark.skipif(not has_ipv6_loopback(), reason="this machine has no IPv6")
+def test_an_ipv6_loopback_address_of_another_program_is_left_to_it() -> None:
+    with (
+        socket.create_server(("::1", 0), family=socket.AF_INET6) as other,
+        contextlib.ExitStack() as stack,
+    ):
+        bound = [
+            stack.enter_context(each) for each in bound_sockets("127.0.0.1", other.getsockname()[1])
+        ]
+        assert names(bound) == ["127.0.0.1"]
+
+
+@pytest.mark.skipif(not has_ipv6_loopback(), reason="this machine has no IPv6")
+def test_a_socket_of_both_families_has_both_loopback_addresses() -> None:
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as both:
+        port = both.getsockname()[1]
+        assert held_addresses([both]) == [("::1", port), ("127.0.0.1", port)]
+
+
+def test_beside_another_address_nothing_else_is_listened_on() -> None:
+    with contextlib.ExitStack() as stack:
+        bound = [stack.enter_context(each) for each in bound_sockets("127.0.0.2", 0)]
+        assert names(bound) == ["127.0.0.2"]
