@@ -11,7 +11,7 @@ from relay.memory.times import utc
 from relay.memory.transcripts.view import Speaker, Tone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from relay.memory.transcripts.view import Block
 
@@ -45,22 +45,27 @@ class Row(NamedTuple):
         return "".join(text for text, _ in self.parts)
 
 
-def render(blocks: Iterable[Block], width: int, *, is_full: bool) -> Iterator[Text]:
-    """One text per block: time, role, content. `width`: cells of a line."""
+def render(
+    blocks: Iterable[Block], width: int, authors: Mapping[str, str], *, is_full: bool
+) -> Iterator[Text]:
+    """One text per block: time, role, content. `width`: cells of a line. `authors`: as in
+    `rows_of`."""
     for block in blocks:
         if is_full or not block.is_quiet:
-            whole = rows_of(block, is_folded=block.folds and not is_full)
+            whole = rows_of(block, authors, is_folded=block.folds and not is_full)
             rows = [part for row in whole for part in fitted(row, width)]
             text = Text("\n").join(Text.assemble(*row.parts) for row in rows)
             yield text.append("\n")
 
 
-def rows_of(block: Block, *, is_folded: bool) -> list[Row]:
-    """The lines of a block, its heading first."""
+def rows_of(block: Block, authors: Mapping[str, str], *, is_folded: bool) -> list[Row]:
+    """The lines of a block, its heading first. `authors`: author → what to show in the heading."""
     heading = [
         (f"{utc(block.ms // 1000)} ", "dim"),
         (printable(block.title), SPEAKERS[block.speaker]),
     ]
+    if block.author in authors:
+        heading.append((f" by {printable(authors[block.author])}", "dim"))
     if block.model is not None and not is_folded:
         heading.append((f" {printable(block.model)}", "dim"))
     rows = [Row(tuple(heading))]

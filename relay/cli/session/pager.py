@@ -11,7 +11,7 @@ from relay.memory.times import utc
 from relay.memory.transcripts.view import Speaker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from relay.memory.transcripts.view import Block
 
@@ -31,9 +31,10 @@ _MARK: Final = "reverse"
 class Pager:
     """Its position is a row of the laid out conversation."""
 
-    def __init__(self, blocks: Iterable[Block], name: str) -> None:
-        """`name`: of the session."""
+    def __init__(self, blocks: Iterable[Block], name: str, authors: Mapping[str, str]) -> None:
+        """`name`: of the session. `authors`: as in `rows_of`."""
         self._all = tuple(blocks)
+        self._authors = authors
         self._name = printable(name)
         self._unfolded: set[str] = set()
         self._shows_quiet = False
@@ -103,7 +104,7 @@ class Pager:
         for block in self._blocks:
             self._starts.append(len(self._rows))
             is_folded = block.folds and block.id not in self._unfolded
-            for row in rows_of(block, is_folded=is_folded):
+            for row in rows_of(block, self._authors, is_folded=is_folded):
                 self._rows += _wrapped(row, self._width)
             self._rows.append(Row(()))
         starts = dict(zip((block.id for block in self._blocks), self._starts, strict=True))

@@ -84,13 +84,13 @@ def show_command(session: str, server: Server, *, full: bool, as_json: bool) -> 
     """Show a session as a conversation, with shortened tool calls; `view` shows it full screen."""
 
     detail = Detail.LINES if full else Detail.TYPES
-    conversation = _conversation(server, session, detail)
+    conversation, authors = _conversation(server, session, detail)
     notes = conversation.notes
     if as_json:
         print_json([_note_as_json(note, conversation.lines.get(note.id)) for note in notes])
         return
     out = console()
-    for text in render(conversation.blocks(), out.width, is_full=full):
+    for text in render(conversation.blocks(), out.width, authors, is_full=full):
         out.print(text, soft_wrap=True)
 
 
@@ -102,34 +102,42 @@ def view_command(session: str, server: Server) -> None:
 
     Without a terminal it is printed, as `show --full` does.
     """
-    found = _conversation(server, session, Detail.LINES)
+    found, authors = _conversation(server, session, Detail.LINES)
     if console().is_terminal and sys.stdin.isatty():
         from relay.cli.session import screen
 
         if screen.is_possible():
-            screen.run(Pager(found.blocks(), session))
+            screen.run(Pager(found.blocks(), session, authors))
             return
     out = console()
-    for text in render(found.blocks(), out.width, is_full=True):
+    for text in render(found.blocks(), out.width, authors, is_full=True):
         out.print(text, soft_wrap=True)
 
 
-def _conversation(server: Server, session: str, detail: Detail) -> Conversation:
-    """`session`: as in `of_session`. Says what is uncertain about its order. Raises UserError."""
+def _conversation(
+    server: Server, session: str, detail: Detail
+) -> tuple[Conversation, Mapping[str, str]]:
+    """And the names of its authors, if it has several. `session`: as in `of_session`. Says what is
+    uncertain about its order. Raises UserError."""
 
-    async def work(transcripts: Transcripts) -> Conversation:
+    async def work(transcripts: Transcripts) -> tuple[Conversation, Mapping[str, str]]:
         async def read(id_: str) -> Conversation:
             found = await transcripts.conversation(id_, detail)
             if not found.notes:
                 raise NoSession(id_)
             return found
 
-        return (await of_session(transcripts, session, read))[1]
+        found = (await of_session(transcripts, session, read))[1]
+        authors = {note.author for note in found.notes}
+        if len(authors) == 1:
+            return found, {}
+        names = await names_by(transcripts.read, authors)
+        return found, {author: names.shown(author) for author in authors}
 
-    conversation = on_relay(server, work)
+    conversation, authors = on_relay(server, work)
     if conversation.notice is not None:
         click.echo(conversation.notice, err=True)
-    return conversation
+    return conversation, authors
 
 
 @click.command("search", epilog="Example: rookery session search 'migration failed' --limit 5")

@@ -254,10 +254,10 @@ async def _session(ask: Ask) -> Found:
         return blocks(map(note_of, chain.events), lines)
 
     shown = await ask.in_thread(drawn)
-    authors = {event.id: event.pubkey for event in found}
     data: dict[str, object] = {
         "id": session,
-        "blocks": [_block(each, authors[each.id]) for each in shown if not each.is_quiet],
+        "blocks": [_block(each) for each in shown if not each.is_quiet],
+        "has_several_authors": len({event.pubkey for event in found}) > 1,
         "notice": chain.notice or "",
         "readers": readers_text(ask, found[0]),
         "is_full": len(found) >= _ROWS,
@@ -265,10 +265,10 @@ async def _session(ask: Ask) -> Found:
     return Found(data, await ask.people(event.pubkey for event in found))
 
 
-def _block(block: Block, author: str) -> dict[str, object]:
+def _block(block: Block) -> dict[str, object]:
     return {
         "id": block.id,
-        "pubkey": author,
+        "pubkey": block.author,
         "speaker": block.speaker.value,
         "title": cut(block.title),
         "at": block.ms // 1000,

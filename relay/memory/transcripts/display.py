@@ -5,7 +5,7 @@ Reading never fails: unexpected content is shown as it is.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, assert_never
@@ -160,36 +160,39 @@ Entry = Message | ToolUse | Permission
 
 
 def entries(notes: Iterable[Note]) -> list[Entry]:
-    """Notes in order, with tool results joined to their calls and decisions to their requests.
+    """Notes in order, with tool results joined to their author's calls, and decisions to the
+    requests that they name, those of others by the request's id only.
 
     Results and decisions without a call or request are entries of their own. Without ids (the
     specification has none) a result belongs to the first call that has none.
     """
     folded: list[Entry] = []
-    calls: dict[str, int] = {}
-    unnamed: deque[int] = deque()
-    requests: dict[str, int] = {}
+    calls: dict[tuple[str, str], int] = {}
+    unnamed: defaultdict[str, deque[int]] = defaultdict(deque)
+    requests: dict[str | tuple[str, str], int] = {}
     for note in notes:
         match note.role:
             case Role.TOOL_CALL:
                 if note.tool_id is not None:
-                    calls[note.tool_id] = len(folded)
+                    calls[note.author, note.tool_id] = len(folded)
                 else:
-                    unnamed.append(len(folded))
+                    unnamed[note.author].append(len(folded))
                 folded.append(ToolUse(note, None))
             case Role.TOOL_RESULT:
                 if note.tool_id is not None:
-                    at = calls.pop(note.tool_id, None)
+                    at = calls.pop((note.author, note.tool_id), None)
                 else:
-                    at = unnamed.popleft() if unnamed else None
+                    own = unnamed[note.author]
+                    at = own.popleft() if own else None
                 _put(folded, at, output_of(note))
             case Role.PERMISSION_REQUEST:
-                for key in (note.id, note.perm_id):
-                    if key is not None:
-                        requests[key] = len(folded)
+                requests[note.id] = len(folded)
+                if note.perm_id is not None:
+                    requests[note.author, note.perm_id] = len(folded)
                 folded.append(_permission(note))
             case Role.PERMISSION_RESPONSE:
-                positions = (requests.get(key) for key in (note.answers, note.perm_id) if key)
+                named = (note.answers or "", (note.author, note.perm_id or ""))
+                positions = (requests.get(key) for key in named)
                 _put(
                     folded,
                     next((at for at in positions if at is not None), None),

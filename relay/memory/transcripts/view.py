@@ -19,6 +19,7 @@ from relay.memory.transcripts.lines import inner, name_in
 from relay.memory.transcripts.paths import MAX_GROWTH, Directory
 from relay.memory.transcripts.sources import Source, source_of
 from relay.nostr import kinds
+from relay.nostr.keys import npub
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -75,6 +76,8 @@ class Block:
 
     id: str
     """Id of its first note."""
+    author: str
+    """64 hex, of all its notes; a decision of another key names that key."""
     speaker: Speaker
     title: str
     """The role; for a line of no role its type."""
@@ -101,8 +104,11 @@ def blocks(notes: Iterable[Note], lines: Mapping[str, Fields] | None = None) -> 
     """`lines`: id of a line's first note → the line. With them tool calls are whole, and lines of
     other types than messages have a text."""
     lines = {} if lines is None else lines
-    listed = list(entries(notes))
-    tools = _Tools(lines.values(), _PAIRS + _PAIRS_OF_ENTRY * len(listed))
+    notes = list(notes)
+    listed = entries(notes)
+    # What another key wrote under the same tool id says nothing of this call.
+    by_author = [(note.author, lines[note.id]) for note in notes if note.id in lines]
+    tools = _Tools(by_author, _PAIRS + _PAIRS_OF_ENTRY * len(listed))
     found = []
     for entry in listed:
         match entry:
@@ -116,6 +122,8 @@ def blocks(notes: Iterable[Note], lines: Mapping[str, Fields] | None = None) -> 
                     said.append("→ no answer")
                 else:
                     answer = "→ allowed" if decision.is_allowed else "→ denied"
+                    if decision.note.author != request.author:
+                        answer += f" by {npub(decision.note.author)}"
                     said.append(f"{answer}: {decision.message}" if decision.message else answer)
                 found.append(_block(request, Speaker.OTHER, _plain("\n".join(said))))
             case _:
@@ -219,7 +227,8 @@ def _tool(entry: ToolUse, tools: _Tools) -> Block:
     first = call if call is not None or output is None else output.note
     assert first is not None
     # Shown once: anybody may name the same tool id in each of 500 notes.
-    used = None if first.tool_id is None else tools.calls.pop(first.tool_id, None)
+    key = first.author, first.tool_id
+    used = tools.calls.pop(key, None)
     body: list[Line] = []
     name, given = (entry.name, None) if used is None else used
     if call is None:
@@ -228,10 +237,10 @@ def _tool(entry: ToolUse, tools: _Tools) -> Block:
         head = [_short(call.content)]
     else:
         head = [f"{name}: {_argument(given)}"]
-        body += _of_input(name, given, tools.patches.pop(first.tool_id or "", None), tools)
+        body += _of_input(name, given, tools.patches.pop(key, None), tools)
     cut = call is not None and call.is_cut
     if output is not None:
-        whole = None if first.tool_id is None else tools.outputs.pop(first.tool_id, None)
+        whole = tools.outputs.pop(key, None)
         text, is_fault = (output.text, False) if whole is None else whole
         if output.summary:
             body.append(Line(f"→ {output.summary}", Tone.DIM))
@@ -264,6 +273,7 @@ def _block(
         kept[MAX_LINES:] = [Line(f"(+{len(kept) - MAX_LINES} lines)", Tone.DIM)]
     return Block(
         id=note.id,
+        author=note.author,
         speaker=speaker,
         title=note.label,
         ms=note.ms,
@@ -359,32 +369,33 @@ _PAIRS_OF_ENTRY: Final = 400
 
 
 class _Tools:
-    """Whole calls and results, from the lines; by tool id."""
+    """Whole calls and results, from the lines; by author and tool id."""
 
-    def __init__(self, lines: Iterable[Fields], pairs_left: int) -> None:
+    def __init__(self, lines: Iterable[tuple[str, Fields]], pairs_left: int) -> None:
+        """`lines`: each with its author."""
         self.pairs_left = pairs_left
-        self.calls: dict[str, tuple[str, Fields]] = {}
-        self.outputs: dict[str, tuple[str, bool]] = {}
+        self.calls: dict[tuple[str, str | None], tuple[str, Fields]] = {}
+        self.outputs: dict[tuple[str, str | None], tuple[str, bool]] = {}
         """Text, and whether the tool failed."""
-        self.patches: dict[str, list[Line]] = {}
-        for fields in lines:
+        self.patches: dict[tuple[str, str | None], list[Line]] = {}
+        for author, fields in lines:
             for part in _parts(inner(fields, "message")):
-                self._add(fields, part)
+                self._add(author, fields, part)
 
-    def _add(self, fields: Fields, part: Fields) -> None:
+    def _add(self, author: str, fields: Fields, part: Fields) -> None:
         match part.get("type"):
             case "tool_use":
                 id_ = name_in(part, "id")
                 if id_ is not None:
-                    self.calls[id_] = name_in(part, "name") or "", inner(part, "input")
+                    self.calls[author, id_] = name_in(part, "name") or "", inner(part, "input")
             case "tool_result":
                 id_ = name_in(part, "tool_use_id")
                 if id_ is not None:
                     text = output_text(part.get("content"))
-                    self.outputs[id_] = text, part.get("is_error") is True
+                    self.outputs[author, id_] = text, part.get("is_error") is True
                     patch = inner(fields, "toolUseResult").get("structuredPatch")
                     if isinstance(patch, list) and patch:
-                        self.patches[id_] = [line for hunk in patch for line in _hunk(hunk)]
+                        self.patches[author, id_] = [line for hunk in patch for line in _hunk(hunk)]
 
 
 def _hunk(hunk: object) -> Iterator[Line]:

@@ -7,6 +7,7 @@ import pytest
 from relay.cli.session.pager import HELP, Pager
 from relay.memory.transcripts.display import notes_in_order
 from relay.memory.transcripts.view import blocks
+from tests.cast import robot, rover
 from tests.unit.memory.transcripts.telling import call_block, line, notes, result_block, told
 
 
@@ -28,7 +29,7 @@ DATA = b"".join(
 
 
 def pager(data: bytes = DATA, height: int = 12) -> Pager:
-    made = Pager(blocks(notes_in_order(notes(told(data)))), "s-1")
+    made = Pager(blocks(notes_in_order(notes(told(data)))), "s-1", {})
     made.resize(60, height)
     return made
 
@@ -49,6 +50,13 @@ def test_a_screen_has_its_height_and_the_status_at_the_end() -> None:
     assert len(rows) == 12
     assert rows[:2] == ["2026-02-09 20:00:00 user", "question 0"]
     assert rows[-1].startswith("s-1  1/40  2026-02-09 20:00:00")
+
+
+def test_the_authors_of_a_session_of_several_keys_are_named() -> None:
+    found = blocks(notes_in_order(notes([*told(line()), *told(line(), by=rover)])))
+    reader = Pager(found, "s-1", {robot.pubkey: "robot", rover.pubkey: "a \x1b[2J rover"})
+    heads = {row for row in shown(reader) if " user" in row}
+    assert {head.partition(" by ")[2] for head in heads} == {"robot", "a \ufffd[2J rover"}
 
 
 def test_one_scrolls_by_line_and_page_to_either_end() -> None:
@@ -151,7 +159,7 @@ def test_what_others_wrote_cannot_control_the_terminal() -> None:
 
 @pytest.mark.parametrize("keys", ["jkGg ]u[tTaN.", "/x", ":1"])
 def test_an_empty_session_can_be_looked_at(keys: str) -> None:
-    reader = Pager([], "s-1")
+    reader = Pager([], "s-1", {})
     press(reader, keys, "enter", "tab")
     assert reader.screen()[-1].text in ("s-1: nothing to show", "no more", "not found: x")
 

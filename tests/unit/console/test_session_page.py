@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from relay.console.pages import memory
 from relay.console.places import Places
 from relay.console.sessions import Standing
-from tests.cast import person, robot
-from tests.unit.console.browsing import site
+from tests.cast import owner, person, robot, rover
+from tests.unit.console.browsing import PUBLIC, site
 from tests.unit.console.test_pages import PAYLOADS, check_harmless
 from tests.unit.memory.transcripts.telling import (
     SESSION,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pytest
 
     from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
 
 
 async def test_tools_are_folded_and_changes_of_files_are_diffs() -> None:
@@ -67,6 +68,26 @@ async def test_the_order_is_that_of_the_replies_and_a_broken_chain_is_told() -> 
         found = await browser.json(f"/console/session.json?id={SESSION}")
         assert [each["lines"][0]["text"] for each in found["blocks"]] == [*"01235678"]
         assert found["notice"] == "the reply chain is broken: 1 note is placed by time"
+
+
+async def test_the_authors_of_a_session_of_several_keys_are_named() -> None:
+    def used(by: SecretKey, command: str) -> list[Event]:
+        call = call_block("t", "Bash", command=command)
+        return told(line("assistant", message=[text_block("I run"), call]), by=by)
+
+    async with site(
+        policy=f'{PUBLIC}[actors]\nagents = ["{robot.npub}", "{rover.npub}"]\n'
+    ) as here:
+        await here.publish(*used(robot, "ls"))
+        browser = await here.browser_of(owner)
+        assert 'class="person"' not in (await browser.text(f"/console/session?id={SESSION}"))
+        await here.publish(*used(rover, "curl"))
+        found = await browser.json(f"/console/session.json?id={SESSION}")
+        tools = {each["pubkey"]: each["head"] for each in found["blocks"] if each["folds"]}
+        assert tools == {robot.pubkey: ["Bash: ls"], rover.pubkey: ["Bash: curl"]}
+        page = await browser.text(f"/console/session?id={SESSION}")
+        for key in (robot, rover):
+            assert page.count(f'<a class="person" href="/console/person?key={key.pubkey}"') == 2
 
 
 async def test_texts_of_a_session_stay_texts() -> None:

@@ -15,6 +15,7 @@ from tests.cast import robot
 if TYPE_CHECKING:
     from relay.memory.transcripts.plan import Plan
     from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
 
 HOME = "/w/rook"
 SESSION = "s-1"
@@ -49,17 +50,21 @@ def result_block(id_: str, content: object) -> dict[str, object]:
     return {"type": "tool_result", "tool_use_id": id_, "content": content}
 
 
-def transcript(data: bytes, plan: Plan | None = None, *, now_ms: int = NOW_MS) -> Transcript:
+def transcript(
+    data: bytes, plan: Plan | None = None, *, now_ms: int = NOW_MS, by: SecretKey = robot
+) -> Transcript:
     return Transcript(
-        robot.pubkey, session_facts(raw_lines(data)), stem="the-stem", now_ms=now_ms, plan=plan
+        by.pubkey, session_facts(raw_lines(data)), stem="the-stem", now_ms=now_ms, plan=plan
     )
 
 
-def told(data: bytes, plan: Plan | None = None, *, now_ms: int = NOW_MS) -> list[Event]:
+def told(
+    data: bytes, plan: Plan | None = None, *, now_ms: int = NOW_MS, by: SecretKey = robot
+) -> list[Event]:
     """The events of a whole file, signed."""
-    script = transcript(data, plan, now_ms=now_ms)
+    script = transcript(data, plan, now_ms=now_ms, by=by)
     drafts = chain.from_iterable(script.drafts(raw) for raw in raw_lines(data))
-    return [robot.sign(*draft) for draft in drafts]
+    return [by.sign(*draft) for draft in drafts]
 
 
 def notes(events: list[Event]) -> list[Event]:

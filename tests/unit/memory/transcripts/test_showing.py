@@ -21,8 +21,9 @@ from relay.memory.transcripts.display import (
     output_of,
 )
 from relay.memory.transcripts.order import order_of
+from relay.memory.transcripts.view import blocks
 from relay.nostr.event import Event
-from tests.cast import robot
+from tests.cast import robot, rover
 from tests.golden import document
 from tests.unit.memory.transcripts.telling import call_block, line, result_block, text_block, told
 
@@ -212,6 +213,16 @@ def test_an_answer_belongs_to_its_request_by_perm_id_too_and_the_first_counts() 
     assert (first.tool_name, first.tool_input) == ("Bash", {})
     assert first.decision is not None
     assert first.decision.is_allowed
+
+
+def test_an_answer_of_another_key_names_that_key_and_is_found_by_the_request_alone() -> None:
+    asked = note("permission_request", "odd", perm_id="p", tool_name="Bash")
+    tags = [["d", "s"], ["role", "permission_response"], ["perm-id", "p"]]
+    loose = note_of(rover.sign(1988, tags, '{"decision":"allow"}', 1))
+    assert [type(entry) for entry in entries([asked, loose])] == [Permission, Message]
+    answer = note_of(rover.sign(1988, [*tags, ["e", asked.id]], '{"decision":"allow"}', 1))
+    (block,) = blocks([asked, answer])
+    assert block.lines[-1].text == f"→ allowed by {rover.npub}"
 
 
 @pytest.mark.proves("D-26")

@@ -21,7 +21,7 @@ from relay.memory.transcripts.view import (
     lines_of_notes,
     text_of,
 )
-from tests.cast import stranger
+from tests.cast import robot, rover, stranger
 from tests.unit.memory.transcripts.telling import (
     archive,
     call_block,
@@ -34,6 +34,8 @@ from tests.unit.memory.transcripts.telling import (
 
 if TYPE_CHECKING:
     from relay.memory.transcripts.lines import Fields
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
 
 LONG = "\n".join(f"row {number}" for number in range(300))
 
@@ -82,6 +84,45 @@ def test_a_tool_is_one_block_with_its_whole_input_and_output() -> None:
     (short,) = blocks(notes_in_order(told(data)))
     assert short.head[0].startswith('Bash: {"command": "ccc')
     assert len(short.lines) < 100, "of the note alone"
+
+
+def test_a_tool_call_is_shown_with_what_its_author_wrote_of_it_alone() -> None:
+    """Another key's call under the same tool id was shown as what this agent had run."""
+
+    def used(command: str, at: int, by: SecretKey) -> list[Event]:
+        when = [f"2026-02-09T20:43:{at + seconds:02}.000Z" for seconds in range(2)]
+        edit = call_block("t", "Edit", file_path=command)
+        hunk = {
+            "oldStart": 1,
+            "oldLines": 1,
+            "newStart": 1,
+            "newLines": 1,
+            "lines": [f"+{command}"],
+        }
+        return told(
+            line("assistant", message=[edit], timestamp=when[0])
+            + line(
+                message=[result_block("t", f"result of {command}")],
+                toolUseResult={"structuredPatch": [hunk]},
+                timestamp=when[1],
+            ),
+            by=by,
+        )
+
+    for first, second in ((robot, rover), (rover, robot)):
+        events = [*used("first", 0, first), *used("second", 1, second)]
+        told_notes = notes_in_order(notes(events))
+        assert {each.author for each in told_notes} == {robot.pubkey, rover.pubkey}
+        lines = lines_of_notes(notes(events), archive(events), "/w")
+        for found in (blocks(told_notes, lines), blocks(told_notes)):
+            assert [(each.author, each.head[-1]) for each in found] == [
+                (first.pubkey, "→ result of first"),
+                (second.pubkey, "→ result of second"),
+            ]
+        assert [texts(each, Tone.ADDED) for each in blocks(told_notes, lines)] == [
+            ["+first"],
+            ["+second"],
+        ]
 
 
 def test_a_failed_tool_says_so() -> None:
