@@ -8,7 +8,7 @@ import contextlib
 import logging
 import sys
 from http import HTTPStatus
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from aiohttp import hdrs, web, web_protocol, web_response, web_ws
@@ -40,7 +40,7 @@ from relay.server.websocket import RelaySocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
-    from ipaddress import IPv4Address, IPv6Address
+    from ipaddress import IPv4Address
     from socket import socket
     from ssl import SSLContext
 
@@ -326,14 +326,29 @@ class Server:
         found = [relay_address(f"{self._scheme}://{_in_url(name)}:{port}") for name, port in urls]
         return frozenset(address for address in found if address is not None)
 
+    @property
+    def addresses_of_all(self) -> frozenset[RelayAddress]:
+        """Those of `addresses` that name this relay on every machine that can reach it."""
+        if self._config.relay.url or all(
+            ip_address(each.getsockname()[0]).is_loopback for each in self._listening
+        ):
+            return self.addresses
+        return self._elsewhere
+
+    @property
+    def _elsewhere(self) -> frozenset[RelayAddress]:
+        """Those that do not name another relay on another machine."""
+        return frozenset(each for each in self.addresses if not _is_loopback(each.host))
+
     def addresses_for(self, request: web.Request) -> frozenset[RelayAddress]:
-        if self._config.relay.url or request.transport is None:
+        """The URLs that a login on this connection may name. Who comes from the network may have
+        got a login for localhost from a relay there."""
+        came_in_on = _came_in_on(request)
+        if self._config.relay.url or came_in_on is None:
             return self.addresses
-        name = request.transport.get_extra_info("sockname")
-        if not name:
-            return self.addresses
-        came_in = relay_address(f"{self._scheme}://{_in_url(name[0])}:{name[1]}")
-        known = self.addresses
+        name, port = came_in_on
+        came_in = relay_address(f"{self._scheme}://{_in_url(name)}:{port}")
+        known = self.addresses if _is_loopback(name) else self._elsewhere
         return known | {came_in} if came_in and came_in not in known else known
 
     # -- requests -------------------------------------------------------------------------------
@@ -674,6 +689,20 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _came_in_on(request: web.Request) -> tuple[str, int] | None:
+    """The relay's own end of the connection."""
+    name = request.transport and request.transport.get_extra_info("sockname")
+    return (name[0], name[1]) if name else None
+
+
+def _is_loopback(host: str) -> bool:
+    if not _is_address(host):
+        return _is_local(host)
+    address = ip_address(host)
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def _is_local(host: str) -> bool:

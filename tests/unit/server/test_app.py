@@ -1000,6 +1000,24 @@ async def test_a_login_may_name_what_the_relay_listens_on(host: str, known: set[
         assert {each.host for each in relay.server.addresses} == known
 
 
+async def test_a_login_from_the_network_names_no_loopback_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever got one for localhost on another machine could pass it on."""
+    async with serving(host="0.0.0.0") as relay:
+        port = relay.server.port
+        assert relay.server.addresses_of_all == frozenset()
+        hosts = {"localhost", "127.0.0.1", "[::1]"} if has_ipv6_loopback() else {"127.0.0.1"}
+        for host in hosts:
+            assert (await (await relay.visit()).logs_in(alice, f"ws://{host}:{port}"))[0]
+        monkeypatch.setattr("relay.server.app._came_in_on", lambda _: ("192.0.2.7", port))
+        for host in hosts:
+            assert not (await (await relay.visit()).logs_in(alice, f"ws://{host}:{port}"))[0]
+        assert (await (await relay.visit()).logs_in(alice, f"ws://192.0.2.7:{port}"))[0]
+    async with serving() as relay:
+        assert relay.server.addresses_of_all == relay.server.addresses
+
+
 @pytest.mark.proves("N42-02", "N42-06")
 async def test_a_login_may_name_the_address_that_the_connection_came_in_on() -> None:
     """N42-02: each connection has a challenge of its own."""
