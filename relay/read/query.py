@@ -60,14 +60,11 @@ _OVERFLOW: Final = Refused(Prefix.ERROR, "backlog overflow, subscribe again")
 _TOO_COSTLY: Final = Refused(
     Prefix.RATE_LIMITED, "too many costly subscriptions are open on this relay, try again later"
 )
-_RIGHTS_LOST: Final = "read rights have changed, subscribe again"
 _NOT_INDEXED: Final = "the search index is not up to date, try again in a moment"
 _NOT_CURRENT: Final = "who may read is not known at the moment"
 _MAX_RETRIES: Final = 16
 """How often pages of one query are read again because read rights changed during the read."""
 _RIGHTS_CHANGED: Final = "read rights changed faster than pages could be read"
-_WRITTEN_AT_ONCE: Final = 256 << 10
-"""Bytes of rows that are joined and written to one client before others go on."""
 
 
 class QueryLimits(Protocol):
@@ -122,6 +119,8 @@ class QueryRunner:
         """Values in COUNTs that are queued or being answered, of all connections."""
         self.counted_bytes = Shares()
         """`text_bytes` of these."""
+        self.held_rows = Shares()
+        """Bytes of rows that queries of several filters hold while they are merged."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -247,6 +246,7 @@ class QueryRunner:
                 rows += len(raws)
                 found = perf_counter()
                 peer.outbox.put_each(subscription.head, raws, messages.EVENT_END)
+                del raws  # not held while the client reads
                 peer.worked(perf_counter() - found)
                 if not (is_last and peer.is_reading):  # else EOSE goes with it, in one write
                     await peer.drained()
@@ -465,24 +465,25 @@ class QueryRunner:
         ]
         backlog = subscription.backlog
         is_long = backlog is not None and backlog.is_long
-        scan = Scan(self._store, filters, subscription.cursor, peer, sent, is_long=is_long)
+        held, upto = self.held_rows, subscription.cursor
+        scan = Scan(self._store, filters, upto, peer, sent, held, is_long=is_long)
         retries = 0
-        while not scan.is_done:
-            visibility = self._state.visibility(peer.reader.viewer)
-            pieces = _pieces_of(await scan.page(visibility, self._clock()))
-            if self._may_send(pieces[0], peer, visibility):
-                is_last = scan.is_done
-                scan.sending()
-                for number, piece in enumerate(pieces, 1):
-                    if number > 1:
-                        self._check_rest(piece, peer, visibility)
-                    yield piece, is_last and number == len(pieces)
-                scan.resume()
-                continue
-            retries += 1
-            if retries > _MAX_RETRIES:
-                raise StoreFault(_RIGHTS_CHANGED)
-            scan.rewind()
+        try:
+            while not scan.is_done:
+                visibility = self._state.visibility(peer.reader.viewer)
+                page = [await scan.page(visibility, self._clock())]
+                if self._may_send(page[0], peer, visibility):
+                    is_last = scan.is_done
+                    scan.sending()
+                    yield page.pop(), is_last  # it is not held here while the client reads
+                    scan.resume()
+                    continue
+                retries += 1
+                if retries > _MAX_RETRIES:
+                    raise StoreFault(_RIGHTS_CHANGED)
+                scan.rewind()
+        finally:
+            scan.forget()
 
     async def _search_pages(
         self, filter_: Filter, upto: int, peer: Peer, sent: set[int]
@@ -518,25 +519,17 @@ class QueryRunner:
                     address=peer.counted_as,
                 )
             )
-            pieces = _pieces_of(raws)
-            if self._may_send(pieces[0], peer, visibility):
+            page = [raws]
+            del raws
+            if self._may_send(page[0], peer, visibility):
                 pace.stop()
-                for number, piece in enumerate(pieces, 1):
-                    if number > 1:
-                        self._check_rest(piece, peer, visibility)
-                    yield piece
+                yield page.pop()
                 pace.resume()
                 left = left[examined:]
                 continue
             retries += 1
             if retries > _MAX_RETRIES:
                 raise StoreFault(_RIGHTS_CHANGED)
-
-    def _check_rest(self, raws: Sequence[bytes], peer: Peer, before: Visibility) -> None:
-        """Of a page, a part of which was sent: the client may have read that slowly. Raises
-        Refused."""
-        if not self._may_send(raws, peer, before):
-            raise Refused(Prefix.ERROR, _RIGHTS_LOST)
 
     def _may_send(self, raws: Sequence[bytes], peer: Peer, before: Visibility) -> bool:
         """Whether the reader still may read these rows, which were read with the rights `before`.
@@ -618,21 +611,6 @@ class QueryRunner:
                 address=address,
             )
         return None if authors is None else nip45.registers(authors, nip45.offset_of(value))
-
-
-def _pieces_of(raws: Sequence[bytes]) -> Sequence[Sequence[bytes]]:
-    """At least one; each ends with the row that brings it to `_WRITTEN_AT_ONCE`."""
-    if sum(map(len, raws)) <= _WRITTEN_AT_ONCE:  # as most
-        return [raws]
-    pieces: list[list[bytes]] = [[]]
-    size = 0
-    for raw in raws:
-        if size >= _WRITTEN_AT_ONCE:
-            pieces.append([])
-            size = 0
-        pieces[-1].append(raw)
-        size += len(raw)
-    return pieces
 
 
 def _trace(

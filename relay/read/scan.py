@@ -7,11 +7,12 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from relay.read.pace import Pace
-from relay.storage import PageQuery
+from relay.storage import PAGE_BYTES, PageQuery
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from relay.access.shares import Shares
     from relay.access.visibility import Visibility
     from relay.nostr.filters import Filter
     from relay.read.peer import Peer
@@ -20,10 +21,15 @@ if TYPE_CHECKING:
 PAGE_ROWS: Final = 500
 LONG_S: Final = 0.008
 """A query with more work on the loop than this waits for the turn of its connection."""
-_MERGED_BYTES: Final = 1 << 20
+_MERGED_BYTES: Final = PAGE_BYTES
 """Of a page of several filters, and of the rows that are held while it is made."""
 _FEW_ROWS: Final = 16
 """That are read of one filter at a time, however many others there are."""
+_MAX_HELD: Final = 32 << 20
+"""Bytes of rows that all queries of several filters hold, see `Shares`: each may wait for its turn
+for long. With more, a page has one row."""
+_ORDINARY_HELD: Final = 1 << 20
+"""Of those that one address may hold whatever others do."""
 FILTER_S: Final = 3e-4
 TAG_S: Final = 6e-5
 SEARCH_S: Final = 3e-4
@@ -58,13 +64,16 @@ class Scan:
         upto: int,
         peer: Peer,
         sent: Collection[int],
+        held: Shares,
         *,
         is_long: bool = False,
     ) -> None:
         """`filters`: each with its limit; `upto`: seq of the newest row; `sent`: seqs of rows that
-        the client has; `is_long`: the first page of the one filter takes more than a short read."""
-        address = peer.counted_as
-        self._scans = [_FilterScan(store, *each, upto, len(filters), address) for each in filters]
+        the client has; `held`: bytes of rows of all such queries; `is_long`: the first page of the
+        one filter takes more than a short read."""
+        rows = _HeldRows(held, peer.counted_as)
+        self._held = rows
+        self._scans = [_FilterScan(store, *each, upto, len(filters), rows) for each in filters]
         self._is_long = is_long
         self._pace = Pace(peer)
         self._sent = sent
@@ -83,6 +92,14 @@ class Scan:
             is_long, self._is_long = self._is_long, False
             return await self._pace.through(self._scans[0].page(visibility, now, is_long=is_long))
         raws: list[bytes] = []
+        try:
+            await self._merge(raws, visibility, now)
+        finally:
+            self._held.add(-sum(map(len, raws)))
+        return raws
+
+    async def _merge(self, raws: list[bytes], visibility: Visibility, now: int) -> None:
+        """The next rows of all filters."""
         size = 0
         heads: list[tuple[int, int, int, int]] = []
         for number in range(len(self._scans)):
@@ -91,25 +108,32 @@ class Scan:
         while heads and len(raws) < PAGE_ROWS and size < _MERGED_BYTES:
             _, _, seq, number = heads[0]
             last = self._scans[number].place
-            raw = b""
             if seq not in self._sent:
                 raw = await self._pace.through(self._scans[number].raw(visibility, now))
+                if raw:
+                    raws.append(raw)
+                    self._held.add(len(raw))
+                    size += len(raw)
+            is_over = bool(raws) and not self._held.has_room(visibility)
             while heads and heads[0][2] == seq:  # found by several filters
                 number = heapq.heappop(heads)[3]
                 self._scans[number].take()
-                await self._push_head(heads, number, visibility, now)
-            if raw:
-                raws.append(raw)
-                size += len(raw)
+                if not is_over:
+                    await self._push_head(heads, number, visibility, now)
+            if is_over:
+                break
         if last is not None:
             # Rows before it that the reader may read only from now on would come out of order.
             for scan in self._scans:
                 scan.skip_to(last)
-        return raws
 
     def sending(self) -> None:
         """The page is sent; its client may take long to read it, and no row is held meanwhile."""
         self._pace.stop()
+        self.forget()
+
+    def forget(self) -> None:
+        """Hold no row."""
         for scan in self._scans:
             scan.forget()
 
@@ -131,6 +155,26 @@ class Scan:
         await self._pace.rest()
 
 
+class _HeldRows:
+    """Bytes of the rows that a query of several filters holds while they are merged."""
+
+    def __init__(self, shares: Shares, address: str | None) -> None:
+        self._shares = shares
+        self.address = address
+
+    def add(self, size: int) -> None:
+        """Negative when they are gone."""
+        if size:
+            self._shares.add(self.address, size)
+
+    def has_room(self, rights: Visibility) -> bool:
+        shares = self._shares
+        return (
+            shares.used < _MAX_HELD // 4
+            or shares.room_for(rights, self.address, _MAX_HELD, _ORDINARY_HELD) > 0
+        )
+
+
 class _FilterScan:
     """The stored rows of one filter, from a position on."""
 
@@ -141,18 +185,19 @@ class _FilterScan:
         limit: int,
         upto: int,
         filters: int,
-        address: str | None,
+        held: _HeldRows,
     ) -> None:
         """`filters`: how many share the memory for rows of one query."""
         self._store = store
         self._filter = filter_
         self._upto = upto
-        self._address = address
+        self._held = held
         self._left = limit
         self._size = max(PAGE_ROWS // filters, _FEW_ROWS)
         self._bytes = _MERGED_BYTES // filters
         self._after: Place | None = None
         self._rows: Sequence[tuple[Place, bytes]] = ()
+        self._row_bytes = 0
         self._index = 0
         self._read_as: Visibility | None = None
         self.is_done = False
@@ -169,7 +214,7 @@ class _FilterScan:
 
     def forget(self) -> None:
         """Hold no row that was not taken: it is read again."""
-        self._rows, self._index = (), 0
+        self._keep(())
 
     async def page(self, visibility: Visibility, now: int, *, is_long: bool) -> Sequence[bytes]:
         """The next page; for a query of one filter."""
@@ -183,18 +228,25 @@ class _FilterScan:
         """The place of the next row; None at the end."""
         is_read = self._index < len(self._rows) or self.is_done
         if not is_read or self._read_as is not visibility:
-            rows = await self._store.places(self._query(visibility, now, self._size))
-            self._rows, self._index, self._read_as = self._held(rows), 0, visibility
-            self.is_done = not rows
+            self.forget()
+            has_room = self._held.has_room(visibility)
+            size = self._size if has_room else 1
+            rows = await self._store.places(self._query(visibility, now, size))
+            self._keep(rows, self._bytes if has_room else 0)
+            self._read_as, self.is_done = visibility, not rows
         return self.place if self._rows else None
 
-    def _held(self, rows: Sequence[tuple[Place, bytes]]) -> Sequence[tuple[Place, bytes]]:
-        """Rows for which there is memory; of the others only where they are."""
+    def _keep(self, rows: Sequence[tuple[Place, bytes]], most: int = 0) -> None:
+        """Rows for which there is memory, `most` bytes; of the others only where they are."""
         sizes = accumulate([len(raw) for _, raw in rows])
-        return [
-            (place, raw if size <= self._bytes else b"")
+        self._rows = [
+            (place, raw if size <= most else b"")
             for (place, raw), size in zip(rows, sizes, strict=True)
         ]
+        self._index = 0
+        self._held.add(-self._row_bytes)
+        self._row_bytes = sum([len(raw) for _, raw in self._rows])
+        self._held.add(self._row_bytes)
 
     @property
     def place(self) -> Place:
@@ -221,7 +273,7 @@ class _FilterScan:
             now,
             size,
             self._after,
-            self._address,
+            self._held.address,
         )
 
     def skip_to(self, place: Place) -> None:

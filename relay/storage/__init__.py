@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from relay.nostr.nip77 import Items
 
 
-PAGE_BYTES: Final = 1 << 20
-"""A page ends once its rows have this many bytes."""
+PAGE_BYTES: Final = 256 << 10
+"""A page ends once its rows have this many bytes: it is written to one client before others go on,
+and is held until then."""
 PARSED_BYTES: Final = 1 << 17
 """The same for rows that the store parses, on the loop: 128 KiB with 40,000 tags take 8 ms."""
 CLOSED: Final = "the store is closed"

@@ -62,9 +62,12 @@ async def found(
     """What the rows of an answer say, best first."""
     filter_ = sought(query, **conditions)
     seqs = await store.search(filter_, visibility, limit=limit, upto=upto, now=now)
-    raws, looked_at = await store.rows(seqs, filter_, visibility, now=now)
-    assert looked_at == len(seqs)
-    return [event_from_raw(raw).content for raw in raws]
+    texts: list[str] = []
+    while seqs:
+        raws, looked_at = await store.rows(seqs, filter_, visibility, now=now)
+        texts += [event_from_raw(raw).content for raw in raws]
+        seqs = seqs[looked_at:]
+    return texts
 
 
 async def says(store: Store, *texts: str, **more: Any) -> None:

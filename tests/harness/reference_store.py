@@ -537,7 +537,7 @@ class ReferenceStore:
 
     def page_now(self, query: PageQuery) -> Page:
         left = self._result(query)
-        given = left[: query.size]
+        given = _page(left, query.size, PAGE_BYTES)
         more = len(left) > len(given)
         return Page([row.event.raw for row in given], _place(given[-1]) if more else None)
 
@@ -983,7 +983,7 @@ def _near_points(search: Search, at: int) -> int:
     )
 
 
-def _page(rows: Sequence[Stored], limit: int) -> Sequence[Stored]:
-    """Up to the one that reaches PARSED_BYTES."""
+def _page(rows: Sequence[Stored], limit: int, most: int = PARSED_BYTES) -> Sequence[Stored]:
+    """Up to the one that reaches so many bytes."""
     before = [0, *accumulate(len(row.event.raw) for row in rows)]
-    return [row for row, size in zip(rows[:limit], before, strict=False) if size < PARSED_BYTES]
+    return [row for row, size in zip(rows[:limit], before, strict=False) if size < most]
