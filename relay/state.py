@@ -126,7 +126,8 @@ class RelayState:
         self.regrouped = 0
         """How many commits have changed the groups."""
         self.views_made = 0
-        """How often it was found out what a viewer may read."""
+        """How often it was found out what a viewer may read; more for one with many keys, by the
+        time that it takes."""
         self.rights = 0
         """How often it has changed who may read what."""
         self.management = management or Management()
@@ -142,6 +143,8 @@ class RelayState:
         relays on the store have changed."""
         self._views: OrderedDict[Viewer, Visibility] = OrderedDict()
         self._cached = 0
+        self._vouchers: dict[str, bool] = {}
+        """Keys that attest agents, and whether they may vouch; as long as `_views`."""
         self._rules_of_kind: dict[int, tuple[ReadRule, ...]] = {}
         self._pointing_of_kind: dict[int, tuple[ReadRule, ...]] = {}
 
@@ -199,13 +202,20 @@ class RelayState:
         """What `viewer` may read now; cached until the state changes."""
         found = self._views.get(viewer)
         if found is None:
-            policy = self.policy
+            policy, weight = self.policy, _weight(viewer)
+            if len(self._vouchers) >= _CACHED_VIEWERS:
+                self._vouchers.clear()
             found = visibility_for(
-                viewer, policy.read_rules, self.actors, self.groups, policy.groups.foreign_h
+                viewer,
+                policy.read_rules,
+                self.actors,
+                self.groups,
+                policy.groups.foreign_h,
+                vouchers=self._vouchers,
             )
             self._views[viewer] = found
-            self.views_made += 1
-            self._cached += _weight(viewer)
+            self.views_made += weight
+            self._cached += weight
             while self._cached > _CACHED_VIEWERS:
                 oldest, _ = self._views.popitem(last=False)
                 self._cached -= _weight(oldest)
@@ -214,6 +224,7 @@ class RelayState:
     def _forget_views(self) -> None:
         self._views.clear()
         self._cached = 0
+        self._vouchers.clear()
         self.rights += 1
 
     def is_public(self, row: Stored) -> bool:

@@ -14,7 +14,7 @@ from relay.facts import Who
 from relay.nostr.agents import attestation_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Iterable
 
     from relay.groups.group import Group, Groups
     from relay.nostr.agents import Attestation
@@ -166,11 +166,34 @@ def is_known(pubkey: str, actors: Actors, groups: Groups) -> bool:
 def vouches(attestation: Attestation, actors: Actors, groups: Groups) -> bool:
     """Whether the owner's membership counts for the agent now (NIP-AA, ownership depth 1): the
     owner must be known itself, not an agent and not banned."""
-    owner = attestation.owner
+    return bool(vouching((attestation,), actors, groups, {}))
+
+
+def vouching(
+    attestations: Iterable[Attestation],
+    actors: Actors,
+    groups: Groups,
+    owners: dict[str, bool],
+) -> list[Attestation]:
+    """Those for which `vouches` holds. `owners`: whether their owners may vouch, as far as it was
+    found out for these actors and groups; what is found out now is added, because it takes up to
+    1 us for each group of an owner, and one owner may vouch for any number of agents."""
+    if actors.attestations is Attestations.OFF:
+        return []
+    found = []
+    for attestation in attestations:
+        owner = attestation.owner
+        may_vouch = owners.get(owner)
+        if may_vouch is None:
+            may_vouch = owners[owner] = _may_vouch(owner, actors, groups)
+        if may_vouch and attestation.agent not in actors.banned:
+            found.append(attestation)
+    return found
+
+
+def _may_vouch(owner: str, actors: Actors, groups: Groups) -> bool:
     return (
-        actors.attestations is not Attestations.OFF
-        and actors.banned.isdisjoint((owner, attestation.agent))
-        and is_known(owner, actors, groups)
+        is_known(owner, actors, groups)
         and not actors.is_agent(owner)
         and not is_agent_by_role(owner, actors, groups)
     )

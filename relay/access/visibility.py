@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from relay.access.actors import Attestations, is_known, vouches
+from relay.access.actors import Attestations, is_known, vouching
 from relay.access.read_rules import Match, ReadRule, targets_of
 from relay.errors import Prefix, Reject
 from relay.facts import Who
@@ -39,6 +39,7 @@ _GROUP_LISTS: Final = _GROUP_STATE - {kinds.GROUP_METADATA, kinds.GROUP_ROLES}
 """The lists of a private group that only members may read."""
 _NO_KINDS: Final[frozenset[int]] = frozenset()
 _NO_GROUPS: Final[frozenset[str]] = frozenset()
+_NO_KEYS: Final[frozenset[str]] = frozenset()
 _KNOWN: Final = frozenset({Who.KNOWN, Who.OWNER, Who.AGENT, Who.MEMBER})
 _NOT_OF_HOUSEHOLDS: Final = frozenset({Who.AGENT, Who.MEMBER})
 """Words that alone do not hold for rows of a household."""
@@ -101,6 +102,9 @@ class Visibility:
     members: frozenset[str] = frozenset()
     """Keys whose memberships are in `insider_of`: the viewer's, and those of owners that lend
     theirs."""
+    known_as: str | None = None
+    """The least of its known keys; if it has none, agents that one owner vouches for are known
+    together. None: it has neither."""
     _of_kind: dict[int, tuple[ReadRule, ...]] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -114,17 +118,6 @@ class Visibility:
     def is_known(self) -> bool:
         """Whether a key of the viewer is an owner's, an agent's, a member's or allowed here."""
         return not self.global_words.isdisjoint(_KNOWN)
-
-    @property
-    def known_as(self) -> str | None:
-        """The least of its known keys; if it has none, agents that one owner vouches for are known
-        together. None: it has neither."""
-        keys, actors, groups = self.viewer.keys, self.actors, self.groups
-        own = [key for key in keys if is_known(key, actors, groups)]
-        if own:
-            return min(own)
-        lenders = _lenders(self.viewer, keys, actors, groups)
-        return f"agents of {min(lenders)}" if lenders else None
 
     @property
     def is_owner(self) -> bool:
@@ -484,9 +477,11 @@ def visibility_for(
     foreign_h: frozenset[int] = frozenset(),
     *,
     shows_banned: bool = False,
+    vouchers: dict[str, bool] | None = None,
 ) -> Visibility:
     """What `viewer` may read, with the actors and memberships of now.
 
+    `vouchers`: the `owners` of `vouching`, for many viewers.
     `shows_banned`: rows by banned authors too, unless the viewer is banned itself. Nobody is known
     through a banned key either way.
     """
@@ -494,19 +489,22 @@ def visibility_for(
         rules = (*rules, _ban_rule(viewer, actors))
     words = {Who.ANYONE}
     keys = viewer.keys - actors.banned
-    for key in keys:
-        if key in actors.owners or key == actors.relay:
-            words.add(Who.OWNER)
-        if key in actors.agents:
-            words.add(Who.AGENT)
-        if Who.KNOWN not in words and is_known(key, actors, groups):
-            words.add(Who.KNOWN)
-    lenders = _lenders(viewer, keys, actors, groups)
-    if lenders:
+    if not keys.isdisjoint(actors.owners) or actors.relay in keys:
+        words.add(Who.OWNER)
+    if not keys.isdisjoint(actors.agents):
+        words.add(Who.AGENT)
+    known = [key for key in keys if is_known(key, actors, groups)]
+    known_as = min(known) if known else None
+    lenders = _NO_KEYS
+    if viewer.attested:
+        lenders = _lenders(viewer, keys, actors, groups, {} if vouchers is None else vouchers)
+        if lenders and known_as is None:
+            known_as = f"agents of {min(lenders)}"
+    if known_as is not None:
         words.add(Who.KNOWN)
     if actors.attestations is not Attestations.GROUPS:
-        lenders = frozenset()
-    members = keys | lenders
+        lenders = _NO_KEYS
+    members = keys | lenders if lenders else keys
     insider = _one_of([groups.groups_of(key) for key in members])
     if insider:
         words.add(Who.MEMBER)
@@ -528,16 +526,16 @@ def visibility_for(
         _one_of([groups.ended_with(key) for key in viewer.keys]),
         foreign_h,
         members,
+        known_as,
     )
 
 
-def _lenders(viewer: Viewer, keys: Set[str], actors: Actors, groups: Groups) -> frozenset[str]:
+def _lenders(
+    viewer: Viewer, keys: Set[str], actors: Actors, groups: Groups, vouchers: dict[str, bool]
+) -> frozenset[str]:
     """The owners that vouch for one of these keys."""
-    return frozenset(
-        attestation.owner
-        for attestation in viewer.attested
-        if attestation.agent in keys and vouches(attestation, actors, groups)
-    )
+    about = [attestation for attestation in viewer.attested if attestation.agent in keys]
+    return frozenset([each.owner for each in vouching(about, actors, groups, vouchers)])
 
 
 class _OneOf:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from relay.access.actors import author_words, is_known, lent_words, vouches
+from relay.access.actors import author_words, is_known, lent_words, vouching
 from relay.access.management import ListName, Management
 from relay.access.membership import JOINED_PER_MINUTE
 from relay.access.quotas import VANISHED_PER_ADDRESS, Guesses, MinuteCounter, TokenBuckets
@@ -227,13 +227,12 @@ def _words(
     who, readers = world.who(pubkey, group_id), _ANYONE
     for key in sender.authenticated - actors.banned:
         readers |= world.who(key, group_id)
-    for attestation in sender.attested:
-        about = attestation.is_about(candidate.event.kind)
-        if about and vouches(attestation, actors, world.groups):
-            lent = lent_words(attestation, actors, world.groups.get(group_id))
-            readers |= lent
-            if attestation.agent == pubkey:
-                who |= lent
+    about = [each for each in sender.attested if each.is_about(candidate.event.kind)]
+    for attestation in vouching(about, actors, world.groups, {}):
+        lent = lent_words(attestation, actors, world.groups.get(group_id))
+        readers |= lent
+        if attestation.agent == pubkey:
+            who |= lent
     return who, readers
 
 

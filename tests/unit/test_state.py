@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,9 @@ from relay.access.visibility import Viewer
 from relay.facts import Origin
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups, ended
+from relay.groups.key_map import KeyMap
 from relay.lifecycle.rows import Stored
+from relay.nostr.agents import Attestation
 from relay.observe import Metrics
 from relay.read.fanout import Fanout
 from relay.state import RelayState
@@ -123,6 +126,48 @@ def test_of_viewers_with_many_keys_fewer_are_cached(
     keys = [person(f"{number}").pubkey for number in range(64)]
     assert number_cached([Viewer(frozenset({key})) for key in keys]) == 60
     assert number_cached([Viewer(frozenset(keys) | {f"{n}"}) for n in range(64)]) == 20
+
+
+def test_an_owner_of_many_agents_is_looked_at_once_until_the_groups_change(
+    policy: PolicySet,
+) -> None:
+    """64 attestations on each of 240 connections, of an owner in 200 groups: 3 ms for each."""
+    looked = Counter[str]()
+
+    class Looked(KeyMap[str, Group]):
+        def __getitem__(self, group_id: str) -> Group:
+            looked[group_id] += 1
+            return super().__getitem__(group_id)
+
+    def groups_named(*names: str) -> Groups:
+        groups = Groups().with_groups(
+            Group(name, members={alice.pubkey: ()}, founder=owner.pubkey) for name in names
+        )
+        return replace(groups, by_id=Looked(groups.by_id))
+
+    agents = [person(f"{number}").pubkey for number in range(64)]
+    attested = frozenset(Attestation(agent, alice.pubkey) for agent in agents)
+    viewers = [Viewer(frozenset({*agents, f"{n}"}), attested=attested) for n in range(3)]
+    state = RelayState(policy, groups_named("tea", "den"))
+    for groups in (state.groups, groups_named("tea", "den", "tap")):
+        state.adopt(groups)
+        looked.clear()
+        known_as = [state.visibility(viewer).known_as for viewer in viewers]
+        assert known_as == [f"agents of {alice.pubkey}"] * 3
+        assert looked == dict.fromkeys(groups.by_id, 1)
+    state.adopt(Groups())
+    assert [state.visibility(viewer).known_as for viewer in viewers] == [None] * 3
+
+
+def test_keys_that_may_vouch_are_kept_for_a_bounded_number(
+    policy: PolicySet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.state._CACHED_VIEWERS", 60)
+    state = RelayState(policy, Groups().with_group(DEN))
+    for number in range(200):
+        attestation = Attestation(robot.pubkey, person(f"{number}").pubkey)
+        state.visibility(Viewer(frozenset({robot.pubkey}), attested=frozenset({attestation})))
+        assert len(state._vouchers) <= 60
 
 
 def test_visibility_uses_the_current_groups(state: RelayState) -> None:

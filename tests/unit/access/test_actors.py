@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from relay.access.actors import Actors, holds_agent_role, vouches
+from relay.access.actors import Actors, Attestations, holds_agent_role, vouches, vouching
 from relay.groups.group import Group, Groups
 from relay.groups.key_map import KeyMap
 from relay.nostr.agents import Attestation
-from tests.cast import alice, bob, owner, robot
+from tests.cast import alice, bob, owner, person, robot
 
 ACTORS = Actors(frozenset({owner.pubkey}))
 HERS = Attestation(robot.pubkey, alice.pubkey)
@@ -45,6 +45,18 @@ def test_a_role_that_a_banned_key_gave_makes_no_agent() -> None:
     assert holds_agent_role(alice.pubkey, actors, tea)
     banned = replace(actors, banned=frozenset({robot.pubkey}))
     assert not holds_agent_role(alice.pubkey, banned, tea)
+
+
+def test_an_owner_of_many_agents_is_looked_at_once() -> None:
+    groups = Groups().with_group(group("tea", owner.pubkey))
+    looked = Looked(groups.by_id)
+    agents = [person(f"{number}").pubkey for number in range(64)]
+    attested = [Attestation(agent, alice.pubkey) for agent in agents]
+    banned = replace(ACTORS, banned=frozenset({agents[0]}))
+    assert vouching(attested, banned, replace(groups, by_id=looked), {}) == attested[1:]
+    assert looked.times == 1
+    assert vouching(attested, replace(ACTORS, attestations=Attestations.OFF), groups, {}) == []
+    assert vouching(attested, replace(ACTORS, agents=frozenset({alice.pubkey})), groups, {}) == []
 
 
 def test_of_thousands_of_groups_that_others_made_none_is_looked_at() -> None:

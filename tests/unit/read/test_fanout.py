@@ -691,6 +691,26 @@ def test_after_a_change_of_rights_those_of_few_viewers_are_found_in_one_piece(
     assert all(client.contents() == ["tea?"] for client in clients)
 
 
+def test_after_a_change_of_rights_a_piece_finds_those_of_fewer_viewers_with_many_keys(
+    relay: Subscribed,
+) -> None:
+    """64 with 64 keys took the loop up to 20 ms."""
+    relay.replace_den(DEN.with_users({alice.pubkey: ()}))
+    keys = [person(f"{number}").pubkey for number in range(62)]
+    clients = [Client(alice) for _ in range(100)]
+    for number, client in enumerate(clients):
+        client.viewer = Viewer(frozenset({*keys, alice.pubkey, f"{number}"}))
+        relay.follows(client, asked(kinds=[9]))
+    made, pieces = relay.state.views_made, []
+    view_of_one = 3
+    for _ in relay.fanout.deliver([Stored(1, chat("tea?"), "den")]):
+        pieces.append(relay.state.views_made - made)
+        made = relay.state.views_made
+    assert sum(pieces) == len(clients) * view_of_one
+    assert max(pieces) <= 16 * view_of_one
+    assert all(client.contents() == ["tea?"] for client in clients)
+
+
 def test_an_event_that_is_compared_with_searches_costs_the_more_the_longer_its_text_is(
     relay: Subscribed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
