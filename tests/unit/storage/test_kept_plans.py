@@ -98,6 +98,15 @@ def test_no_plan_holds_what_a_filter_lists_without_end(asked: dict[str, Any]) ->
     assert len(kept) == before
 
 
+def test_a_search_is_not_parsed_again_for_each_of_its_kinds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terms = FilterTerms(search=True)
+    filter_ = filter_from({"search": "tea", "kinds": list(range(32))}, terms)
+    monkeypatch.setattr("relay.nostr.filters.search_from", None)
+    assert sqlite().readable([1], filter_, seen_in(Groups()), now=1, upto=9, limit=5).sql
+
+
 @pytest.mark.parametrize("compiler", [sqlite, postgres])
 def test_the_plans_are_bounded_with_their_values(
     monkeypatch: pytest.MonkeyPatch, compiler: Callable[[], Any]

@@ -421,8 +421,9 @@ class Compiler:
         """Rows of one of these kinds that are visible. For each kind only its own read rules are
         checked, which halves the time per row."""
         alike: dict[Condition, list[int]] = {}
+        bare = replace(filter_, search=None)  # else it would be parsed again for each kind
         for kind in kinds:
-            of_one = replace(filter_, kinds=frozenset({kind}))
+            of_one = replace(bare, kinds=frozenset({kind}))
             alike.setdefault(self.visible(visibility, of_one), []).append(kind)
         # Not `IN` and not CASE: SQLite would build the list for each row, and evaluate all
         # conditions.
