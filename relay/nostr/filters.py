@@ -29,6 +29,9 @@ BROAD_TAGS: Final = frozenset("hptkKPlLmr")
 _MAX_SQL_INT: Final = 2**63 - 1
 MAX_PREFIXES: Final = 256
 """`d_prefixes` of a filter: each is compared with every event of its kinds."""
+_TERM_BYTES: Final = 80
+_PERIOD_BYTES: Final = 144
+"""Of a `Search`, for each term beside its text, and for each of its `near`."""
 _MAX_SHARED: Final = 8
 """Kinds of a set that filters share."""
 
@@ -255,15 +258,22 @@ def _integer(key: str, given: object) -> int:
 
 
 def text_bytes(filters: Sequence[Filter]) -> int:
-    """Memory that tag values and searches take: all characters of a text as many bytes as the
-    widest, up to four."""
+    """Memory that tag values and searches take, and what these are parsed to."""
     size = 0
     for each in filters:
         for _, values in each.tags:
-            size += sum([len(text) if text.isascii() else 4 * len(text) for text in values])
-        if each.search is not None:
-            size += len(each.search) if each.search.isascii() else 4 * len(each.search)
+            size += sum(map(_bytes_of, values))
+        if each.search is not None and each.sought is not None:
+            size += _bytes_of(each.search) + _bytes_of(each.sought.asked)
+            for term in each.sought.required + each.sought.excluded:
+                size += _TERM_BYTES + _bytes_of(term)
+            size += _PERIOD_BYTES * len(each.sought.near)
     return size
+
+
+def _bytes_of(text: str) -> int:
+    """All characters take as many as the widest, up to four."""
+    return len(text) if text.isascii() else 4 * len(text)
 
 
 def as_json(filter_: Filter) -> Mapping[str, object]:

@@ -40,14 +40,9 @@ _log = logging.getLogger(__name__)
 
 _MAX_BACKLOG: Final = 4096
 """Live rows that may wait while one subscription catches up."""
-_MAX_ALL_VALUES: Final = {True: 500_000, False: 250_000}
-"""In queued COUNTs of all connections, for a connection with a known key (True) or without one
-(False)."""
-_FEW_VALUES: Final = 1_000
-"""A COUNT with no more is queued however many values others have queued."""
 _MAX_ALL_BYTES: Final = 64 << 20
-"""Of the texts in queued COUNTs of all connections, see `Shares`."""
-_ORDINARY_BYTES: Final = 1 << 20
+"""Of the filters in queued COUNTs of all connections, see `Shares`."""
+_ORDINARY_BYTES: Final = 128 << 10
 """Of those that one address may have queued whatever others have."""
 _MAX_AUTHORS: Final = 20_000
 """A COUNT of more authors gets no HyperLogLog; each takes 0.15 us on the loop."""
@@ -115,10 +110,8 @@ class QueryRunner:
         self._explaining: asyncio.Task[None] | None = None
         self._answered_at_once = 0
         """REQs that one short read answered."""
-        self.counted = 0
-        """Values in COUNTs that are queued or being answered, of all connections."""
         self.counted_bytes = Shares()
-        """`text_bytes` of these."""
+        """Of the filters in COUNTs that are queued or being answered, of all connections."""
         self.held_rows = Shares()
         """Bytes of rows that queries of several filters hold while they are merged."""
 
@@ -135,13 +128,11 @@ class QueryRunner:
         """Record how long a REQ was queued behind others of its connection."""
         self._metrics.read.queue.add(seconds)
 
-    def has_room_for(self, values: int, size: int, peer: Peer) -> bool:
-        """Whether a COUNT with this many values, and bytes of texts, may be queued."""
+    def has_room_for(self, size: int, peer: Peer) -> bool:
+        """Whether a COUNT with filters of this many bytes may be queued."""
         rights = self._state.visibility(peer.reader.viewer)
         room = self.counted_bytes.room_for(rights, peer.counted_as, _MAX_ALL_BYTES, _ORDINARY_BYTES)
-        if size > max(0, room):
-            return False
-        return values <= _FEW_VALUES or self.counted + values <= _MAX_ALL_VALUES[rights.is_known]
+        return size <= room
 
     @property
     def open_subscriptions(self) -> int:

@@ -30,18 +30,19 @@ _log = logging.getLogger(__name__)
 
 _MAX_COUNTS: Final = 16
 """Queued COUNTs per connection."""
-_MAX_VALUES: Final = 32_768
-"""In queued COUNTs of a connection; the limit of its open subscriptions. Up to 200 bytes each."""
-_MAX_BYTES: Final = 1 << 20
-"""Of the texts in these."""
+_MAX_BYTES: Final = 8 << 20
+"""Of the filters in these."""
+_VALUE_BYTES: Final = 200
+"""Most that a value takes, beside the texts of tags."""
+_FILTER_BYTES: Final = 512
 _INTERNAL: Final = Refused(Prefix.ERROR, "internal error, try again later")
 
 
 class QueryQueue:
     """Queued queries of one connection, REQs before COUNTs; one is answered at a time.
 
-    Bounded by `max_subscriptions`, `_MAX_COUNTS`, `_MAX_VALUES` and `_MAX_BYTES`. A REQ that is
-    closed or replaced leaves the queue.
+    Bounded by `max_subscriptions`, `_MAX_COUNTS` and `_MAX_BYTES`. A REQ that is closed or replaced
+    leaves the queue.
     """
 
     def __init__(self, queries: QueryRunner, peer: Peer) -> None:
@@ -55,10 +56,8 @@ class QueryQueue:
         """With the time at which each was queued, and the id of its request."""
         self._counts: list[tuple[str, tuple[Filter, ...], str]] = []
         """At most `_MAX_COUNTS`; an empty deque would take 760 bytes of each connection."""
-        self._values = 0
-        """Values in COUNTs that are queued or being answered."""
-        self._bytes = 0
-        """`text_bytes` of these."""
+        self.held_bytes = 0
+        """Of the filters in COUNTs that are queued or being answered, estimated."""
         self._task: asyncio.Task[None] | None = None
 
     def subscribe(self, sub: str, filters: tuple[Filter, ...]) -> None:
@@ -76,21 +75,19 @@ class QueryQueue:
         return len(self._catching_up) + len(self._counts)
 
     def count(self, sub: str, filters: tuple[Filter, ...]) -> None:
-        values, size = values_in(filters), text_bytes(filters)
+        size = _bytes_of(filters)
         if len(self._counts) >= _MAX_COUNTS:
             over = f"at most {_MAX_COUNTS} COUNTs may be queued"
-        elif self._values + values > _MAX_VALUES:
-            over = f"at most {_MAX_VALUES} values in queued COUNTs"
-        elif self._bytes + size > _MAX_BYTES:
+        elif self.held_bytes + size > _MAX_BYTES:
             over = f"at most {_MAX_BYTES} bytes of filters in queued COUNTs"
-        elif not self._queries.has_room_for(values, size, self._peer):
+        elif not self._queries.has_room_for(size, self._peer):
             over = "too many costly COUNTs are queued on this relay, try again later"
         else:
             over = ""
         if over:
             self._peer.outbox.put(messages.closed(sub, Refused(Prefix.RATE_LIMITED, over)))
             return
-        self._hold(values, size)
+        self._hold(size)
         self._counts.append((sub, filters, self._peer.request_id()))
         self._start()
 
@@ -139,12 +136,10 @@ class QueryQueue:
                 pace = Pace(self._peer)
                 await pace.through(self._count(sub, filters))
                 pace.stop()
-                self._hold(-values_in(filters), -text_bytes(filters))
+                self._hold(-_bytes_of(filters))
 
-    def _hold(self, values: int, size: int) -> None:
-        self._values += values
-        self._bytes += size
-        self._queries.counted += values
+    def _hold(self, size: int) -> None:
+        self.held_bytes += size
         self._queries.counted_bytes.add(self._peer.counted_as, size)
 
     async def _turn(self, filters: Sequence[Filter]) -> None:
@@ -194,7 +189,7 @@ class QueryQueue:
             for subscription in self._ended:
                 self._queries.stop(subscription)
             self._ended = ()
-            self._hold(-self._values, -self._bytes)
+            self._hold(-self.held_bytes)
 
     async def _leave_index(self) -> None:
         is_over = False
@@ -206,3 +201,8 @@ class QueryQueue:
             self._queries.stop(self._ended.pop())
             is_over = self._peer.worked(perf_counter() - began)
         self._ended = ()
+
+
+def _bytes_of(filters: Sequence[Filter]) -> int:
+    values, texts = values_in(filters), text_bytes(filters)
+    return len(filters) * _FILTER_BYTES + values * _VALUE_BYTES + texts

@@ -322,7 +322,8 @@ class Connection:
         """What is in memory for it, as its limits count that."""
         outbox = self.outbox
         of_client = self._open_weight + self._unanswered_weight + self._input.unfinished()
-        return of_client + outbox.waiting_bytes + outbox.queued_bytes + self._negentropy.held_bytes
+        of_queries = self._queries.held_bytes + self._negentropy.held_bytes
+        return of_client + outbox.waiting_bytes + outbox.queued_bytes + of_queries
 
     @property
     def queries_waiting(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from relay.errors import Invalid, Unsupported
-from relay.nostr.filters import MAX_PREFIXES, Filter, FilterTerms, as_json, filter_from
+from relay.nostr.filters import MAX_PREFIXES, Filter, FilterTerms, as_json, filter_from, text_bytes
 from relay.nostr.nip50 import MAX_QUERY, Search
 from tests.cast import alice, bob
 from tests.unit.nostr import strategies
@@ -207,6 +208,27 @@ def test_a_filter_has_its_search_parsed_and_only_the_part_that_counts() -> None:
     assert filter_from({"search": "a" * (2 * MAX_QUERY)}, TERMS).search == "a" * MAX_QUERY
     assert filter_from({"search": "near:1-2"}, TERMS) == Filter()
     assert replace(Filter(search="tea"), search=None) == Filter()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        " ".join(f"{number}" for number in range(10, 42)),
+        "ä ö ü é è ê",
+        '"tea and milk" -cake match:any when was there',
+        " ".join(["x match:any", *[f"near:{10**9 + n}-{10**10 + n}" for n in range(16)]]),
+    ],
+)
+def test_a_search_counts_with_what_it_is_parsed_to(query: str) -> None:
+    """32 words of two letters take 2 kB: 22 times as much as their characters."""
+    filter_ = filter_from({"search": query}, TERMS)
+    search = filter_.sought
+    assert search is not None
+    texts = [query, search.asked, *search.required, *search.excluded]
+    texts_take = sum(map(getsizeof, texts)) + 8 * len(texts)
+    periods_take = sum(getsizeof(each) + 8 + sum(map(getsizeof, each)) for each in search.near)
+    taken = texts_take + periods_take
+    assert 0.6 * taken < text_bytes([filter_]) < 1.6 * taken
 
 
 @pytest.mark.proves("N50-01")

@@ -576,39 +576,44 @@ async def test_each_count_waits_for_its_turn(
     assert min(worked[1:4]) >= 0.25
 
 
-async def test_queued_counts_hold_a_bounded_number_of_values(
+async def test_queued_counts_of_numbers_are_bounded_too(
     relay: QuerySide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """16 of 30,000 values on each of 50 connections took 3 GB."""
-    monkeypatch.setattr("relay.read.query_queue._MAX_VALUES", 10)
-    monkeypatch.setattr("relay.read.query._MAX_ALL_VALUES", {True: 30, False: 20})
-    monkeypatch.setattr("relay.read.query._FEW_VALUES", 2)
-    ids = [f"{number:064x}" for number in range(11)]
+    """16 of 700 kinds on each of 600 connections took 350 MB; of 30,000 values on 50, 3 GB."""
+    monkeypatch.setattr("relay.read.query_queue._VALUE_BYTES", 1)
+    monkeypatch.setattr("relay.read.query_queue._FILTER_BYTES", 0)
+    monkeypatch.setattr("relay.read.query_queue._MAX_BYTES", 10)
+    monkeypatch.setattr("relay.read.query._MAX_ALL_BYTES", 20)
+    monkeypatch.setattr("relay.read.query._ORDINARY_BYTES", 2)
 
-    def queued(*whose: SecretKey, values: int) -> tuple[QueryQueue, Client]:
-        queue, client = QueryQueue(relay.queries, each := Client(*whose)), each
-        queue.count("c", (asked(ids=ids[:values]),))
+    def queued(*whose: SecretKey, values: int, address: str = "") -> tuple[QueryQueue, Client]:
+        client = Client(*whose, counted_as=address)
+        queue = QueryQueue(relay.queries, client)
+        queue.count("c", (asked(kinds=list(range(values))),))
         client.outbox.flush()
         return queue, client
 
     busy = "rate-limited: too many costly COUNTs are queued on this relay, try again later"
-    one, itself = queued(values=10)
-    one.count("d", (asked(ids=ids[:1]),))
+    known, itself = queued(alice, values=10, address="a")
+    known.count("d", (asked(kinds=[1]),))
     itself.outbox.flush()
-    text = "rate-limited: at most 10 values in queued COUNTs"
+    text = "rate-limited: at most 10 bytes of filters in queued COUNTs"
     assert itself.received == [["CLOSED", "d", text]]
-    assert queued(values=11)[1].received == [["CLOSED", "c", text]]
-    other, _ = queued(values=10)
+    assert queued(alice, values=11)[1].received == [["CLOSED", "c", text]]
+    one, first = queued(values=5)
+    assert not first.received
     assert queued(values=3)[1].received == [["CLOSED", "c", busy]]
-    few, _ = queued(values=2)
-    known, _ = queued(alice, values=8)
-    assert queued(alice, values=3)[1].received == [["CLOSED", "c", busy]]
-    assert relay.queries.counted == 30
-    await other.aclose()
-    for queue in (one, few, known):
+    assert queued(values=3, address="b")[1].received == [["CLOSED", "c", busy]]
+    few = [queued(values=2, address=f"{number}") for number in range(9)]
+    assert [client.received for _, client in few] == [*[[]] * 7, *[[["CLOSED", "c", busy]]] * 2]
+    assert one.held_bytes == 5
+    assert relay.queries.counted_bytes.used == 29
+    await one.aclose()
+    for queue in [known, *[queue for queue, client in few if not client.received]]:
         assert queue._task is not None
         await queue._task
-    assert relay.queries.counted == 0
+        assert queue.held_bytes == 0
+    assert relay.queries.counted_bytes.used == 0
     itself.outbox.flush()
     assert itself.received[-1][:2] == ["COUNT", "c"]
 
@@ -617,6 +622,8 @@ async def test_queued_counts_hold_a_bounded_number_of_bytes(
     relay: QuerySide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """16 of half a megabyte on each of 13 connections took 340 MB."""
+    monkeypatch.setattr("relay.read.query_queue._FILTER_BYTES", 0)
+    monkeypatch.setattr("relay.read.query_queue._VALUE_BYTES", 0)
     monkeypatch.setattr("relay.read.query_queue._MAX_BYTES", 1000)
     monkeypatch.setattr("relay.read.query._MAX_ALL_BYTES", 4000)
     monkeypatch.setattr("relay.read.query._ORDINARY_BYTES", 100)
