@@ -194,7 +194,8 @@ class Visibility:
             self.viewer.keys >= before.viewer.keys
             and self.viewer.trusted >= before.viewer.trusted
             and self.global_words >= before.global_words
-            and all(rule in before.rules for rule in self.rules)
+            # Mostly the same objects; to look for each among all takes 0.1 ms.
+            and (self.rules == before.rules or all(rule in before.rules for rule in self.rules))
             and self.actors.households == before.actors.households
             and self.members >= before.members
         )

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from functools import partial
 from itertools import islice
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from relay.access.shares import HeldSets, Shares
@@ -49,6 +50,8 @@ _FEW_QUEUED: Final = 4
 """Those that one address may have beyond these. They wait as long as their client does not read."""
 _MAX_REGROUPED: Final = 64
 """Changes of groups after which open ids are compared with the rights of their readers."""
+_RENEWED_S: Final = 0.002
+"""Work on such a comparison after which other tasks run."""
 _MAX_RETRIES: Final = 4
 """How often a snapshot is read again because read rights changed during the read."""
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
@@ -139,6 +142,9 @@ class Negentropy:
         """Without those of owners."""
         self._renewed: dict[_Exchange, int] = {}
         """`regrouped` of the state of whose rights each snapshot knows. The oldest is the first."""
+        self._to_renew = 0
+        self._renewing: asyncio.Handle | None = None
+        """The next piece of it, see `_renew_oldest`."""
         self._queued = Shares()
         """By `_holder`."""
         self._reads = {True: ReadTurns(), False: ReadTurns()}
@@ -248,7 +254,12 @@ class Negentropy:
         exchange.snapshot = snapshot
         rights = snapshot.visibility
         self._renewed[exchange] = self._state.regrouped
-        self._renew_oldest()
+        # With each that is added so many that no more than some `_MAX_REGROUPED` different rights
+        # are left: each has the groups of its time in memory.
+        due = self._to_renew + 1 + 2 * len(self._renewed) // _MAX_REGROUPED
+        self._to_renew = min(due, len(self._renewed))
+        if self._renewing is None:
+            self._renew_oldest()
         if not rights.is_owner:
             size = len(snapshot.items)
             self._closable.add(exchange, snapshot.holder, size, is_known=rights.is_known)
@@ -279,15 +290,19 @@ class Negentropy:
         return self._state.is_current()
 
     def _renew_oldest(self) -> None:
-        """Some of those whose rights are old: each has the groups of its time in memory. So many
-        that no more than some `_MAX_REGROUPED` different ones are left; 10 ms for 10,000 ids."""
-        if not self.is_current():
-            return
+        """`_to_renew` of those whose rights are old, in pieces."""
+        self._renewing = None
         oldest = self._state.regrouped - _MAX_REGROUPED // 2
-        number = 1 + 2 * len(self._renewed) // _MAX_REGROUPED
-        for exchange, regrouped in [*islice(self._renewed.items(), number)]:
-            if regrouped < oldest:
-                exchange.queue.renew(exchange)
+        rest_at = perf_counter() + _RENEWED_S
+        for exchange, regrouped in [*islice(self._renewed.items(), self._to_renew)]:
+            if regrouped >= oldest or not self.is_current():
+                break
+            exchange.queue.renew(exchange)
+            self._to_renew -= 1
+            if perf_counter() > rest_at:
+                self._renewing = asyncio.get_running_loop().call_soon(self._renew_oldest)
+                return
+        self._to_renew = 0
 
     async def reply(self, message: bytes, exchange: _Exchange, peer: Peer) -> bytes | None:
         """None: it was closed before its turn. Raises Invalid for a malformed message."""

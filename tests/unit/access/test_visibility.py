@@ -14,6 +14,7 @@ import pytest
 from relay.access.actors import Actors, Household, author_words, is_known
 from relay.access.read_rules import Match, ReadRule, Target
 from relay.access.visibility import (
+    ANONYMOUS,
     BANNED,
     Reading,
     Viewer,
@@ -714,6 +715,26 @@ def test_a_change_of_a_group_takes_rights_from_others_or_not(
         return visibility_for(Viewer(frozenset({stranger.pubkey})), (), ACTORS, groups)
 
     assert seen(after).covers(seen(before)) is is_covered
+
+
+def test_rules_that_are_the_same_are_not_compared_with_each_other() -> None:
+    """30 with 30 took 0.1 ms for each open id of a sync that was renewed."""
+    compared = []
+
+    class Counted(ReadRule):
+        def __eq__(self, other: object) -> bool:
+            compared.append(other)
+            return super().__eq__(other)
+
+        __hash__ = ReadRule.__hash__
+
+    rules = [Counted(f"{n}", Match(KindSet.of(n)), frozenset({Who.OWNER})) for n in range(30)]
+    before, after = (visibility_for(ANONYMOUS, rules, ACTORS, GROUPS) for _ in range(2))
+    assert after.covers(before)
+    assert not compared
+    fewer = visibility_for(ANONYMOUS, rules[1:], ACTORS, GROUPS)
+    assert fewer.covers(before)
+    assert not before.covers(fewer)
 
 
 def test_a_viewer_is_known_as_one_of_its_known_keys_or_with_the_agents_of_one_owner() -> None:

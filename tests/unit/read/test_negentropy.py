@@ -6,6 +6,7 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -584,6 +585,32 @@ async def test_open_ids_do_not_keep_the_groups_of_their_time(relay: NegentropySi
     assert len(states) < 80
     client.says("NEG-MSG", "0", ASK_FOR_ALL)
     assert await client.hears() == ["NEG-MSG", "0", all_of()]
+
+
+async def test_open_ids_are_renewed_in_pieces(
+    relay: NegentropySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A NEG-OPEN of anybody renewed a thirty-second of all: 60 ms with 5,000."""
+    monkeypatch.setattr("relay.read.negentropy._RENEWED_S", -1.0)  # one in each piece
+    client, other = relay.client(alice), relay.client()
+    relay.negentropy.limits = replace(relay.limits, neg_sessions=400)
+    for number in range(300):
+        client.says("NEG-OPEN", f"{number}", {}, ASK_FOR_ALL)
+        assert await client.hears() == ["NEG-MSG", f"{number}", all_of()]
+    for number in range(40):
+        relay.replace_den(with_another_member(DEN, number))
+    renewed = [0]
+    other.says("NEG-OPEN", "n", {}, ASK_FOR_ALL)
+    while renewed[-1] < 11:
+        await asyncio.sleep(0)
+        current = relay.state.regrouped
+        renewed.append(sum(each == current for each in relay.negentropy._renewed.values()))
+    # Its own id, and one of the others.
+    assert max(after - before for before, after in pairwise(renewed)) <= 2
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert sum(each == current for each in relay.negentropy._renewed.values()) == 11
+    assert await other.hears() == ["NEG-MSG", "n", all_of()]
 
 
 @pytest.mark.proves("N77-09", "N29-94")
