@@ -326,6 +326,11 @@ class Fanout:
             return number
         return number + (_WORK_OF_SEARCH - 1) * searches + self._work_of_text(event)
 
+    def receivers_for(self, event: Event) -> int:
+        """As in `Subscribers`."""
+        number, _ = self._live.numbers_for(event)
+        return number
+
     def open(self, subscription: Subscription, address: str | None = None) -> bool:
         """False: all subscriptions together, or those of its client's address, would cost too much.
         Then nothing is delivered. `address`: see `Sharer.counted_as`."""

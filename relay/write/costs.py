@@ -6,7 +6,7 @@ A batch is filled by cost, and connections take turns by it: see `relay.write.la
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from relay.groups.actions import PIN_TAGS, previous_in, size_of_tags
 from relay.groups.notices import MAX_MEMBER_NOTICES, is_listed_apart, named_together
@@ -92,6 +92,13 @@ _TAGS_PER_COST: Final = 8
 """Where signatures are checked: the store prepares each tag, 5 us."""
 
 
+class FilterNumbers(Protocol):
+    """What of `Subscribers` tells what a delivery costs."""
+
+    def number_for(self, event: Event) -> int: ...
+    def receivers_for(self, event: Event) -> int: ...
+
+
 def cost_of_check(item: WriteEvent) -> int:
     """Where signatures are checked."""
     return 1 + len(item.event.tags) // _TAGS_PER_COST
@@ -100,21 +107,22 @@ def cost_of_check(item: WriteEvent) -> int:
 def cost_of(
     item: LaneItem,
     groups: Groups,
-    number_for: Callable[[Event], int],
+    subscribers: FilterNumbers,
     relay: str,
     members: Callable[[], int],
     owners: Set[str],
 ) -> int:
-    """Where batches are committed. `number_for`: as `Subscribers.number_for`. `relay`: its key.
-    `members`: number of those in its register. What `owners` of the relay may do in a group, others
-    need a role for: from who has none, such an event costs no more than its refusal."""
+    """Where batches are committed. `relay`: its key. `members`: number of those in its register.
+    What `owners` of the relay may do in a group, others need a role for: from who has none, such an
+    event costs no more than its refusal."""
+    number_for = subscribers.number_for
     match item:
         case WriteEvent(event=event) if event.kind in kinds.MEMBERSHIP_REQUESTS:
-            about = _cost_of_event(item, groups, number_for, relay, owners)
+            about = _cost_of_event(item, groups, subscribers, relay, owners)
             about += sum(map(number_for, _notices_of_member(event, relay))) // _FILTERS_PER_COST
             return about + _MEMBERSHIP_COST + members() // _MEMBERS_PER_COST
         case WriteEvent():
-            return _cost_of_event(item, groups, number_for, relay, owners)
+            return _cost_of_event(item, groups, subscribers, relay, owners)
         case ManagementChange():
             return 1 + len(item.changes)
         case ExpireRows() | SweepRows():
@@ -130,10 +138,11 @@ def cost_of(
 def _cost_of_event(
     item: WriteEvent,
     groups: Groups,
-    number_for: Callable[[Event], int],
+    subscribers: FilterNumbers,
     relay: str,
     owners: Set[str],
 ) -> int:
+    number_for = subscribers.number_for
     event, filters = item.event, number_for(item.event)
     is_about_group = event.kind in CHANGES_GROUP
     is_in_group = filters or is_about_group or groups.pinned
@@ -173,7 +182,9 @@ def _cost_of_event(
         is_private = group is not None and group.only_members_read
         cost += filters // (_PRIVATE_FILTERS_PER_COST if is_private else _FILTERS_PER_COST)
         # Few of the filters that are compared may match: more than a batch would be too much.
-        cost += min(filters * len(event.raw) // _BYTES_PER_COST, MAX_BATCH)
+        if filters * len(event.raw) >= _BYTES_PER_COST:
+            sent = subscribers.receivers_for(event) * len(event.raw)
+            cost += min(sent // _BYTES_PER_COST, MAX_BATCH)
     if event.tag("previous") is not None:
         # Each is looked up, 16 us, or 1 ms if 1,000 rows begin so; and judged, up to 40 us a row.
         cost += min(len(previous_in(event)), MAX_PREVIOUS)

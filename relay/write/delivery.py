@@ -48,6 +48,9 @@ class Subscribers(Protocol[Links]):
         """How many filters match it or are compared with it, and what searches cost beside it, as a
         number of filters."""
 
+    def receivers_for(self, event: Event) -> int:
+        """How many filters match it or are compared with it: as often at most it is sent."""
+
     async def links_of(self, rows: Sequence[Stored]) -> Links:
         """What `deliver` must know beside these rows."""
 

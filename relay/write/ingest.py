@@ -472,7 +472,7 @@ class Ingest:
         """What it may cost the next batch."""
         relay = self._relay_key.pubkey
         groups, owners = self._state.groups, self._state.actors.owners
-        cost = cost_of(item, groups, self._fanout.number_for, relay, self._members, owners)
+        cost = cost_of(item, groups, self._fanout, relay, self._members, owners)
         if not isinstance(item, WriteEvent):
             return cost
         item.cost = cost

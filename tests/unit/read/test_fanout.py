@@ -722,6 +722,7 @@ def test_an_event_that_is_compared_with_searches_costs_the_more_the_longer_its_t
         relay.follows(Client(counted_as=f"{number}"), sought('"a a b"'))
     assert 128 * 4 < relay.fanout.number_for(short) < 128 * 5
     assert relay.fanout.number_for(long) - relay.fanout.number_for(short) >= 16_000 // 32
+    assert relay.fanout.receivers_for(long) == 128
     assert relay.fanout.number_for(note("a " * 40_000)) < 2 * relay.fanout.number_for(long)
     monkeypatch.setattr(relay.state.policy, "searched", kinds.KindSet.of(7))
     assert relay.fanout.number_for(long) == 128 * 4

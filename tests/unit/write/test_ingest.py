@@ -442,6 +442,21 @@ async def test_an_event_that_many_open_filters_are_asked_about_is_not_one_of_man
     assert max(sizes) > 50
 
 
+async def test_bytes_count_as_often_as_they_are_sent_not_for_what_searches_cost(
+    relay: Relay, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One open search of a stranger made each note of 60 kB a batch of its own."""
+    monkeypatch.setattr(relay.live, "number_for", lambda _: 800)
+    monkeypatch.setattr(relay.live, "receivers_for", lambda _: 1)
+    large = [alice.sign(1, [], f"{n}" + "x" * 60_000, NOON) for n in range(20)]
+    await relay.take(*large[:10])
+    assert max(sizes) > 4
+    sizes.clear()
+    monkeypatch.setattr(relay.live, "receivers_for", lambda _: 800)
+    await relay.take(*large[10:])
+    assert max(sizes) <= 2
+
+
 async def test_deliveries_in_a_private_group_count_four_times(
     relay: Relay, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -12,6 +12,7 @@ from relay.facts import Origin
 from relay.groups.group import Group, Groups
 from relay.lifecycle.rows import Slot
 from relay.nostr.event import made_from
+from relay.read.fanout import Fanout
 from relay.write.commands import ExpireRows, Purpose, Unconnected, WriteEvent
 from relay.write.costs import cost_of
 from relay.write.lookups import lookups_for
@@ -321,7 +322,7 @@ def test_lists_to_sign_and_pins_to_look_up_are_in_the_cost_of_an_event() -> None
 
     def cost(event: Event, among: Groups = groups) -> int:
         item = WriteEvent(event, 0, 0, Unconnected(), Origin.WIRE)
-        return cost_of(item, among, lambda _: 0, RELAY.pubkey, lambda: 0, frozenset())
+        return cost_of(item, among, Fanout(cast("Any", None)), RELAY.pubkey, lambda: 0, frozenset())
 
     def deletion(*pins: tuple[str, str]) -> Event:
         return bob.sign(5, [*map(list, pins)], "", NOON)
