@@ -180,6 +180,8 @@ class WriteOutcome(Enum):
 ANOTHER_VERSION: Final = "another version is stored"
 VERSION_DELETED: Final = "the version that it was made from is deleted"
 EVENT_BANNED: Final = "this event is banned here"
+RIGHTS_CHANGED: Final = "your read rights have changed"
+"""In the end of a negentropy session that may be begun again."""
 GROUP_CHANGED: Final = "the group was changed meanwhile"
 """Refusals of what was made from another version."""
 

@@ -177,6 +177,15 @@ class Visibility:
         """The Visibility for reading target rows: they have no targets themselves."""
         return replace(self, rules=tuple([replace(rule, target=None) for rule in self.rules]))
 
+    def reads_targets(self, asked: frozenset[int] | None) -> bool:
+        """Whether the rights to rows of these kinds (None: of any) may depend on other rows."""
+        own = None if asked is None else sorted(asked)
+        return any(
+            rule.effective_target is not None
+            and (own is None or rule.match.kinds is None or rule.match.kinds.has_one_of(own))
+            for rule in self.rules
+        )
+
     def covers(self, before: Visibility) -> bool:
         """Whether every row readable under `before` still is.
 

@@ -30,7 +30,7 @@ from relay.client.errors import (
 from relay.client.negentropy import MAX_NEED
 from relay.client.paging import MAX_READ_BYTES
 from relay.client.sync_order import Order, in_order, only_names
-from relay.errors import Prefix
+from relay.errors import RIGHTS_CHANGED, Prefix
 from relay.nostr.event import weight_of
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import CREATE_GROUP, GROUP_METADATA, GROUP_RECORDS, RELAY_SIGNED
@@ -70,6 +70,8 @@ _MAX_DEPTH: Final = 64
 """Levels of bisection: 20 cut a million items to one, 31 the time since 1970 to a second."""
 _MAX_PARTS: Final = 20_000
 """Parts of one comparison: a relay may refuse every part but the smallest."""
+_MAX_AGAIN: Final = 64
+"""How often parts of one comparison are begun again because read rights changed."""
 _RETRY_DELAYS_S: Final = (0.5, 2.0, 8.0)
 """Delays before retrying temporary refusals."""
 _MADE_WITHOUT_H: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -525,9 +527,9 @@ class Sync:
 
     async def _differences(self, filter_: Filter, items: Items) -> list[Difference]:
         """The differences of the whole set, or of parts of it if the relay refuses to compare so
-        many."""
+        many, or changes of read rights end the comparison."""
         found: list[Difference] = []
-        asked = needed = 0
+        asked = needed = again = 0
         parts = [(filter_, items, 0)]
         while parts:
             part, part_items, depth = parts.pop()
@@ -539,8 +541,16 @@ class Sync:
                     part, part_items, answered=self._on_message
                 )
             except QueryClosed as closed:
-                pieces = halves(part, part_items, self._now)
-                if closed.prefix != Prefix.BLOCKED or pieces is None or depth == _MAX_DEPTH:
+                pieces = None if depth == _MAX_DEPTH else halves(part, part_items, self._now)
+                if closed.prefix == Prefix.RESTRICTED and closed.text.startswith(RIGHTS_CHANGED):
+                    again += 1
+                    if again > _MAX_AGAIN:
+                        raise
+                    # In halves: they take less time, and one of them may have none of these rows.
+                    if pieces is None:
+                        parts.append((part, part_items, depth))
+                        continue
+                elif closed.prefix != Prefix.BLOCKED or pieces is None:
                     raise
                 parts += [(*piece, depth + 1) for piece in pieces]
                 continue

@@ -2,8 +2,8 @@
 
 Only ids are compared; events travel by EVENT and REQ (N77-06). One message of a connection is
 processed at a time, on a worker thread: fingerprints of a million records take a second or two. A
-snapshot is valid while its reader keeps all rights that it was taken with (N77-09). Where there is
-no memory for another one, sets of addresses that hold clearly more are closed, see `HeldSets`.
+snapshot is valid while its reader may read all of its records (N77-09). Where there is no memory
+for another one, sets of addresses that hold clearly more are closed, see `HeldSets`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from relay.access.shares import HeldSets, Shares
-from relay.errors import Prefix, Refused, StoreFault, TooManyRecords
+from relay.errors import RIGHTS_CHANGED, Prefix, Refused, StoreFault, TooManyRecords
 from relay.nostr import messages
 from relay.nostr.messages import NegClose, NegMessage, NegOpen
 from relay.nostr.nip77 import reply_to
@@ -73,7 +73,7 @@ def _holder(peer: Peer) -> str | None:
 
 
 def _rights_changed() -> Refused:
-    return Refused(Prefix.RESTRICTED, "your read rights have changed, send NEG-OPEN again")
+    return Refused(Prefix.RESTRICTED, f"{RIGHTS_CHANGED}, send NEG-OPEN again")
 
 
 class NegentropyLimits(Protocol):
@@ -90,16 +90,33 @@ class Snapshot:
     """The records of one NEG-OPEN, and the rights before and after they were read: the store may
     have had either. Later both are those with which it was last found valid, see `renew`."""
 
-    __slots__ = ("after", "holder", "items", "visibility")
+    __slots__ = ("after", "has_targets", "holder", "items", "visibility")
 
     def __init__(
-        self, items: Items, holder: str | None, visibility: Visibility, after: Visibility
+        self,
+        items: Items,
+        holder: str | None,
+        visibility: Visibility,
+        after: Visibility,
+        *,
+        has_targets: bool,
     ) -> None:
+        """`has_targets`: whether records may be readable only like another row, of any group."""
         self.items = items
+        self.has_targets = has_targets
         self.holder = holder
         """See `_holder`."""
         self.visibility = visibility
         self.after = after
+
+    def may_be_read(self, now: Visibility) -> bool:
+        """Whether all records still may be. Only groups that records are of count: who turns an own
+        group private again and again must not end what others compare."""
+        for before in (self.visibility, self.after):
+            lost = now.lost_since(before)
+            if lost is None or (lost and (self.has_targets or self.items.may_be_of(lost))):
+                return False
+        return True
 
 
 class _Exchange:
@@ -191,8 +208,10 @@ class Negentropy:
             # Of more changes nobody knows which one the store had. Of a large set that is read for
             # long there may always be some.
             is_either = self._state.regrouped - regrouped <= 1 or retry == _MAX_RETRIES - 1
-            if is_either and after.covers(visibility):
-                return Snapshot(items, holder, visibility, after)
+            has_targets = visibility.reads_targets(filter_.kinds)
+            snapshot = Snapshot(items, holder, visibility, after, has_targets=has_targets)
+            if is_either and snapshot.may_be_read(after):
+                return snapshot
             self._held.add(holder, -len(items))
         raise _rights_changed()
 
@@ -275,10 +294,10 @@ class Negentropy:
         self._held.add(snapshot.holder, -len(snapshot.items))
 
     def renew(self, exchange: _Exchange, snapshot: Snapshot, reader: Reader) -> bool:
-        """Whether the reader still has all rights that the snapshot was last found valid with. Then
-        it must keep those that it has now."""
+        """Whether the reader still may read all records of the snapshot. Then it must keep the
+        rights to them that it has now."""
         now = self._state.visibility(reader.viewer)
-        if not (now.covers(snapshot.visibility) and now.covers(snapshot.after)):
+        if not snapshot.may_be_read(now):
             return False
         snapshot.visibility = snapshot.after = now
         del self._renewed[exchange]

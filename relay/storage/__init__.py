@@ -242,7 +242,8 @@ class ClientReads(Protocol):
         now: int,
         at_most: int,
     ) -> Items | None:
-        """created_at and id of every row that `page` would give, of the newest `limit` (NIP-77).
+        """created_at and id of every row that `page` would give, of the newest `limit` (NIP-77),
+        with the groups that the rows are of.
 
         None when there are more than `at_most`.
         """

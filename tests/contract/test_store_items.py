@@ -120,6 +120,25 @@ async def test_items_are_only_of_readable_rows(store: Store) -> None:
                 assert given == ascending(page)
 
 
+async def test_items_tell_the_groups_of_their_rows(store: Store) -> None:
+    await write(store, unsigned(cast.bob, at=1))
+    await write(store, unsigned(cast.bob, 7, at=2), group="d\u00e9n")  # a reaction has no `h`
+    await write(store, unsigned(cast.bob, 9, [["h", "tea"]], at=3), group="tea")
+    for filter_, groups in (
+        (asked(), {"d\u00e9n", "tea"}),
+        (asked(kinds=[1, 7]), {"d\u00e9n"}),
+        (asked(kinds=[9]), {"tea"}),
+        (asked(kinds=[1]), set()),
+        (asked(kinds=[4]), set()),
+    ):
+        for limit in (None, 9):
+            found = await store.items(filter_, EVERYTHING, limit=limit, upto=MAX, now=0, at_most=9)
+            assert found is not None
+            assert {
+                each for each in ("d\u00e9n", "tea", "other") if found.may_be_of([each])
+            } == groups
+
+
 @pytest.mark.proves("N40-04")
 async def test_what_has_expired_is_found_until_it_is_removed(store: Store) -> None:
     """At most `limit` rows that are stored though they have expired."""

@@ -619,7 +619,10 @@ class ReferenceStore:
         if len(rows) > at_most:
             return None
         found = sorted((row.event.created_at, bytes.fromhex(row.event.id)) for row in rows)
-        return Items(array("Q", [at for at, _ in found]), b"".join(id_ for _, id_ in found))
+        ids = b"".join(id_ for _, id_ in found)
+        return Items(
+            array("Q", [at for at, _ in found]), ids, groups=[row.group or "" for row in rows]
+        )
 
     async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
         if rules != self._rules:

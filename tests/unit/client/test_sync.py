@@ -424,6 +424,34 @@ async def test_all_parts_of_a_comparison_have_one_deadline(
         await synced(ours, fake, timeouts)
 
 
+@pytest.mark.parametrize("ended", [1, 9, 65])
+async def test_a_comparison_that_a_change_of_rights_ended_begins_again(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, ended: int
+) -> None:
+    ours.events += NOTES[:2]
+    fake.events += NOTES[1:]
+    asked = 0
+
+    async def answer(visitor: Visitor, frame: list[Any]) -> None:
+        nonlocal asked
+        asked += 1
+        if asked > ended:
+            await fake.negotiate(visitor, frame)
+        else:
+            text = "restricted: your read rights have changed, send NEG-OPEN again"
+            await visitor.say("NEG-ERR", frame[1], text)
+
+    fake.on["NEG-OPEN"] = answer
+    if ended > syncing._MAX_AGAIN:
+        with pytest.raises(QueryClosed, match="your read rights have changed"):
+            await synced(ours, fake, timeouts)
+        assert asked == syncing._MAX_AGAIN + 1
+        return
+    await synced(ours, fake, timeouts)
+    assert {event.id for event in ours.events} == {event.id for event in NOTES}
+    assert {event.id for event in fake.events} == {event.id for event in NOTES}
+
+
 @pytest.mark.parametrize("at_a_time", [1, 500])
 async def test_a_batch_of_large_events_is_fetched_in_smaller_ones(
     fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch, at_a_time: int

@@ -307,7 +307,7 @@ def test_a_set_that_came_in_pieces_is_the_same_as_a_whole_one(
         rows = [row for at in range(0, 1100, 3) for row in reversed(rows[at : at + 3])]
     whole, builder = items(rows), ItemsBuilder()
     for at in range(0, len(rows), piece):
-        builder.add(rows[at : at + piece])
+        builder.add([(*row, "") for row in rows[at : at + piece]])
     builder.add([])
     assert len(builder) == len(rows)
     made = builder.items()
@@ -332,11 +332,29 @@ def test_each_piece_of_a_set_is_summed_when_it_comes(monkeypatch: pytest.MonkeyP
     most = 0
     for at in range(0, 10_000, 1000):
         summed.clear()
-        builder.add(rows[at : at + 1000])
+        builder.add([(*row, "") for row in rows[at : at + 1000]])
         most = max(most, sum(summed))
     summed.clear()
     builder.items()
     assert (most, summed) == (1024, [])
+
+
+def test_a_set_knows_the_groups_of_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = ItemsBuilder()
+    builder.add([(1, number(1), "den"), (2, number(2), "")])
+    builder.add([(2, number(2), "tea"), (3, number(3), "caf\u00e9".encode())])
+    made = builder.items()
+    for group in ("den", "tea", "caf\u00e9"):
+        assert made.may_be_of([group])
+        assert made.may_be_of(["other", group])
+    assert not made.may_be_of(["other", "DEN", "te", "caf"])
+    assert not made.may_be_of([])
+    assert items([(1, number(1))]).may_be_of(["other"]), "not known"
+    monkeypatch.setattr(nip77, "_MAX_GROUPS", 2)
+    many = ItemsBuilder()
+    for at in range(4):
+        many.add([(at, number(at), f"group {at}")])
+    assert many.items().may_be_of(["other"])
 
 
 def test_an_unsorted_set_is_an_error() -> None:

@@ -512,19 +512,23 @@ async def test_a_snapshot_is_read_again_when_rights_are_lost_during_the_read(
 
 @pytest.mark.proves("N77-09", "N29-94")
 async def test_a_group_that_was_public_during_the_read_only_ends_the_session(
-    relay: NegentropySide,
+    relay: NegentropySide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store may have read its rows with the rights of that time."""
     hidden = replace(DEN, flags=DEN.flags | {Flag.HIDDEN})
-    await relay.write(note := notes(1)[0])
+    note, secret = notes(1)[0], unsigned(admin, 9, [["h", "den"]], at=1)
+    await relay.write(note, secret)
     relay.replace_den(hidden)
     client = relay.client()
-    relay.store.may_give_items.clear()
+    items = relay.store.items
+
+    async def public_meanwhile(filter_: Filter, _: object, **more: Any) -> Any:
+        relay.replace_den(replace(DEN, flags=frozenset()))
+        return await items(filter_, relay.state.visibility(client.reader.viewer), **more)
+
+    monkeypatch.setattr(relay.store, "items", public_meanwhile)
     client.says("NEG-OPEN", "n", {"kinds": [1, 9]}, ASK_FOR_ALL)
-    await relay.store.items_called.wait()
-    relay.replace_den(replace(DEN, flags=frozenset()))
-    relay.store.may_give_items.set()
-    assert await client.hears() == ["NEG-MSG", "n", all_of(note)]
+    assert await client.hears() == ["NEG-MSG", "n", all_of(note, secret)]
     relay.replace_den(hidden)
     client.says("NEG-MSG", "n", ASK_FOR_ALL)
     assert (await client.hears())[0] == "NEG-ERR"
@@ -553,6 +557,60 @@ async def test_a_snapshot_is_read_again_when_groups_changed_more_than_once_durin
     relay.store.may_give_items.set()
     assert await client.hears() == ["NEG-MSG", "n", all_of(note)]
     assert read == 2
+
+
+@pytest.mark.proves("N77-09", "N29-94")
+@pytest.mark.parametrize(
+    ("asked", "reader", "goes_on"),
+    [
+        ({"kinds": [1]}, stranger, True),
+        ({"kinds": [1, 9]}, stranger, False),
+        ({"kinds": [1, 30078]}, stranger, False),
+        ({"kinds": [1, 30078]}, owner, True),
+    ],
+)
+async def test_a_group_that_turns_private_ends_only_sets_that_may_have_rows_of_it(
+    relay: NegentropySide, asked: dict[str, object], reader: SecretKey, *, goes_on: bool
+) -> None:
+    """Whoever turned an own group private and public again ended what all others compared. What is
+    said of memory (30078) may be readable like a row of a group."""
+    public = replace(DEN, flags=frozenset())
+    note, said = notes(1)[0], unsigned(admin, 9, [["h", "den"]], at=1)
+    await relay.write(note, said)
+    relay.replace_den(public)
+    client = relay.client(reader)
+    client.says("NEG-OPEN", "n", asked, ASK_FOR_ALL)
+    assert (await client.hears())[0] == "NEG-MSG"
+    for _ in range(3):
+        relay.replace_den(DEN)
+        relay.replace_den(public)
+    relay.replace_den(DEN)
+    client.says("NEG-MSG", "n", ASK_FOR_ALL)
+    frame = await client.hears()
+    if goes_on:
+        assert frame == ["NEG-MSG", "n", all_of(note)]
+    else:
+        assert frame == [
+            "NEG-ERR",
+            "n",
+            "restricted: your read rights have changed, send NEG-OPEN again",
+        ]
+
+
+async def test_a_group_that_no_row_is_of_turns_private_during_a_read_that_counts(
+    relay: NegentropySide,
+) -> None:
+    await relay.write(note := notes(1)[0])
+    relay.replace_den(replace(DEN, flags=frozenset()))
+    client = relay.client()
+    relay.store.may_give_items.clear()
+    client.says("NEG-OPEN", "n", {"kinds": [1]}, ASK_FOR_ALL)
+    await relay.store.items_called.wait()
+    relay.store.items_called.clear()
+    relay.replace_den(DEN)
+    relay.store.may_give_items.set()
+    assert await client.hears() == ["NEG-MSG", "n", all_of(note)]
+    assert not relay.store.items_called.is_set()
 
 
 async def test_an_open_id_does_not_keep_its_filter(relay: NegentropySide) -> None:

@@ -344,25 +344,27 @@ class Compiler:
         now: int,
         at_most: int,
     ) -> Query:
-        """created_at and id of `at_most` rows of the newest `limit`, ascending by both."""
+        """created_at, id and group of `at_most` rows of the newest `limit`, ascending by the first
+        two; the group is empty for none."""
         shape, p = shape_of(filter_), _Known(self._late(filter_, now, upto))
         if limit is not None:
             size = min(limit, at_most)
             p.late = {**p.late, SIZE: size}
-            columns = "created_at", "id_key", "seq", "id"
+            columns = "created_at", "id_key", "seq", "id", "grp"
             found = self._newest(shape, filter_, visibility, columns, _hint(size), p)
         else:
             scans, rest = self._scans(shape, p)
             rest = [*rest, f"e.seq <= {p.add(UPTO, 'bigint')}", unexpired(p)]
             rest.append(self.visible(visibility, filter_, p))
             once = "" if len(scans) == 1 and scans[0].finds_once else "DISTINCT "
-            named = "e.created_at, e.id"
+            named = "e.created_at, e.id, e.grp"
             parts = [_all_rows(scan, shape, rest, named, p) for scan in scans]
             found = (
                 f"SELECT {once}u.* FROM ({' UNION ALL '.join(parts)}) AS u"
                 f" LIMIT {p.add(at_most, 'bigint')}"
             )
-        return p.query(f"SELECT k.created_at, k.id FROM ({found}) AS k ORDER BY 1, 2")
+        group = "coalesce(k.grp, ''::bytea)"
+        return p.query(f"SELECT k.created_at, k.id, {group} FROM ({found}) AS k ORDER BY 1, 2")
 
     def visible(self, visibility: Visibility, filter_: Filter, p: Parameters) -> str:
         """`may_read(e, filter_)`."""

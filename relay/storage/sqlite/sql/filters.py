@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from relay.storage.hashes import Hashes
     from relay.storage.sqlite.sql.conditions import Bound, Buffer, Value
 
+_ITEM: Final = "e.created_at, e.id, ifnull(e.grp, '')"
 _MAX_MERGED: Final = 16
 """Up to this many keys of a filter have one ordered scan each, merged; more have one scan and a
 sort."""
@@ -458,10 +459,11 @@ class Compiler:
         now: int,
         at_most: int,
     ) -> Query:
-        """created_at and id of `at_most` rows of the newest `limit`, ascending by both."""
+        """created_at, id and group of `at_most` rows of the newest `limit`, ascending by the first
+        two; the group is empty for none."""
         if limit is not None:
             newest = PageQuery(filter_, visibility, limit, upto, now, size=at_most)
-            sql, known = self.page(newest, "e.created_at, e.id")
+            sql, known = self.page(newest, _ITEM)
         else:
             sql, known = self._all_items(filter_, visibility, upto=upto, now=now, at_most=at_most)
         return Query(f"SELECT * FROM ({sql}) ORDER BY 1, 2", known)
@@ -485,7 +487,7 @@ class Compiler:
         values: list[Bound] = []
         for scan in scans:
             where = all_of([scan.start, *scan.times(shape), rest])
-            parts.append(f"SELECT e.created_at, e.id {scan.source} WHERE {where.sql}")
+            parts.append(f"SELECT {_ITEM} {scan.source} WHERE {where.sql}")
             values.extend(where.values)
         # A row may be found by several of its tags.
         once = "" if len(scans) == 1 and scans[0].ordered else "DISTINCT "
