@@ -1,9 +1,11 @@
-"""Reads of PostgresStore that wait for each other, and those that do not."""
+"""Reads of PostgresStore: which wait for each other, and what the server keeps of them."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import ChainMap
 from contextlib import asynccontextmanager
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +21,7 @@ from relay.storage.postgres.store import PostgresStore
 from tests import cast
 from tests.contract.writing import EVERYTHING, MAX, TERMS, asked, read, unsigned, write
 from tests.harness.patience import ANSWER_S
+from tests.harness.relay_in_process import policy_of
 from tests.harness.relay_program import until
 
 if TYPE_CHECKING:
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
+_KEPT = """SELECT coalesce(sum(total_bytes), 0)::bigint FROM pg_backend_memory_contexts
+    WHERE name LIKE 'CachedPlan%'"""
 _WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 UNKNOWN = visibility_for(ANONYMOUS, (), Actors(), Groups())
 
@@ -156,3 +161,36 @@ async def test_what_closes_waits_for_a_read_and_no_longer(
         tasks.create_task(database.close())
         await asyncio.sleep(0)
         assert await db.fetchval("SELECT 1") == 1
+
+
+@pytest.mark.parametrize("reads", ["pages", "counts"])
+async def test_statements_of_clients_keep_a_bounded_part_of_the_memory_of_the_server(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, reads: str
+) -> None:
+    """Clients choose their texts: 5 MB of COUNTs and REQs took 1 GB of it, for good."""
+    monkeypatch.setattr(connections, "_PAGERS", 1)
+    monkeypatch.setattr(connections, "_READERS", 1)
+    policy = policy_of("group")
+    seen = visibility_for(ANONYMOUS, policy.read_rules, policy.actors, Groups())
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    named = {"authors": [cast.alice.pubkey, cast.bob.pubkey]}
+    named |= {f"#{letter}": ["x", "y"] for letter in "abc"}
+    times: list[list[dict[str, object]]] = [[{}, {"since": 1}], [{}, {"until": 9}]]
+    lists: list[list[dict[str, object]]] = [
+        [{}, {name: values[:1]}, {name: values}] for name, values in named.items()
+    ]
+    for chosen in product(*times, *lists):
+        filter_ = asked(**ChainMap(*chosen))
+        if reads == "pages":
+            await read(store, filter_, seen)
+            await read(store, filter_, seen, size=10)
+        else:
+            await store.count([filter_] * 12, seen, now=0)
+            await store.count([filter_], EVERYTHING, now=0)
+    of_pages, of_reads = store._connections.paging(), store._connections.reading()
+    async with of_pages as pages, of_reads as others:
+        assert await pages.fetchval(_KEPT) < 48 << 20
+        assert await others.fetchval(_KEPT) < 20 << 20
+    await store.close()
+    await postgres.empty(url)

@@ -38,9 +38,6 @@ _HOSTS: Final = (
     re.compile(r"(?P<before>[?&]host=)(?P<hosts>[^&]*,[^&]*)"),
 )
 _PORTS: Final = re.compile(r"(?P<before>[?&]port=)(?P<ports>[\d,]*)")
-_STATEMENTS: Final = 512
-_STATEMENT_BYTES: Final = 32_768
-"""A longer text, as of a COUNT with many filters, is prepared anew each time."""
 _SETTINGS: Final = {
     "application_name": "rookery",
     "jit": "off",  # no query here runs long enough to benefit from it
@@ -75,6 +72,14 @@ _TCP_OPTIONS: Final = {
     }.items()
     if hasattr(socket, name)  # not on every platform
 }
+_OWN_STATEMENTS: Final = 512, 32_768
+"""How many texts a connection keeps prepared, and characters of the longest. The server's memory
+for one is 60 to 200 bytes for each character, …"""
+_READ_STATEMENTS: Final = 64, 4_096
+"""… and clients choose those of counts and searches, which are planned for their values anyway …"""
+_PAGE_STATEMENTS: Final = 64, 12_288
+"""… and those of pages, which take up to ten times as long if they are not prepared. With the
+packaged rules they have up to 9,500."""
 On = Literal["reading", "paging", "snapshot", "for_relay"]
 """The method of `Connections` that a read takes its connection from."""
 SET_BACK: Final = "the database is not as this relay knew it: the relay starts again"
@@ -212,30 +217,35 @@ class Connections:
     async def open(self) -> None:
         """Raises StoreFault."""
         try:
-            self._readers = _Held(await self._pool(_READERS, _SETTINGS))
-            self._pagers = _Held(await self._pool(_PAGERS, _PAGE_SETTINGS))
+            self._readers = _Held(await self._pool(_READERS, _SETTINGS, _READ_STATEMENTS))
+            self._pagers = _Held(await self._pool(_PAGERS, _PAGE_SETTINGS, _PAGE_STATEMENTS))
             self._for_relay = _Held(await self._pool(_FOR_RELAY, _SETTINGS))
             self._writers = await self._pool(1, _WRITE_SETTINGS)
         except (*FAULTS, ValueError) as error:  # ValueError: the url is none
             raise fault_of(error) from error
 
-    async def _pool(self, size: int, settings: dict[str, str]) -> Pool[Any]:
+    async def _pool(
+        self, size: int, settings: dict[str, str], kept: tuple[int, int] = _OWN_STATEMENTS
+    ) -> Pool[Any]:
         return await asyncpg.create_pool(
             min_size=0,
             max_size=size,
             reset=_kept_as_is,
             max_inactive_connection_lifetime=0,
             connect=self._pooled,
-            **self._options(settings),
+            **self._options(settings, kept),
         )
 
-    def _options(self, settings: dict[str, str]) -> dict[str, Any]:
+    def _options(
+        self, settings: dict[str, str], kept: tuple[int, int] = _OWN_STATEMENTS
+    ) -> dict[str, Any]:
+        statements, longest = kept
         return {
             "password": self._password,
             "timeout": _CONNECT_S / len(self._urls),
             "command_timeout": _COMMAND_S,
-            "statement_cache_size": _STATEMENTS,
-            "max_cacheable_statement_size": _STATEMENT_BYTES,
+            "statement_cache_size": statements,
+            "max_cacheable_statement_size": longest,
             "max_cached_statement_lifetime": 0,
             "server_settings": settings,
         }
