@@ -313,7 +313,7 @@ async def test_records_that_expire_at_once_are_told_as_deleted(postgres: Postgre
         assert (told.gone, told.rebuilt) == ({}, {})
 
 
-@pytest.mark.parametrize("kind", [9002, 9010, 9022])
+@pytest.mark.parametrize("kind", [9002, 9005, 9010, 9022])
 async def test_deletions_that_change_no_group_make_no_relay_read_it_again(
     postgres: PostgresServer, kind: int
 ) -> None:
@@ -324,6 +324,20 @@ async def test_deletions_that_change_no_group_make_no_relay_read_it_again(
         await change(one.store, lambda plan: plan.removes.add(row.seq))
         told = await other.hears()
         assert (told.gone, told.rebuilt) == ({}, {})
+
+
+async def test_a_group_is_not_read_again_for_all_codes_that_a_sweep_ends(
+    postgres: PostgresServer,
+) -> None:
+    async with processes(postgres, 2) as (one, other):
+        codes = [unsigned(cast.alice, 9009, [["h", "tea"]], str(number)) for number in range(256)]
+        await write(one.store, *codes)
+        rows = await one.store.since(0, 300)
+        head = await change(one.store, lambda plan: plan.expired.update(row.seq for row in rows))
+        while other.store.committed() < head:
+            told = await other.hears()
+        assert told.gone == {"tea": {code.id for code in codes}}
+        assert told.rebuilt == {}
 
 
 async def _post(process: Process) -> int:

@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 
 _MOST_PASSED: Final = 16 << 20
 """Bytes of ephemeral events that are read at once, the newest: parsed they take twice as much."""
-_MOST_GONE: Final = 100
-"""Deletions of a group; with more its records are read again."""
+_MOST_GONE: Final = 4_096
+"""Deletions of a group, each of 32 bytes; with more its records are read again."""
 _FOLDED_BACK: Final = frozenset({kinds.CREATE_INVITE, kinds.JOIN_REQUEST})
 """Kinds whose deletion is applied by their ids."""
-_WITHOUT_EFFECT: Final = frozenset({kinds.EDIT_METADATA, kinds.UPDATE_PINS, kinds.LEAVE_REQUEST})
-"""Kinds that change nothing in `group_after`: what follows from them the relay says in others."""
+_WITHOUT_EFFECT: Final = frozenset(
+    {kinds.EDIT_METADATA, kinds.DELETE_EVENT, kinds.UPDATE_PINS, kinds.LEAVE_REQUEST}
+)
+"""Kinds without which a replay gives the same: what follows from them the relay says in others, and
+the rows that a 9005 names were deleted with it."""
 _OF_RIGHTS: Final = frozenset({"record", "list", "group", "gone"})
 """Changes after which others may read; `record`: of a group."""
 

@@ -191,6 +191,25 @@ def test_deleted_invites_and_requests_leave_the_state() -> None:
     assert world.rebuilt() == world.groups
 
 
+def test_a_replay_without_a_9005_gives_the_same() -> None:
+    """What it names was deleted with it, so relays that share a database need not replay a group
+    when one expires."""
+    world = tea_party(replace(OPEN, joins=Joins.REVIEW))
+    world.invite(admin, "open sesame")
+    world.join(stranger)
+    world.say(alice, "hi")
+    rows = [world.last(kind) for kind in (kinds.CREATE_INVITE, kinds.JOIN_REQUEST, kinds.CHAT)]
+    assert world.delete(admin, *(row.id for row in rows)) == STORED
+    world.join(stranger)
+    deletion = world.last(kinds.DELETE_EVENT)
+    assert not {row.id for row in rows} & {row.id for row in world.log}
+    before = world.groups
+    world.forget(deletion)
+    assert deletion not in world.log
+    assert world.groups == before == world.rebuilt()
+    assert (len(world.tea.invites), len(world.tea.requests)) == (0, 1)
+
+
 def test_invites_of_a_group_that_has_ended_expire_without_effect() -> None:
     world = tea_party(OPEN)
     world.invite(admin, "open sesame", ["expiration", str(NOON + 5)])
