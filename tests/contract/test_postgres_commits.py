@@ -12,12 +12,13 @@ import pytest
 
 from relay.errors import Outdated, StoreFault
 from relay.lifecycle.rows import WritePlan
+from relay.lifecycle.versions import History
 from relay.storage.postgres import listening, writer
 from relay.storage.postgres.connections import _WRITE_SETTINGS
 from relay.storage.postgres.sql.named import QUERIES
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
-from tests.contract.writing import NOTHING_WANTED, TERMS, Batch, read, stored, unsigned
+from tests.contract.writing import NOTHING_WANTED, TERMS, Batch, read, stored, unsigned, write
 from tests.harness.database_proxy import AtCommit, Proxy
 from tests.harness.patience import ANSWER_S
 from tests.harness.postgres import MISSING, PostgresServer, programs
@@ -90,6 +91,27 @@ async def test_a_deletion_asks_once_whether_there_are_old_versions(
     await stored(store, unsigned(cast.alice, 5, named))
     assert noted.asked.count("has_old") == 1
     assert "forget_named" not in noted.asked
+    await store.close()
+    await postgres.empty(url)
+
+
+async def test_a_deletion_asks_once_for_the_old_versions_of_all_names(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there were any it took 2 to 3 s, in which nobody could write."""
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    versions = [unsigned(cast.alice, 30023, [["d", d]], at=at) for at in (3, 4, 5) for d in "ab"]
+    await write(store, *versions, history=History(5))
+    named = [["a", f"30023:{cast.alice.pubkey}:{d}"] for d in "xaby"]
+    named += [["e", f"{number:064x}"] for number in range(50)] + [["e", versions[0].id]]
+    noted = Noted(QUERIES)
+    monkeypatch.setattr(writer, "QUERIES", noted)
+    await stored(store, unsigned(cast.alice, 5, named, at=9))
+    assert await store.old_versions(0, 9) == []
+    assert noted.asked.count("forget_named") == 1
+    assert noted.asked.count("add_tombstone") == 2  # for the versions, and for the names
+    assert len(noted.asked) < 30
     await store.close()
     await postgres.empty(url)
 

@@ -242,10 +242,11 @@ async def test_what_mentions_a_key_or_name_is_not_read_for_its_kind(
 
 
 async def pages_read(
-    url: str, asked_of: Mapping[str, tuple[object, ...]], mode: str = "auto"
+    url: str, asked_of: Mapping[str, tuple[object, ...]], mode: str = "auto", first: str = ""
 ) -> dict[str, int]:
-    """Name of a query → pages that it reads with these values."""
+    """Name of a query → pages that it reads with these values, in a transaction after `first`."""
     db = await asyncpg.connect(url, server_settings={"plan_cache_mode": mode})
+    await db.execute(f"BEGIN; {first}")
     read = {}
     for name, values in asked_of.items():
         plan = await db.fetch(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {QUERIES[name]}", *values)
@@ -277,4 +278,29 @@ async def test_of_many_tombstones_for_few_ids_no_more_are_read_than_asked_for(
     }
     read = await pages_read(url, asked_of, mode)
     assert max(read.values()) < 50, read
+    await postgres.empty(url)
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+async def test_old_versions_are_looked_up_by_name_however_many_the_others_have(
+    postgres: PostgresServer, mode: str
+) -> None:
+    """By its statistics each name has thousands, and the whole table would be read."""
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    await store.close()
+    await executed(
+        url,
+        "INSERT INTO old_versions (seq, id, pubkey, kind, created_at, slot, version, quiet,"
+        " replaced_at, raw) SELECT i, i::text::bytea, 'x', 30023, i, i % 20, i, false, i,"
+        " decode(repeat('ab', 400), 'hex') FROM generate_series(1, 40000) i",
+    )
+    await executed(url, "VACUUM ANALYZE")
+    slots, ids = [*range(-60, 0), *[None] * 60], [*[None] * 60, *[b"%d" % -n for n in range(60)]]
+    nothing = [None] * 120
+    asked_of: dict[str, tuple[object, ...]] = {
+        "forget_named": (slots, ids, [50_000] * 120, nothing, nothing, nothing)
+    }
+    read = await pages_read(url, asked_of, mode, QUERIES["by_index"])
+    assert max(read.values()) < 500, read
     await postgres.empty(url)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from relay.groups.group import Group
     from relay.lifecycle.rows import (
+        Forgotten,
         Lookups,
         Stored,
         Vanish,
@@ -78,6 +79,16 @@ class _Change(Growth[_SizeKey]):
     erases: bool = False
     noted: Changes = field(default_factory=Changes)
     """The changes that other relays on the database must learn of."""
+
+    def forget(self, row: Sequence[Any], erasure: Erasure | None) -> str:
+        """Note an old version that was deleted, as `forget_by_seq` has it; returns its id."""
+        _, id_, pubkey, kind, group, size = row
+        self.grow((pubkey, kind, group), -1, -size)
+        self.erases = True
+        event_id: str = id_.hex()
+        if erasure is not None:
+            erasure.add(event_id, kind)
+        return event_id
 
 
 class Writer:
@@ -338,23 +349,19 @@ class Writer:
             await self._forget(db, change, None, "forget_over_number", list(these), most)
 
     async def _forget_named(self, db: Any, plan: WritePlan, change: _Change) -> None:
-        has_any = plan.forgotten and await db.fetchval(QUERIES["has_old"])
-        for upto, slot, id_, by, until, cause, group in plan.forgotten if has_any else ():
-            if slot is not None:
-                by = slot.pubkey
-            wanted = (
-                None if slot is None else self._hashes.slot(*slot),
-                None if id_ is None else bytes.fromhex(id_),
-                upto,
-                None if by is None else bytes.fromhex(by),
-                until,
-                None if group is None else group.encode(),
-            )
-            erasure = plan.erasure_of_versions(cause)
-            gone = await self._forget(db, change, erasure, "forget_named", *wanted)
-            if cause is not None:
-                stones = [Tombstone(event_target(each), cause.by, None, cause.why) for each in gone]
-                await _add_tombstones(db, stones)
+        if plan.forgotten and await db.fetchval(QUERIES["has_old"]):
+            # In one statement: a kind 5 may name 1,000, and each question takes a round trip.
+            wanted = columns([self._wanted(each) for each in plan.forgotten], 6)
+            await db.execute(QUERIES["by_index"])  # statistics would say that each has many
+            gone = await db.fetch(QUERIES["forget_named"], *wanted)
+            await db.execute(QUERIES["by_cost"])
+            stones = []
+            for *row, place in sorted(gone, key=lambda row: (row[-1], row[0])):
+                cause = plan.forgotten[place - 1].cause
+                id_ = change.forget(row, plan.erasure_of_versions(cause))
+                if cause is not None:
+                    stones.append(Tombstone(event_target(id_), cause.by, None, cause.why))
+            await _add_tombstones(db, stones)
         if plan.dropped_versions:
             await self._forget(db, change, None, "forget_by_seq", list(plan.dropped_versions))
         if plan.version_deadlines:
@@ -365,14 +372,22 @@ class Writer:
         self, db: Any, change: _Change, erasure: Erasure | None, name: str, *values: object
     ) -> list[str]:
         """Delete the old versions that this statement names; returns their ids."""
-        ids = []
-        for _, id_, pubkey, kind, group, size in _by_seq(await db.fetch(QUERIES[name], *values)):
-            change.grow((pubkey, kind, group), -1, -size)
-            change.erases = True
-            ids.append(id_.hex())
-            if erasure is not None:
-                erasure.add(ids[-1], kind)
-        return ids
+        rows = _by_seq(await db.fetch(QUERIES[name], *values))
+        return [change.forget(row, erasure) for row in rows]
+
+    def _wanted(self, each: Forgotten) -> tuple[object, ...]:
+        """For `forget_named`."""
+        upto, slot, id_, by, until, _, group = each
+        if slot is not None:
+            by = slot.pubkey
+        return (
+            None if slot is None else self._hashes.slot(*slot),
+            None if id_ is None else bytes.fromhex(id_),
+            upto,
+            None if by is None else bytes.fromhex(by),
+            until,
+            None if group is None else group.encode(),
+        )
 
     async def _delete(
         self,

@@ -411,12 +411,30 @@ RETURNING o.seq, o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw
 -- :has_old  -> whether there are old versions
 SELECT EXISTS (SELECT FROM old_versions);
 
--- :forget_named  slot or null, id or null, upto, by or null, until or null, group or null -> as `forget_by_seq`
-DELETE FROM old_versions AS o
-WHERE (o.slot = $1::bigint OR o.id = $2::bytea) AND o.seq <= $3
-AND ($4::bytea IS NULL OR o.pubkey = $4) AND ($5::bigint IS NULL OR o.created_at <= $5)
-AND ($6::bytea IS NULL OR o.grp = $6)
-RETURNING o.seq, o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
+-- :by_index  the next statements of the transaction look up each of their keys in an index
+SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off;
+
+-- :by_cost  after `by_index`
+SET LOCAL enable_seqscan = DEFAULT; SET LOCAL enable_hashjoin = DEFAULT;
+SET LOCAL enable_mergejoin = DEFAULT;
+
+-- :forget_named  [slot or null], [id or null], [upto], [by or null], [until or null], [group or null] -> as `forget_by_seq`, and which of these names it first, from 1
+WITH wanted AS (
+    SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bytea[], $5::bigint[],
+                         $6::bytea[]) WITH ORDINALITY AS w (slot, id, upto, by, until, grp, place)
+), found AS (
+    SELECT o.*, w.upto, w.by, w.until, w.grp AS of_grp, w.place
+    FROM wanted AS w JOIN old_versions AS o ON o.slot = w.slot
+    UNION ALL
+    SELECT o.*, w.upto, w.by, w.until, w.grp, w.place
+    FROM wanted AS w JOIN old_versions AS o ON o.id = w.id
+), first AS (
+    SELECT seq, min(place) AS place FROM found
+    WHERE seq <= upto AND (by IS NULL OR pubkey = by) AND (until IS NULL OR created_at <= until)
+    AND (of_grp IS NULL OR grp = of_grp) GROUP BY seq
+)
+DELETE FROM old_versions AS o USING first AS f WHERE o.seq = f.seq
+RETURNING o.seq, o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw), f.place;
 
 -- :forget_over_number  [slot], number that is kept -> as `forget_by_seq`
 DELETE FROM old_versions AS o USING unnest($1::bigint[]) AS w (slot)
