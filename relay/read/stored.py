@@ -59,10 +59,11 @@ class _Peer:
         await asyncio.sleep(0)  # let other tasks run between two pages
 
     async def turn(self, seconds: float) -> None:
-        """The console has turns of its own."""
+        """The console has turns of its own; other tasks run in between."""
+        await asyncio.sleep(0)
 
     def worked(self, seconds: float) -> bool:
-        """As `turn`."""
+        """Pages count their work themselves."""
         return False
 
     def request_id(self) -> str:

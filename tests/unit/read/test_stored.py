@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -77,6 +78,33 @@ async def test_events_that_are_stored_meanwhile_do_not_matter() -> None:
         for filters in ((asked(kinds=[1]),), (asked(kinds=[1]), asked(kinds=[7]))):
             found = await rows_of(home).of(ANONYMOUS, filters, 1 << 30)
             assert {each.raw for each in made} <= set(found)
+
+
+async def test_others_go_on_while_rows_of_many_filters_are_merged(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of ten filters took the loop for 0.1 s."""
+    work_s = turns = 0.0
+
+    def worked() -> float:
+        nonlocal work_s
+        work_s += 0.001
+        return work_s
+
+    def next_turn() -> None:
+        nonlocal turns
+        turns += 1
+        asyncio.get_running_loop().call_soon(next_turn)
+
+    async with home:
+        await home.take(*(home.made(alice, 1, content=f"{number}") for number in range(30)))
+        monkeypatch.setattr("relay.read.pace.thread_time", worked)
+        asyncio.get_running_loop().call_soon(next_turn)
+        found = await rows_of(home).of(
+            ANONYMOUS, tuple(asked(kinds=[1]) for _ in range(10)), 1 << 30
+        )
+    assert len(found) == 30
+    assert turns >= 30
 
 
 @pytest.mark.usefixtures("notes")
