@@ -234,7 +234,8 @@ async def _edit_group(ask: Ask) -> Found:
     metadata = state.get(kinds.GROUP_METADATA)
     if metadata is None:
         raise NotFoundError(NO_GROUP)
-    if "admin" not in users_in(state.get(kinds.GROUP_ADMINS)).get(ask.pubkey or "", []):
+    admins = await users_in(state.get(kinds.GROUP_ADMINS))
+    if "admin" not in admins.get(ask.pubkey or "", []):
         raise Refused(Prefix.RESTRICTED, "only admins of the group may edit it")
     now = {name: metadata.tag(name) or "" for name in _TEXTS}
     now |= {flag: "yes" if metadata.has_tag(flag) else "no" for flag in _FLAGS}

@@ -177,7 +177,7 @@ async def _removals(ask: Ask, event: Event) -> list[dict[str, object]]:
     is_record = event.kind in kinds.GROUP_RECORDS and event.kind != kinds.CREATE_INVITE
     if group and ask.pubkey is not None and not is_record:
         lists = await ask.events_or_none(of_relay(ask, kinds.GROUP_ADMINS, group_ids=[group]))
-        if may_delete(ask.pubkey, event.pubkey, users_in(lists[0] if lists else None)):
+        if may_delete(ask.pubkey, event.pubkey, await users_in(lists[0] if lists else None)):
             moderation = _signed("Delete for ever", kinds.DELETE_EVENT, [["h", group], ids])
             command = f"rookery forget {event.id} --group {shell_word(group)}"
             found.append({**moderation, "text": _GONE, "command": command})

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from relay.console.ask import Ask
     from relay.nostr.event import Event
 
+    _Users = Mapping[str, Mapping[str, list[str]]]
+    """Id of an event → `users_in`."""
+
 NO_GROUP: Final = "There is no such group, or you may not see it."
 _FLAGS: Final = ("private", "hidden", "restricted", "closed")
 _LISTS: Final = (kinds.GROUP_ADMINS, kinds.GROUP_MEMBERS)
@@ -75,32 +78,32 @@ def _newest(events: Iterable[Event]) -> Mapping[str, Mapping[int, Event]]:
     return found
 
 
-def _group_row(group_id: str, state: Mapping[int, Event]) -> dict[str, object]:
-    metadata = state[kinds.GROUP_METADATA]
+def _group_row(group_id: str, metadata: Event) -> dict[str, object]:
     return {
         "id": group_id,
         "name": metadata.tag("name") or group_id,
         "about": metadata.tag("about") or "",
         "flags": [flag for flag in _FLAGS if metadata.has_tag(flag)],
-        **_counts(state),
+        "members": None,
+        "admins": None,
         "parent": metadata.tag("parent") or "",
         "changed_at": metadata.created_at,
     }
 
 
-def _counts(state: Mapping[int, Event]) -> dict[str, int | None]:
+async def _counts(state: Mapping[int, Event]) -> dict[str, int | None]:
     """None: the reader may not read the list."""
     lists = {"members": state.get(kinds.GROUP_MEMBERS), "admins": state.get(kinds.GROUP_ADMINS)}
-    return {name: None if each is None else len(users_in(each)) for name, each in lists.items()}
+    return {
+        name: None if each is None else len(await users_in(each)) for name, each in lists.items()
+    }
 
 
-def users_in(event: Event | None) -> dict[str, list[str]]:
+async def users_in(event: Event | None) -> dict[str, list[str]]:
     """pubkey → roles."""
-    if event is None:
-        return {}
     return {
         tag[1]: list(tag[2:])
-        for tag in event.tags
+        async for tag in in_pieces(() if event is None else event.tags)
         if len(tag) > 1 and tag[0] == "p" and is_hex64(tag[1])
     }
 
@@ -115,7 +118,7 @@ def may_delete(me: str | None, author: str, roles: Mapping[str, Sequence[str]]) 
 async def listed_groups(ask: Ask) -> list[dict[str, object]]:
     """The groups that the reader may see, by name; without the numbers of members and admins."""
     events = await ask.events_or_none(of_relay(ask, kinds.GROUP_METADATA))
-    rows = [_group_row(event.d, {kinds.GROUP_METADATA: event}) async for event in in_pieces(events)]
+    rows = [_group_row(event.d, event) async for event in in_pieces(events)]
     return sorted(rows, key=lambda row: (str(row["name"]).casefold(), str(row["id"])))
 
 
@@ -127,7 +130,7 @@ async def _groups(ask: Ask) -> Found:
             wanted = of_relay(ask, *_LISTS, group_ids=[str(row["id"]) for row in some])
             lists = _newest(await ask.events_or_none(wanted))
             for row in some:
-                row |= _counts(lists.get(str(row["id"]), {}))
+                row |= await _counts(lists.get(str(row["id"]), {}))
             await asyncio.sleep(0)
 
     rows = await listed_groups(ask)
@@ -151,18 +154,23 @@ async def _group(ask: Ask) -> Found:
         Filter(kinds=frozenset(kinds.GROUP_RECORDS), tags=here, limit=_RECORDS)
     )
     asked = [event for event in records if event.kind == kinds.JOIN_REQUEST]
-    moved = [event for event in records if event.kind in (kinds.PUT_USER, kinds.REMOVE_USER)]
+    users = {
+        event.id: await users_in(event)
+        async for event in in_pieces(records)
+        if event.kind in kinds.MODERATION
+    }
     invites = [event for event in records if event.kind == kinds.CREATE_INVITE]
     moderated = [event for event in records if event.kind in kinds.MODERATION][:_MODERATED]
-    admins = users_in(state.get(kinds.GROUP_ADMINS))
-    members = {**users_in(state.get(kinds.GROUP_MEMBERS)), **admins}
+    admins = await users_in(state.get(kinds.GROUP_ADMINS))
+    members = {**await users_in(state.get(kinds.GROUP_MEMBERS)), **admins}
     my_roles = admins.get(ask.pubkey or "", [])
     pointer = AddressPointer(group_id, ask.services.relay_pubkey, kinds.GROUP_METADATA, (ask.url,))
     may_moderate = bool({"admin", "moderator"}.intersection(my_roles))
-    brought = brought_by(records, ask.services.relay_pubkey) if may_moderate else {}
+    brought = await brought_by(records, users, ask.services.relay_pubkey) if may_moderate else {}
     data: dict[str, object] = {
         "group": {
-            **_group_row(group_id, state),
+            **_group_row(group_id, metadata),
+            **await _counts(state),
             "children": [*metadata.tag_values("child")],
             "supported_kinds": _supported(metadata),
             "naddr": encode_pointer(pointer),
@@ -179,12 +187,11 @@ async def _group(ask: Ask) -> Found:
         ],
         "pins": _pins(state.get(kinds.GROUP_PINS)),
         "pins_made_from": made_from(state.get(kinds.GROUP_PINS)),
-        "requests": _requests(asked, members, moved),
-        "invites": [
-            {**each, "may_revoke": may_delete(ask.pubkey, str(each["by"]), admins)}
-            for each in _invites(invites)
+        "requests": _requests(asked, members, records, users),
+        "invites": await _invites(invites, ask.pubkey, admins),
+        "moderation": [
+            {**shown(event), "what": _moderation(event, users[event.id])} for event in moderated
         ],
-        "moderation": [{**shown(event), "what": _moderation(event)} for event in moderated],
         "may_moderate": may_moderate,
         "tree": tree_of(members, brought) if brought else [],
         "is_admin": "admin" in my_roles,
@@ -194,13 +201,13 @@ async def _group(ask: Ask) -> Found:
         *members,
         *(by for key, by in brought.items() if key in members),
         *(event.pubkey for event in (*said, *asked, *invites, *moderated)),
-        *(key for event in moderated for key in users_in(event)),
+        *(key for event in moderated for key in users[event.id]),
     ]
     people = await ask.people(keys)
+    listed = [(key, roles) for key, roles in members.items() if key in people]
     rows: list[dict[str, object]] = [
         {"pubkey": key, "roles": roles, "npub": people[key]["npub"]}
-        for key, roles in sorted(members.items(), key=lambda each: not each[1])
-        if key in people
+        for key, roles in sorted(listed, key=lambda each: not each[1])
     ]
     return Found(data, people, Rows(_MEMBERS, rows, people))
 
@@ -212,22 +219,23 @@ def _supported(metadata: Event) -> list[str] | None:
 
 
 def _requests(
-    asked: Sequence[Event], members: Mapping[str, object], moved: Sequence[Event]
+    asked: Sequence[Event], members: Mapping[str, object], records: Sequence[Event], users: _Users
 ) -> list[dict[str, object]]:
     """The newest 9021 of each key that is not a member and has had no answer since."""
     newest: dict[str, Event] = {}
     for event in asked:
         newest.setdefault(event.pubkey, event)
-    answered = {
-        (key, event.created_at) for event in moved for key in users_in(event) if key in newest
-    }
-    for key, at in answered:
-        if key in newest and newest[key].created_at <= at:
-            del newest[key]
+    for event in records:
+        if event.kind in (kinds.PUT_USER, kinds.REMOVE_USER):
+            for key in newest.keys() & users[event.id].keys():
+                if newest[key].created_at <= event.created_at:
+                    del newest[key]
     return [shown(event) for key, event in newest.items() if key not in members]
 
 
-def _invites(events: Sequence[Event]) -> list[dict[str, object]]:
+async def _invites(
+    events: Sequence[Event], me: str | None, admins: Mapping[str, Sequence[str]]
+) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
     for event in events:
         # Once for all its codes, because each look-up of a tag scans all of them.
@@ -237,27 +245,27 @@ def _invites(events: Sequence[Event]) -> list[dict[str, object]]:
             "made_at": event.created_at,
             "expires_at": _number(event.tag("expiration")),
             "reusable": event.has_tag("reusable"),
+            "may_revoke": may_delete(me, event.pubkey, admins),
         }
-        found += [{**of_all, "code": code} for code in event.tag_values("code")]
+        codes = in_pieces(event.tag_values("code"))
+        found += [{**of_all, "code": code} async for code in codes]
     return found
 
 
-def brought_by(records: Iterable[Event], relay: str) -> dict[str, str]:
+async def brought_by(records: Iterable[Event], users: _Users, relay: str) -> dict[str, str]:
     """Key → the key that added it to the group, or made the invite that it joined with."""
     oldest_first = sorted(records, key=lambda event: (event.created_at, event.kind))
-    makers = {
-        code: event.pubkey
-        for event in oldest_first
-        if event.kind == kinds.CREATE_INVITE
-        for code in event.tag_values("code")
-    }
+    makers: dict[str, str] = {}
+    async for event in in_pieces(oldest_first):
+        if event.kind == kinds.CREATE_INVITE:
+            makers |= dict.fromkeys(event.tag_values("code"), event.pubkey)
     found: dict[str, str] = {}
-    for event in oldest_first:
+    async for event in in_pieces(oldest_first):
         if event.kind == kinds.REMOVE_USER:
-            for key in users_in(event):
+            for key in users[event.id]:
                 found.pop(key, None)
         elif event.kind == kinds.PUT_USER and event.pubkey != relay:
-            for key in users_in(event):
+            for key in users[event.id]:
                 if key != event.pubkey:
                     found.setdefault(key, event.pubkey)
         elif event.kind == kinds.JOIN_REQUEST and (code := event.tag("code")) in makers:
@@ -317,10 +325,10 @@ _WORDS: Final = {
 }
 
 
-def _moderation(event: Event) -> dict[str, object]:
+def _moderation(event: Event, users: Iterable[str]) -> dict[str, object]:
     return {
         "text": _WORDS.get(event.kind, f"kind {event.kind}"),
-        "people": [*users_in(event)],
+        "people": [*users],
         "events": [value for value in event.tag_values("e") if is_hex64(value)],
     }
 

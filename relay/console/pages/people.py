@@ -48,8 +48,8 @@ async def _people(ask: Ask) -> Found:
     groups, roles = await _memberships(lists)
     since: dict[str, int] = {}
     for event in listed:
-        for key in users_in(event):
-            if event.kind == kinds.MEMBER_ADDED:
+        if event.kind == kinds.MEMBER_ADDED:
+            for key in await users_in(event):
                 since.setdefault(key, event.created_at)
     members = {
         tag[1]
@@ -75,7 +75,7 @@ async def _people(ask: Ask) -> Found:
                     [
                         *(word for word, having in known.items() if key in having),
                         *(["member of the relay"] if key in members else []),
-                        *roles.get(key, []),
+                        *roles.get(key, ()),
                     ]
                 )
             ],
@@ -108,15 +108,15 @@ async def _own_invite(ask: Ask) -> str:
 
 async def _memberships(
     lists: Sequence[Event],
-) -> tuple[dict[str, set[str]], dict[str, list[str]]]:
-    """pubkey → groups, and → roles in any of them."""
+) -> tuple[dict[str, set[str]], dict[str, dict[str, None]]]:
+    """pubkey → groups, and → roles in any of them, in their order."""
     groups: dict[str, set[str]] = defaultdict(set)
-    roles: dict[str, list[str]] = defaultdict(list)
-    async for key, held, group in in_pieces(
-        (key, held, event.d) for event in lists for key, held in users_in(event).items()
-    ):
-        groups[key].add(group)
-        roles[key] += [role for role in held if role not in roles[key]]
+    roles: dict[str, dict[str, None]] = defaultdict(dict)
+    async for event in in_pieces(lists):
+        group = event.d
+        async for key, held in in_pieces((await users_in(event)).items()):
+            groups[key].add(group)
+            roles[key].update(dict.fromkeys(held))
     return groups, roles
 
 
@@ -179,7 +179,7 @@ async def _person(ask: Ask) -> Found:
             if isinstance(text := profile.get(name), str) and text
         },
         "groups": sorted(groups.get(key, [])),
-        "roles": roles.get(key, []),
+        "roles": [*roles.get(key, ())],
         "wrote": [shown(event) for event in wrote],
         **_ban(ask, key),
         "is_me": key == ask.pubkey,
