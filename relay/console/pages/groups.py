@@ -137,13 +137,20 @@ async def _groups(ask: Ask) -> Found:
     return Found({}, {}, Rows(_COLUMNS, rows, fill=count, filled=frozenset({"members", "admins"})))
 
 
+async def _state_of(ask: Ask, group_id: str) -> dict[int, Event]:
+    """Kind → event. In a query each: a list of thousands is all that one may read."""
+    found: dict[int, Event] = {}
+    for kind in kinds.GROUP_STATE:
+        for event in await ask.events_or_none(of_relay(ask, kind, group_ids=[group_id])):
+            found.setdefault(kind, event)
+    return found
+
+
 async def _group(ask: Ask) -> Found:
     group_id = ask.query.get("id", "")
     if not group_id or len(group_id) > _MAX_ID:
         raise NotFoundError(NO_GROUP)
-    state = _newest(
-        await ask.events_or_none(of_relay(ask, *kinds.GROUP_STATE, group_ids=[group_id]))
-    ).get(group_id, {})
+    state = await _state_of(ask, group_id)
     metadata = state.get(kinds.GROUP_METADATA)
     if metadata is None:
         raise NotFoundError(NO_GROUP)

@@ -612,6 +612,23 @@ async def test_others_go_on_between_members_of_one_group(monkeypatch: pytest.Mon
     assert len(looked) < 2 * 5 * 60  # those of records once
 
 
+async def test_a_group_whose_list_is_all_that_one_may_read_has_a_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A list of 6,000 members is larger than what strangers get of one query."""
+    monkeypatch.setattr("relay.console.ask._MAX_WEIGHT", 10_000)
+    monkeypatch.setattr("relay.console.ask._MAX_WEIGHT_UNKNOWN", 10_000)
+    put = [["p", f"{number:064x}"] for number in range(100)]
+    async with site() as here:
+        await here.make_group("tea")
+        await here.publish(owner.sign(9000, [["h", "tea"], *put], "", NOW))
+        found = await here.browser().json("/console/group.json?id=tea")
+        assert found["group"]["name"] == "tea"
+        assert found["table"]["total"] == 101
+        mine = await (await here.browser_of(owner)).json("/console/group.json?id=tea")
+        assert mine["is_admin"]
+
+
 class Role(str):
     """Counts how often roles are compared."""
 
