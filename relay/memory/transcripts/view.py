@@ -22,7 +22,7 @@ from relay.nostr import kinds
 from relay.nostr.keys import npub
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from relay.memory.transcripts.display import Note
     from relay.memory.transcripts.lines import Fields
@@ -125,7 +125,7 @@ def blocks(notes: Iterable[Note], lines: Mapping[str, Fields] | None = None) -> 
                     if decision.note.author != request.author:
                         answer += f" by {npub(decision.note.author)}"
                     said.append(f"{answer}: {decision.message}" if decision.message else answer)
-                found.append(_block(request, Speaker.OTHER, _plain("\n".join(said))))
+                found.append(_block(request, Speaker.OTHER, _Lines("\n".join(said))))
             case _:
                 assert_never(entry)
     return found
@@ -217,9 +217,9 @@ def _message(note: Note, fields: Fields | None) -> Block:
         is_thought = note.role is Role.ASSISTANT and bool(content)
         tone = Tone.DIM if is_thought else Tone.PLAIN
         return _block(
-            note, _speaker(note), _plain(content, tone), is_quiet=is_thought or not content
+            note, _speaker(note), _Lines(content, tone), is_quiet=is_thought or not content
         )
-    return _block(note, _speaker(note), _plain(content), is_quiet=note.is_quiet or not content)
+    return _block(note, _speaker(note), _Lines(content), is_quiet=note.is_quiet or not content)
 
 
 def _tool(entry: ToolUse, tools: _Tools) -> Block:
@@ -229,7 +229,7 @@ def _tool(entry: ToolUse, tools: _Tools) -> Block:
     # Shown once: anybody may name the same tool id in each of 500 notes.
     key = first.author, first.tool_id
     used = tools.calls.pop(key, None)
-    body: list[Line] = []
+    body = _Lines()
     name, given = (entry.name, None) if used is None else used
     if call is None:
         head = [name]
@@ -237,16 +237,16 @@ def _tool(entry: ToolUse, tools: _Tools) -> Block:
         head = [_short(call.content)]
     else:
         head = [f"{name}: {_argument(given)}"]
-        body += _of_input(name, given, tools.patches.pop(key, None), tools)
+        _add_input(body, name, given, tools.patches.pop(key, None), tools)
     cut = call is not None and call.is_cut
     if output is not None:
         whole = tools.outputs.pop(key, None)
         text, is_fault = (output.text, False) if whole is None else whole
         if output.summary:
-            body.append(Line(f"→ {output.summary}", Tone.DIM))
+            body.add([f"→ {output.summary}"], Tone.DIM)
         elif not text:
-            body.append(Line("→ nothing", Tone.DIM))
-        body += _shown(text, Tone.FAULT if is_fault else Tone.PLAIN)
+            body.add(["→ nothing"], Tone.DIM)
+        _add_output(body, text, Tone.FAULT if is_fault else Tone.PLAIN)
         cut = cut or (whole is None and output.note.is_cut)
         head.append(_result(output.summary or text, is_fault=is_fault))
     return _block(first, Speaker.TOOL, body, head=head, is_cut=cut)
@@ -262,15 +262,15 @@ def _result(text: str, *, is_fault: bool) -> str:
 def _block(
     note: Note,
     speaker: Speaker,
-    lines: Iterable[Line],
+    lines: _Lines,
     *,
     head: Iterable[str] = (),
     is_quiet: bool = False,
     is_cut: bool | None = None,
 ) -> Block:
-    kept = list(lines)
-    if len(kept) > MAX_LINES:
-        kept[MAX_LINES:] = [Line(f"(+{len(kept) - MAX_LINES} lines)", Tone.DIM)]
+    more = lines.number - len(lines.first)
+    if more:
+        lines.first.append(Line(f"(+{more} lines)", Tone.DIM))
     return Block(
         id=note.id,
         author=note.author,
@@ -279,7 +279,7 @@ def _block(
         ms=note.ms,
         model=note.model,
         head=tuple(head),
-        lines=tuple(kept),
+        lines=tuple(lines.first),
         folds=speaker is Speaker.TOOL,
         is_quiet=is_quiet,
         is_cut=note.is_cut if is_cut is None else is_cut,
@@ -296,17 +296,33 @@ def _speaker(note: Note) -> Speaker:
             return Speaker.OTHER
 
 
-def _plain(text: str, tone: Tone = Tone.PLAIN) -> list[Line]:
-    return [Line(line, tone) for line in text.splitlines()]
+class _Lines:
+    """Lines of a block. Only those that are shown are made: a text may have 240,000 empty ones."""
+
+    def __init__(self, text: str = "", tone: Tone = Tone.PLAIN) -> None:
+        self.first: list[Line] = []
+        self.number = 0
+        self.add(text.splitlines(), tone)
+
+    def add(
+        self, texts: Sequence[str], tone: Tone | Callable[[str], Tone], before: str = ""
+    ) -> None:
+        """`before`: what each begins with."""
+        self.number += len(texts)
+        for text in texts[: MAX_LINES - len(self.first)]:
+            self.first.append(Line(before + text, tone if isinstance(tone, Tone) else tone(text)))
 
 
-def _shown(text: str, tone: Tone) -> Iterator[Line]:
+def _add_output(body: _Lines, text: str, tone: Tone) -> None:
     """A tool's output; as a diff if it is one."""
     is_diff = False
-    for line in text.splitlines():
-        if line.startswith("diff --git ") or _HUNK.match(line):
-            is_diff = True
-        yield Line(line, _diff_tone(line) if is_diff else tone)
+
+    def tone_of(line: str) -> Tone:
+        nonlocal is_diff
+        is_diff = is_diff or line.startswith("diff --git ") or _HUNK.match(line) is not None
+        return _diff_tone(line) if is_diff else tone
+
+    body.add(text.splitlines(), tone_of)
 
 
 def _diff_tone(line: str) -> Tone:
@@ -321,43 +337,43 @@ def _diff_tone(line: str) -> Tone:
             return Tone.PLAIN
 
 
-def _of_input(name: str, given: Fields, patch: list[Line] | None, tools: _Tools) -> Iterator[Line]:
-    """What a tool was given; a change of a file as a diff."""
+def _add_input(
+    body: _Lines, name: str, given: Fields, patch: list[object] | None, tools: _Tools
+) -> None:
+    """What a tool was given, as the first lines of the block; a change of a file as a diff."""
     if patch is not None:
-        yield from patch
+        for hunk in patch:
+            _add_hunk(body, hunk)
         return
     edits = given.get("edits")
-    changes = [given, *(edits if isinstance(edits, list) else ())]
-    diffs: list[Line] = []
-    for change in changes:
-        if isinstance(change, dict) and len(diffs) <= MAX_LINES:
-            diffs += _diff(change, tools)
-    if diffs:
-        yield from diffs
-    elif name == "Write" and isinstance(content := given.get("content"), str):
-        yield from (Line(f"+{line}", Tone.ADDED) for line in content.splitlines())
-    else:
-        for field, value in given.items():
-            text = value if isinstance(value, str) else compact(value)
-            first, *rest = text.splitlines() or [""]
-            yield Line(f"{field}: {first}", Tone.DIM)
-            yield from (Line(f"  {line}", Tone.DIM) for line in rest)
+    for change in (given, *(edits if isinstance(edits, list) else ())):
+        if isinstance(change, dict) and body.number <= MAX_LINES:
+            _add_diff(body, change, tools)
+    if body.number:
+        return
+    if name == "Write" and isinstance(content := given.get("content"), str):
+        body.add(content.splitlines(), Tone.ADDED, "+")
+        return
+    for field, value in given.items():
+        text = value if isinstance(value, str) else compact(value)
+        first, *rest = text.splitlines() or [""]
+        body.add([f"{field}: {first}"], Tone.DIM)
+        body.add(rest, Tone.DIM, "  ")
 
 
-def _diff(change: Fields, tools: _Tools) -> list[Line]:
+def _add_diff(body: _Lines, change: Fields, tools: _Tools) -> None:
     old, new = change.get("old_string"), change.get("new_string")
     if not isinstance(old, str) or not isinstance(new, str):
-        return []
+        return
     before, after = old.splitlines(), new.splitlines()
     pairs = len(before) * len(after)
     if pairs > min(_MAX_COMPARED, tools.pairs_left):
-        return [
-            *(Line(f"-{line}", Tone.REMOVED) for line in before),
-            *(Line(f"+{line}", Tone.ADDED) for line in after),
-        ]
+        body.add(before, Tone.REMOVED, "-")
+        body.add(after, Tone.ADDED, "+")
+        return
     tools.pairs_left -= pairs
     compared = list(unified_diff(before, after, lineterm="", n=2))
-    return [Line(line, _diff_tone(line)) for line in compared[2:]]
+    body.add(compared[2:], _diff_tone)
 
 
 _MAX_COMPARED: Final = 4_096
@@ -377,7 +393,7 @@ class _Tools:
         self.calls: dict[tuple[str, str | None], tuple[str, Fields]] = {}
         self.outputs: dict[tuple[str, str | None], tuple[str, bool]] = {}
         """Text, and whether the tool failed."""
-        self.patches: dict[tuple[str, str | None], list[Line]] = {}
+        self.patches: dict[tuple[str, str | None], list[object]] = {}
         for author, fields in lines:
             for part in _parts(inner(fields, "message")):
                 self._add(author, fields, part)
@@ -395,17 +411,16 @@ class _Tools:
                     self.outputs[author, id_] = text, part.get("is_error") is True
                     patch = inner(fields, "toolUseResult").get("structuredPatch")
                     if isinstance(patch, list) and patch:
-                        self.patches[author, id_] = [line for hunk in patch for line in _hunk(hunk)]
+                        self.patches[author, id_] = patch
 
 
-def _hunk(hunk: object) -> Iterator[Line]:
+def _add_hunk(body: _Lines, hunk: object) -> None:
     if isinstance(hunk, dict):
         numbers = [hunk.get(name) for name in ("oldStart", "oldLines", "newStart", "newLines")]
-        yield Line("@@ -{},{} +{},{} @@".format(*numbers), Tone.HUNK)
+        body.add(["@@ -{},{} +{},{} @@".format(*numbers)], Tone.HUNK)
         lines = hunk.get("lines")
-        for line in lines if isinstance(lines, list) else ():
-            if isinstance(line, str):
-                yield Line(line, _diff_tone(line))
+        if isinstance(lines, list):
+            body.add([line for line in lines if isinstance(line, str)], _diff_tone)
 
 
 def _argument(given: Fields) -> str:
@@ -419,5 +434,5 @@ def _parts(message: Fields) -> list[Fields]:
 
 
 def _short(text: str) -> str:
-    line = next(iter(text.splitlines()), "")
+    line = next(iter(text[: _MAX_HEAD + 1].splitlines()), "")
     return line if len(line) <= _MAX_HEAD else f"{line[: _MAX_HEAD - 1]}…"
