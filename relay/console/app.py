@@ -282,7 +282,8 @@ class Console:
         rights = self._services.state.visibility(who.viewer)
         standing, part = standing_of(rights), self._part(request, who.pubkey)
         with self._making.place(rights, part):
-            async with asyncio.timeout(_WAIT_S) as limit, self._making.turn(standing, part):
+            turn = self._making.turn(standing, part, who.pubkey)
+            async with asyncio.timeout(_WAIT_S) as limit, turn:
                 for _ in range(_RETRIES):
                     await self._making.rest(standing)
                     limit.reschedule(asyncio.get_running_loop().time() + _PAGE_S)
@@ -319,7 +320,7 @@ class Console:
         count = partial(self._making.count, standing)
 
         async def in_thread(work: Callable[[], T]) -> T:
-            return await self._threads.run(work, count)
+            return await self._threads.run(standing, work, count)
 
         return in_thread
 

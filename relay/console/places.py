@@ -1,14 +1,14 @@
 """Places: requests that wait for the same kind of work, whose turn it is, and the rest after each.
 
-Invariants: owners have turns of their own, and known keys have. Clients of one address have at most
-half of these at a time, however many of their requests wait: the next turn is that of another
-address. Clients whose address is unknown are told apart by their keys.
+Invariants: owners have turns of their own, and known keys have. Clients of one address, and those
+of one key, have at most half of these at a time, however many of their requests wait: the next turn
+is that of another. Clients whose address is unknown are told apart by their keys.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _REST_RATIO: Final = {Standing.OWNER: 2, Standing.KNOWN: 2, Standing.OTHER: 9}
 """Length of the rest after work, as a multiple of the work: from many addresses, work for unknown
 keys takes a tenth of the loop together."""
+_MAX_REST_S: Final = 5.0
+"""Half of what a request waits for: the rest alone refuses nobody."""
 
 
 def standing_of(rights: Rights) -> Standing:
@@ -60,13 +62,18 @@ class Places:
             self._held.add(part, -size)
 
     @asynccontextmanager
-    async def turn(self, standing: Standing, part: str | None) -> AsyncIterator[None]:
-        """Wait for a turn; `rest` must be awaited before the work."""
-        own = self._turns_of.get((standing, part))
-        if own is None:
-            own = self._turns_of[standing, part] = asyncio.Semaphore(self._of_one)
-        # Own first: then one address never has more than its turns in the common queue.
-        async with own, self._turns[standing]:
+    async def turn(
+        self, standing: Standing, part: str | None, pubkey: str | None = None
+    ) -> AsyncIterator[None]:
+        """Wait for a turn; `rest` must be awaited before the work. `part`: as in `place`."""
+        async with AsyncExitStack() as held:
+            # Own first: then one address or key never has more than its turns in the common queue.
+            for one in dict.fromkeys((pubkey or part, part)):
+                own = self._turns_of.get((standing, one))
+                if own is None:
+                    own = self._turns_of[standing, one] = asyncio.Semaphore(self._of_one)
+                await held.enter_async_context(own)
+            await held.enter_async_context(self._turns[standing])
             yield
 
     async def rest(self, standing: Standing) -> None:
@@ -75,5 +82,6 @@ class Places:
 
     def count(self, standing: Standing, seconds: float) -> None:
         """The work took so long."""
-        begin = max(perf_counter(), self._begin_at[standing])
-        self._begin_at[standing] = begin + _REST_RATIO[standing] * seconds
+        now = perf_counter()
+        begin = max(now, self._begin_at[standing]) + _REST_RATIO[standing] * seconds
+        self._begin_at[standing] = min(begin, now + _MAX_REST_S)

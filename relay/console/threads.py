@@ -1,7 +1,7 @@
 """Threads: work of pages that would hold the loop, in threads of the console's own.
 
-A page that takes too long is abandoned, its thread is not: it keeps one of these, none of those in
-which searches, commits and policies are worked on.
+A page that takes too long is abandoned, its thread is not: it keeps that of its standing, none of
+those of owners, or in which searches, commits and policies are worked on.
 """
 
 from __future__ import annotations
@@ -10,21 +10,25 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from time import thread_time
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+from relay.console.sessions import Standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
 
-_AT_ONCE: Final = 2
-
 
 class Threads:
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_AT_ONCE, "console")
+    """One for each standing."""
 
-    async def run(self, work: Callable[[], T], count: Callable[[float], None]) -> T:
+    def __init__(self) -> None:
+        self._pools = {standing: ThreadPoolExecutor(1, "console") for standing in Standing}
+
+    async def run(
+        self, standing: Standing, work: Callable[[], T], count: Callable[[float], None]
+    ) -> T:
         """`count` is told the processor seconds, at the end of the work: that of an abandoned page
         too."""
         loop = asyncio.get_running_loop()
@@ -37,4 +41,4 @@ class Threads:
                 with suppress(RuntimeError):  # the loop is closed
                     loop.call_soon_threadsafe(count, thread_time() - began)
 
-        return await loop.run_in_executor(self._pool, counted)
+        return await loop.run_in_executor(self._pools[standing], counted)

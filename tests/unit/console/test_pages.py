@@ -809,20 +809,25 @@ async def test_a_page_of_a_stranger_is_small_and_rare() -> None:
         assert (await owners.json("/console/people.json"))["table"]["total"] == 2000
 
 
-async def test_the_rest_after_a_page_is_as_long_as_its_work_asks(
+async def test_the_rest_after_pages_is_as_long_as_their_work_asks_and_refuses_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It was at most 2.5 s: of pages that took ten, one followed the other."""
+    """Pages of one agent that took 4 s each: others waited longer than a request waits."""
     rests: list[float] = []
 
     async def rest(seconds: float) -> None:
         rests.append(seconds)
 
+    monkeypatch.setattr(places, "perf_counter", lambda: 100.0)
     making = places.Places(8, 2, 4, "too many")
-    making.count(Standing.KNOWN, 10.0)
+    making.count(Standing.KNOWN, 1.0)
     monkeypatch.setattr(asyncio, "sleep", rest)
     await making.rest(Standing.KNOWN)
-    assert rests == [pytest.approx(20.0, abs=1.0)]
+    for _ in range(4):
+        making.count(Standing.KNOWN, 4.0)
+    await making.rest(Standing.KNOWN)
+    assert rests == [2.0, 5.0]
+    assert rests[-1] <= app._WAIT_S / 2
 
 
 async def test_the_rest_after_other_pages_is_not_counted_as_work_for_this_one(
@@ -881,6 +886,37 @@ async def test_pages_of_one_address_leave_turns_and_places_to_others(
             assert answers == [200] * 10
         ends.set()
         assert [(await each).status for each in first].count(200) == 32
+
+
+async def test_pages_of_one_key_leave_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From four addresses they had all turns of known keys."""
+    ends, two, asked = asyncio.Event(), asyncio.Event(), Counter[str]()
+
+    async def find(ask: Ask) -> Found:
+        (asker,) = ask.viewer.keys
+        asked[asker] += 1
+        if asker == alice.pubkey:
+            if asked[asker] == 2:
+                two.set()
+            await ends.wait()
+        return Found({}, {}, Rows([], []))
+
+    pages = [replace(page, find=find) if page.name == "groups" else page for page in PAGES]
+    monkeypatch.setattr(app, "PAGES", pages)
+    async with site('[server]\ntrusted_proxies = ["127.0.0.1/32"]\n') as here:
+        await here.make_group("tea", members=[alice, bob])
+        members, others = await here.browser_of(alice), await here.browser_of(bob)
+        first = [
+            asyncio.create_task(members.get("/console/groups", X_Forwarded_For=f"192.0.2.{number}"))
+            for number in range(4)
+        ]
+        await two.wait()
+        for _ in range(10):
+            answer = await others.get("/console/groups", X_Forwarded_For="192.0.2.9")
+            assert answer.status == 200
+        assert asked[alice.pubkey] == 2
+        ends.set()
+        assert [(await each).status for each in first] == [200] * 4
 
 
 async def test_strangers_leave_owners_authorizations_and_places() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from threading import Event as Flag
 from threading import current_thread
 from typing import TYPE_CHECKING
 
@@ -21,8 +23,11 @@ from tests.unit.memory.transcripts.telling import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pytest
 
+    from relay.memory.transcripts.display import Note
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
@@ -129,3 +134,30 @@ async def test_a_session_is_drawn_in_a_thread_of_the_console_whose_time_counts(
     assert [name.partition("_")[0] for name in drawn_in] == ["console"]
     assert {standing for standing, _ in counted} == {Standing.KNOWN}
     assert len(counted) == 3  # the thread, the page's queries, its answer
+
+
+async def test_owners_see_sessions_while_those_of_others_take_long_to_draw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two that had been abandoned held both threads."""
+    begun, ends, loop = asyncio.Event(), Flag(), asyncio.get_running_loop()
+
+    def slow(given: Iterable[Note], *_: object) -> list[object]:
+        if [note.author for note in given] != [owner.pubkey]:
+            loop.call_soon_threadsafe(begun.set)
+            ends.wait()
+        return []
+
+    monkeypatch.setattr(memory, "blocks", slow)
+    async with site() as here:
+        own = owner.sign(1988, [["d", "own"], ["role", "user"]], "go", 1_700_000_000)
+        await here.publish(own, *told(line(message="go")))
+        agents, owners = await here.browser_of(robot), await here.browser_of(owner)
+        path = f"/console/session.json?id={SESSION}"
+        asked = [asyncio.create_task(agents.get(path)) for _ in range(2)]
+        try:
+            await begun.wait()
+            await owners.json("/console/session.json?id=own")
+        finally:
+            ends.set()
+        assert [(await each).status for each in asked] == [200, 200]
