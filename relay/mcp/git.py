@@ -169,7 +169,8 @@ def _path_in(root: Path, here: Path, file_path: str) -> str:
     try:
         return str((given.parent.resolve() / given.name).relative_to(root.resolve()))
     except (ValueError, OSError, RuntimeError):
-        raise NotInGit(f"file_path is not in the git repository {root}: {file_path}") from None
+        # Without the root: the repository's own settings may name any folder.
+        raise NotInGit(f"file_path is not in the git repository: {file_path}") from None
 
 
 def _commits(output: bytes, path: str) -> Iterator[Commit]:
@@ -233,7 +234,7 @@ async def _git(folder: Path, *arguments: str) -> bytes:
             process.kill()
             await process.wait()
     if code != 0:
-        raise NotInGit(f"no git history: {folder} is in no repository, or the repository is empty")
+        raise NotInGit("no git history: the folder is in no repository, or the repository is empty")
     return output
 
 
