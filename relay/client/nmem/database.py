@@ -38,6 +38,7 @@ MUST_ERASE: Final = "must_erase"
 VERSION: Final = 2
 """`user_version` of nmem."""
 _WRITE: Final = "BEGIN IMMEDIATE"
+_MAY_END: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL})
 _SUFFIXES: Final = ("", "-wal", "-shm")
 _opened: Final[set[Database]] = set()
 """Those of this process."""
@@ -45,6 +46,10 @@ _opened: Final[set[Database]] = set()
 
 class CacheUnusable(ClientError):
     """The file cannot be opened or read; the text says what to do. The file is left unchanged."""
+
+
+class CacheBusy(OSError):
+    """Another program writes the cache for long, or the disk is full: try again later."""
 
 
 class Database:
@@ -224,7 +229,8 @@ class Database:
         except self._errors as error:
             code = getattr(error, "sqlite_errorcode", 0)
             if code & 0xFF in NOT_DAMAGE or "locked" in str(error):
-                raise OSError(code, str(error), str(self.path)) from error
+                busy = code & 0xFF in _MAY_END or "locked" in str(error)
+                raise (CacheBusy if busy else OSError)(code, str(error), str(self.path)) from error
             if getattr(error, "sqlite_errorname", "").startswith("SQLITE_CONSTRAINT"):
                 raise
             if code & 0xFF == sqlite3.SQLITE_ERROR and "no such" not in str(error):

@@ -3,22 +3,24 @@
 It records what `relay.hook` sends it, and does what hooks cannot wait for: sends the outbox,
 fetches records of other machines when a session starts, requests summaries, sweeps. A lock file
 ensures that there is only one; it ends when idle. All state is in the cache, so it can be killed at
-any time.
+any time; only hooks that come while another program writes the cache for long wait in memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from contextlib import asynccontextmanager, contextmanager, suppress
 from socket import AF_UNIX
 from socket import socket as Listening  # noqa: N812  `socket` is its path here
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.client.client import Client
 from relay.client.nmem import retries, sync
 from relay.client.nmem.apply import bind
+from relay.client.nmem.database import CacheBusy
 from relay.client.nmem.hook_recording import Hooks, log, note
 from relay.client.nmem.removal import sweep
 from relay.client.nmem.summaries import summarise_next
@@ -47,6 +49,12 @@ _INTERVAL_S: Final = 60.0
 """Interval of background work."""
 _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 2.0, 120.0
 """Backoff for reaching the relay."""
+_RETRY_S: Final = 1.0
+"""Interval at which held hooks are tried again."""
+_MAX_HELD: Final = 32 << 20
+"""Bytes of held hooks."""
+_HELD_SIZE: Final = 1_000
+"""Bytes, at most, that a held hook needs beside its payload."""
 _DAY: Final = 86_400
 
 
@@ -103,6 +111,17 @@ def _inode(path: Path) -> int | None:
         return None
 
 
+class _HookCall(NamedTuple):
+    payload: bytes
+    named: str
+    at: int
+    """Unix seconds."""
+
+    @property
+    def size(self) -> int:
+        return len(self.payload) + _HELD_SIZE
+
+
 class _Keeper:
     def __init__(self, home: Path, idle_s: float) -> None:
         self._home = home
@@ -116,6 +135,10 @@ class _Keeper:
         """Inode of its folder."""
         self._ending = asyncio.Event()
         self._recording: set[asyncio.Task[HookResult]] = set()
+        self._held: deque[_HookCall] = deque()
+        """Not recorded yet as the cache is busy or the disk full; in the order in which they came.
+        Recording one twice stores it once."""
+        self._held_size = 0
         self._busy_at = asyncio.get_running_loop().time()
         self._work = asyncio.Event()
         self._work.set()  # a previous keeper may have left work
@@ -128,12 +151,16 @@ class _Keeper:
     async def run(self, socket: Path) -> None:
         try:
             async with self._serve(socket):
-                background = asyncio.create_task(self._run_background())
+                background = [
+                    asyncio.create_task(self._run_background()),
+                    asyncio.create_task(self._retry_held()),
+                ]
                 try:
                     await self._until_idle()
                 finally:
-                    background.cancel()
-                    await asyncio.wait([background])
+                    for task in background:
+                        task.cancel()
+                    await asyncio.wait(background)
         finally:
             await self._close()
 
@@ -148,10 +175,16 @@ class _Keeper:
             return self._hooks
 
     async def _close(self) -> None:
-        """Waits for hooks being recorded."""
+        """Waits for hooks being recorded; tries held ones for the last time."""
         self._ending.set()
         if self._recording:
             await asyncio.wait(self._recording)
+        hooks = self._hooks
+        if self._held and (hooks is None or await asyncio.to_thread(hooks.is_in_place)):
+            error = await self._record_held()
+            if error is not None:
+                for hook in self._held:
+                    await asyncio.to_thread(log, self._home, hook.named, error, hook.at)
         with self._opening:
             if self._hooks is not None:
                 self._hooks.database.close()
@@ -242,20 +275,59 @@ class _Keeper:
         if unix_now() - at > ANSWER_S:
             # This process was suspended: the hook stopped waiting and did the work itself.
             return b"-"
-        recording = asyncio.create_task(asyncio.to_thread(self._record, parts[-1], named, at))
-        self._recording.add(recording)
-        recording.add_done_callback(self._recording.discard)
+        hook = _HookCall(parts[-1], named, at)
+        # After those of its session. An agent waits for what a starting session is told.
+        if self._held and named != HookEvent.SESSION_START and self._hold(hook):
+            return b"+"
         try:
-            result = await recording
+            return b"+" + await self._recorded(hook)
+        except CacheBusy as error:
+            if not self._hold(hook):
+                await asyncio.to_thread(self._log, error, named, at)
         except Exception as error:  # noqa: BLE001  hooks must never stop an agent
             await asyncio.to_thread(self._log, error, named, at)
-            return b"+"
+        return b"+"
+
+    async def _recorded(self, hook: _HookCall) -> bytes:
+        """Record it; the text for the agent. Raises Invalid, CacheUnusable, OSError, …"""
+        recording = asyncio.create_task(asyncio.to_thread(self._record, *hook))
+        self._recording.add(recording)
+        recording.add_done_callback(self._recording.discard)
+        await asyncio.wait([recording])  # if this is cancelled, the thread goes on: see `_close`
+        result = recording.result()
         self._must_fetch |= result.event is HookEvent.SESSION_START
         self._work.set()
-        return b"+" + result.answer.encode(errors="replace")
+        return result.answer.encode(errors="replace")
 
     def _record(self, payload: bytes, named: str, at: int) -> HookResult:
         return self._open_hooks().record(payload, named, at)
+
+    def _hold(self, hook: _HookCall) -> bool:
+        """Keep a hook to record it later; False: there are too many, or this process ends."""
+        if self._ending.is_set() or self._held_size + hook.size > _MAX_HELD:
+            return False
+        self._held.append(hook)
+        self._held_size += hook.size
+        return True
+
+    async def _retry_held(self) -> None:
+        while True:
+            await asyncio.sleep(_RETRY_S)
+            await self._record_held()
+
+    async def _record_held(self) -> CacheBusy | None:
+        """Record held hooks until one has to wait on; the error of that one."""
+        while self._held:
+            hook = self._held[0]
+            try:
+                await self._recorded(hook)
+            except CacheBusy as error:
+                return error
+            except Exception as error:  # noqa: BLE001  those behind it must be recorded
+                await asyncio.to_thread(self._log, error, hook.named, hook.at)
+            self._held.popleft()
+            self._held_size -= hook.size
+        return None
 
     # -- background -------------------------------------------------------------------------------
 

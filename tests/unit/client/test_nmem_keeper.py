@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.client.nmem import keeper, sync
+from relay.client.nmem import hook_recording, keeper, sync
 from relay.client.nmem.hook_recording import Hooks, log, log_of, record_alone
 from relay.client.nmem.keeper import keep
 from relay.client.settings import FILE
@@ -353,6 +353,67 @@ async def test_a_hook_that_stopped_waiting_is_not_recorded(home: Path) -> None:
         assert await asked(home, *words("UserPromptSubmit", SOON), PROMPT) == b"+"
         assert not task.done()
     assert prompts(home) == [SOON]
+
+
+@contextlib.contextmanager
+def written_by_another(home: Path) -> Iterator[None]:
+    """Another program writes the cache."""
+    with contextlib.closing(Hooks(home).database) as another, another.transaction():
+        yield
+
+
+async def test_hooks_are_recorded_once_another_program_has_written_the_cache(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook_recording, "_BUSY_S", 0.01)
+    monkeypatch.setattr(keeper, "_RETRY_S", 0.01, raising=False)
+    record_alone(home, PROMPT, "UserPromptSubmit", SOON)
+    async with kept(home), asyncio.timeout(ANSWER_S):
+        with written_by_another(home):
+            for number in range(1, 4):
+                said = [*words("UserPromptSubmit", SOON + number), PROMPT]
+                assert await asked(home, *said) == b"+"
+            assert await asked(home, *words("Stop", SOON), b"garbage") == b"+"
+        last = SOON + 4
+        assert await asked(home, *words("UserPromptSubmit", last), PROMPT) == b"+"
+        await eventually("all are recorded", lambda: len(prompts(home)) == 5)
+    assert prompts(home) == list(range(SOON, SOON + 5))
+    assert "locked" not in log_of(home).read_text()
+    assert log_of(home).read_text().count("the hook is not a JSON object") == 1
+
+
+async def test_a_keeper_that_ends_records_what_waits_or_logs_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook_recording, "_BUSY_S", 0.01)
+    monkeypatch.setattr(keeper, "_RETRY_S", 1_000.0, raising=False)
+    record_alone(home, PROMPT, "UserPromptSubmit", SOON)
+    async with kept(home), asyncio.timeout(ANSWER_S):
+        with written_by_another(home):
+            assert await asked(home, *words("UserPromptSubmit", SOON + 1), PROMPT) == b"+"
+    assert prompts(home) == [SOON, SOON + 1]
+    with written_by_another(home):
+        async with kept(home), asyncio.timeout(ANSWER_S):
+            assert await asked(home, *words("UserPromptSubmit", SOON + 2), PROMPT) == b"+"
+    assert f"{SOON + 2} UserPromptSubmit CacheBusy: " in log_of(home).read_text()
+    assert prompts(home) == [SOON, SOON + 1]
+
+
+async def test_hooks_that_wait_are_bounded_in_bytes(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook_recording, "_BUSY_S", 0.01)
+    monkeypatch.setattr(keeper, "_RETRY_S", 1_000.0, raising=False)
+    monkeypatch.setattr(keeper, "_MAX_HELD", 3_000, raising=False)
+    record_alone(home, PROMPT, "UserPromptSubmit", SOON)
+    async with kept(home), asyncio.timeout(ANSWER_S):
+        with written_by_another(home):
+            for number in range(1, 5):
+                said = [*words("UserPromptSubmit", SOON + number), PROMPT]
+                assert await asked(home, *said) == b"+"
+    assert prompts(home) == [SOON, SOON + 1, SOON + 2]
+    lines = [line for line in log_of(home).read_text().splitlines() if " keep " not in line]
+    assert [line.split(" ")[0] for line in lines] == [str(SOON + 3), str(SOON + 4)]
 
 
 async def test_without_work_it_ends(home: Path) -> None:
