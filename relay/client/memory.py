@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
 
 _log: Final = logging.getLogger(__name__)
+_MAX_RETRIED: Final = 50_000
+"""Refused writes, less than a spool holds: new ones must have room."""
 _CONNECT_S: Final = 3.0
 """With a folder: how long `async with` waits for the relay before it continues offline."""
 _IDS_AT_ONCE: Final = 100
@@ -122,13 +124,27 @@ class MemoryClient(BaseClient):
 
     async def drop_refused(self) -> None:
         """Discard the refused writes."""
+        await self._discard([refused.event for refused in await self.refused()])
+
+    async def _discard(self, dropped: Sequence[Event]) -> None:
         if self._spool is None or self._cache is None:
             return
-        dropped = [refused.event for refused in await self.refused()]
         deletions = [event for event in dropped if event.kind == kinds.DELETION]
         targets = [target for deletion in deletions for target in targets_of(deletion)]
         await asyncio.to_thread(self._cache.undelete, targets)
         await asyncio.to_thread(self._spool.done, [event.id for event in dropped])
+
+    async def retry_refused(self) -> None:
+        """Send those refused writes again whose refusal may have ended, the oldest ones if there
+        are very many; discard the others."""
+        if self._spool is None:
+            return
+        refused = await self.refused()
+        again = [each.event.id for each in refused if each.may_end][:_MAX_RETRIED]
+        retried = set(again)
+        await self._discard([each.event for each in refused if each.event.id not in retried])
+        await asyncio.to_thread(self._spool.send_again, again)
+        self._writer.look_again()
 
     async def read(self, *filters: FilterLike) -> list[Event]:
         """Matching events, newest first; offline (with a folder) from the cache, merged with the

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
-from relay.client.errors import ClientError
+from relay.client.errors import IN_THE_FUTURE, ClientError
 from relay.client.local_file import Damaged, LocalFile, kept_event
+from relay.errors import EVENT_BANNED, Prefix
 from relay.nostr import kinds
 from relay.nostr.nip09 import address_hash, targets_of
 
@@ -74,6 +75,16 @@ class Refused(NamedTuple):
     event: Event
     reason: str
     """Text of the OK message, or of the error."""
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the relay may take it later: its author is listed, admitted or unbanned, a policy
+        changed, or its date has passed."""
+        prefix, _, text = self.reason.partition(": ")
+        if prefix == Prefix.INVALID:
+            return text.startswith("created_at: ") and IN_THE_FUTURE in text
+        is_about_author = prefix in (Prefix.RESTRICTED, Prefix.BLOCKED)
+        return is_about_author and text not in ("deleted", EVENT_BANNED)
 
 
 class Spool:
@@ -198,6 +209,12 @@ class Spool:
         """Mark an event as refused: kept with the reason, and not sent again."""
         with self._transaction() as file:
             file.execute("UPDATE waiting SET refusal = ? WHERE id = ?", (reason, event_id))
+
+    def send_again(self, ids: Iterable[str]) -> None:
+        """Those that were refused wait to be sent."""
+        with self._transaction() as file:
+            query = "UPDATE waiting SET refusal = NULL WHERE id = ?"
+            file.executemany(query, [(id_,) for id_ in ids])
 
     def put_refused(self, event: Event, reason: str) -> None:
         """Add an event that is never sent; durable when it returns."""

@@ -135,6 +135,11 @@ class Writer:
             self._task.cancel()
             await asyncio.wait([self._task])
 
+    def look_again(self) -> None:
+        """There is more in the spool."""
+        self._caught_up.clear()
+        self._queued.set()
+
     def knows(self, kind: int, d: str) -> bool:
         """Whether a version of this address is known."""
         return (kind, d) in self._last
@@ -278,8 +283,7 @@ class Writer:
         finally:
             self._in_progress.discard(event.id)
             if outcome is Outcome.QUEUED:
-                self._caught_up.clear()
-                self._queued.set()
+                self.look_again()
         return outcome
 
     async def _publish_spooled(self, event: Event, spool: Spool) -> Outcome:

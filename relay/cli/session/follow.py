@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -45,7 +46,8 @@ def follow_command(
     """Send a running session line by line; for a folder, all sessions below it.
 
     Continues after the last line sent, also after a restart. While the relay is unreachable lines
-    are queued on disk. Ctrl-C ends it. With --once the exit code is 1 if anything was refused.
+    are queued on disk; what it then refuses for a time is sent again at the next start. Ctrl-C ends
+    it. With --once the exit code is 1 if anything was refused.
     """
     if not path.exists():
         raise UserError(f"there is no file {path}")
@@ -62,22 +64,31 @@ def follow_command(
         if step.sent is not None and once:
             refused_now.extend(step.sent.refused)
 
-    async def work(transcripts: Transcripts, folder: Path) -> None:
+    async def work(transcripts: Transcripts, folder: Path) -> int:
         online_reports = _OnlineReports(transcripts, folder)
         await online_reports.poll()
-        for refused in await transcripts.refused():
-            click.echo(f"refused in an earlier run: {printable(refused.reason)}", err=True)
-        await transcripts.drop_refused()
+        await _tell_refused(transcripts, "refused in an earlier run")
+        await transcripts.retry_refused()
         fitted = await transcripts.fitted(plan, max_inner)
         follower = Follower(transcripts, path, fitted, folder / "follow", tell)
         if once:
             await follower.poll()
             await transcripts.wait_until_sent(_PATIENCE_S)
+            if await _tell_refused(transcripts, "refused"):
+                return 1
         else:
             await follower.run(online_reports.poll)
+        return 1 if refused_now else 0
 
-    with_spool(server, work, is_sealed=sealed)
-    return 1 if refused_now else 0
+    return with_spool(server, work, is_sealed=sealed)
+
+
+async def _tell_refused(transcripts: Transcripts, what: str) -> bool:
+    """Whether events that waited were refused: they are sent again at the next start."""
+    reasons = Counter(refused.reason for refused in await transcripts.refused())
+    for reason, number in reasons.items():
+        click.echo(f"{counted(number, 'event')} {what}: {printable(reason)}", err=True)
+    return bool(reasons)
 
 
 class _OnlineReports:

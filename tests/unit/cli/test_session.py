@@ -778,23 +778,44 @@ async def test_follow_reports_refusals_and_continues(
     assert err == "  refused: invalid: not here\n" * 4
 
 
-async def test_queued_refusals_are_reported_by_the_next_run(
+async def test_queued_lines_that_are_refused_are_sent_again_by_the_next_run(
     relay: FakeRelay, rookery: Rookery, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await relay.stop()
     assert await rookery("follow", str(file), "--once") == 0
     await relay.start()
     relay.on["EVENT"] = refusing("restricted: only agents may write memory")
-    line = "refused in an earlier run: restricted: only agents may write memory\n"
-    reported = 0
-    for _ in range(5000):  # a run sends what is queued if it is connected again in time
+    restricted = ": restricted: only agents may write memory\n"
+    # A run sends what is queued if it is connected again in time.
+    while await rookery("follow", str(file), "--once") == 0:
+        pass
+    assert capsys.readouterr().err.endswith(f"8 events refused{restricted}")
+    while await rookery("follow", str(file), "--once") == 0:
+        pass
+    assert f"8 events refused in an earlier run{restricted}" in capsys.readouterr().err
+    relay.on["EVENT"] = relay.take
+    while not relay.events:
         assert await rookery("follow", str(file), "--once") == 0
-        reported += capsys.readouterr().err.count(line)
-        if reported == 8:
-            break
-    assert reported == 8
+    assert len(relay.events) == 8
+    capsys.readouterr()
     assert await rookery("follow", str(file), "--once") == 0
-    assert capsys.readouterr().err == "", "each refusal is reported once"
+    assert capsys.readouterr().err == "", "nothing is refused any more"
+
+
+async def test_lines_that_are_refused_for_good_are_reported_once(
+    relay: FakeRelay, rookery: Rookery, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await relay.stop()
+    assert await rookery("follow", str(file), "--once") == 0
+    await relay.start()
+    relay.on["EVENT"] = refusing("invalid: not here")
+    while await rookery("follow", str(file), "--once") == 0:
+        pass
+    capsys.readouterr()
+    assert await rookery("follow", str(file), "--once") == 0
+    assert capsys.readouterr().err == "8 events refused in an earlier run: invalid: not here\n"
+    assert await rookery("follow", str(file), "--once") == 0
+    assert capsys.readouterr().err == ""
 
 
 async def test_import_prints_its_result_as_json(

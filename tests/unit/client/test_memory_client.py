@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from relay.client import Client, ClientError, LeftInCache, QueryClosed, Unreachable
+from relay.client import memory as client_memory
 from relay.client.memory import MemoryClient
 from relay.client.writer import Outcome
 from relay.memory.draft import Draft
@@ -16,6 +17,7 @@ from relay.nostr.filters import Filter
 from tests.cast import robot, rover
 from tests.harness.erasure import left_of
 from tests.harness.fake_relay import closing, refusing
+from tests.harness.patience import ANSWER_S
 from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.client.test_snowclaw import until
 
@@ -319,6 +321,33 @@ async def test_what_the_relay_will_not_delete_is_read_again_when_that_is_given_u
         assert await texts(memory) == []
         await memory.drop_refused()
         assert await texts(memory) == ["kept"]
+
+
+async def test_refused_writes_are_sent_again_if_the_refusal_may_have_ended(
+    fake: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_memory, "_MAX_RETRIED", 4, raising=False)
+    reasons = [
+        "restricted: only agents may write memory",
+        "invalid: content: too long",
+        "blocked: deleted",
+        "blocked: this event is banned here",
+        "blocked: you are banned",
+        "invalid: created_at: 905 s in the future, at most 900 s allowed",
+        "pow: too little",
+        "restricted: you are not a member",
+        "restricted: one more than are sent again",
+    ]
+    async with online(fake, tmp_path) as memory:
+        assert memory._spool is not None
+        for number, reason in enumerate(reasons):
+            memory._spool.put_refused(note(reason, str(number)), reason)
+        await memory.retry_refused()
+        async with asyncio.timeout(ANSWER_S):
+            while await memory.waiting() > 0:  # noqa: ASYNC110  nothing rings when it is empty
+                await asyncio.sleep(0)
+        assert await memory.refused() == []
+    assert [event.d for event in fake.events] == ["0", "4", "5", "7"]
 
 
 async def test_an_offline_deletion_drops_the_text_from_the_cache_at_once(
