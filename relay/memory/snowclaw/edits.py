@@ -162,7 +162,8 @@ class Edits:
         self._of_user: list[_Made[UserEdit]] = []
         self._of_group: list[_Made[GroupEdit]] = []
         self.changes = 0
-        """Number of changes; all messages together count as one."""
+        """Number of changes; all messages together count as one, or as many as there were changes
+        of the user's name."""
         self._in_flight = 0
         """Number of edits in the version being published."""
         self._sent: BoundedDict[str, list[object]] = BoundedDict(_MAX_SENT)
@@ -221,13 +222,20 @@ class Edits:
         self.changes += 1
 
     def user_seen(self, at: int, names: Names, group: str | None) -> None:
-        last = self._of_user[-1].edit if len(self) > self._in_flight else None
-        if isinstance(last, _SeenUser) and (last.names, last.group) == (names, group):
-            seen = _SeenUser(min(last.first, at), max(last.last, at), names, group)
-            self._of_user[-1] = _Made(seen, seen.last)
-        else:
+        told = {names}
+        is_new = True
+        for place, made in enumerate(self._of_user[self._in_flight :], self._in_flight):
+            seen = made.edit
+            if not isinstance(seen, _SeenUser):
+                continue
+            told.add(seen.names)
+            if (seen.names, seen.group) == (names, group):
+                seen = replace(seen, first=min(seen.first, at), last=max(seen.last, at))
+                self._of_user[place] = _Made(seen, max(made.at, seen.last))
+                is_new = False
+        if is_new:
             self._of_user.append(_Made(_SeenUser(at, at, names, group), at))
-        self.changes = max(self.changes, 1)
+        self.changes = max(self.changes, len(told))
 
     def group_seen(self, at: int) -> None:
         last = self._of_group[-1].edit if len(self) > self._in_flight else None
