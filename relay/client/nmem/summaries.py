@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 120.0
 _MAX_PROMPT: Final = 40_000
 """Characters of a session sent to the model, but for its fence."""
+_MAX_KEY: Final = 1_000
+"""Further characters, in which the key of an attribution is looked for."""
 _MAX_ANSWER: Final = 4 << 20
 """Bytes; a longer answer is unusable."""
 _MAX_REFUSAL: Final = 300
@@ -79,11 +81,12 @@ async def summarise_session(database: Database, settings: NmemSettings, session_
     if settings.summary_url is None or settings.summary_model is None:
         return 0
     recorded = await asyncio.to_thread(_recorded, database, session_id)
+    transcript = await asyncio.to_thread(_transcript_of, recorded)
     request = {
         "model": settings.summary_model,
         "messages": [
             {"role": "system", "content": _INSTRUCTION},
-            {"role": "user", "content": _transcript_of(recorded)},
+            {"role": "user", "content": transcript},
         ],
         "stream": False,
     }
@@ -158,7 +161,14 @@ def _lines_of(db: Any, session_id: str) -> list[str]:
 
 
 def _transcript_of(recorded: Sequence[str]) -> str:
-    text = attributed("\n".join(map(_indented, recorded)), "")
+    lines: list[str] = []
+    left = _MAX_PROMPT + _MAX_KEY
+    for text in recorded:
+        if left <= 0:
+            break
+        lines.append(_indented(text[:left]))
+        left -= len(lines[-1]) + 1
+    text = attributed("\n".join(lines), "")
     return fenced(text[:_MAX_PROMPT], "nmem session", "this machine") if recorded else ""
 
 

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from relay.client import Client
 from relay.client.errors import ClientError, QueryClosed
-from relay.client.nmem import Nmem, NotFound, Order, import_db, retries
+from relay.client.nmem import Nmem, NotFound, Order, import_db, retries, summaries
 from relay.client.nmem import memory as memory_module
 from relay.client.nmem.apply import bind, drop_deleted, put_all
 from relay.client.nmem.database import CacheUnusable
@@ -25,6 +25,7 @@ from relay.client.nmem.sync import fetch
 from relay.client.nmem.updates import summarise
 from relay.client.settings import FILE
 from relay.errors import ConfigFaults, Invalid, UserError
+from relay.memory.fence import attributed, fenced
 from relay.memory.nmem.records import Observation, Source, observation_draft
 from relay.memory.nmem.summary import Summary
 from relay.memory.secrets import SecretFilter, Sensitivity
@@ -1350,6 +1351,25 @@ async def test_a_summary_of_what_was_deleted_meanwhile_is_not_stored(
             assert await summarise_next(database, settings, NOW + 9999, set()) == is_summarised
         ((*_, summary),) = rows(database, "sessions")
         assert summary_of(summary) is None or is_summarised
+
+
+def test_of_a_long_session_only_what_a_model_is_given_is_looked_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at: list[int] = []
+
+    def noted(text: str, by: str) -> str:
+        looked_at.append(len(text))
+        return attributed(text, by)
+
+    monkeypatch.setattr(summaries, "attributed", noted)
+    recorded = [f"said: {number} Räuber\nzählen\n" * 20 for number in range(1_000)]
+    recorded[40] = "ä" * 100_000
+    whole = "\n".join("\n  ".join(text.splitlines()) for text in recorded)
+    fence = fenced(whole[:40_000], "nmem session", "this machine")
+    assert summaries._transcript_of(recorded) == fence
+    assert max(looked_at) < 50_000
+    assert summaries._transcript_of([]) == ""
 
 
 @pytest.mark.proves("M-06")
