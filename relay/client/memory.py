@@ -19,6 +19,7 @@ from relay.client.cache import Cache, newest_first, origin_of
 from relay.client.clocks import is_ahead
 from relay.client.errors import ClientError, NotARelay, QueryClosed, Unanswered, Unreachable
 from relay.client.information import can_search, limit_in, offers_memory
+from relay.client.paging import MAX_ALL_BYTES
 from relay.client.responses import filters_of
 from relay.client.spool import Spool, SpoolDamaged
 from relay.client.withdrawn import withdrawn
@@ -201,10 +202,14 @@ class MemoryClient(BaseClient):
         """Whether the relay supports search (NIP-50, G-30). False while offline."""
         return can_search(await self._information())
 
-    async def all_of(self, *filters: FilterLike) -> AsyncIterator[list[Event]]:
-        """The relay's matches page by page, never from the cache. Raises as Client.query does."""
+    async def all_of(
+        self, *filters: FilterLike, most_bytes: int = MAX_ALL_BYTES
+    ) -> AsyncIterator[list[Event]]:
+        """The relay's matches page by page, never from the cache. `most_bytes`: see `PageBudget`.
+        Raises as Client.query does."""
         served = limit_in(await self._information(), "max_limit") or 0
-        async with aclosing(self._client.query_pages(*filters, served=served)) as pages:
+        found = self._client.query_pages(*filters, served=served, most_bytes=most_bytes)
+        async with aclosing(found) as pages:
             async for events in pages:
                 yield await self._undeleted(events)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import replace
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec import structs
 
-from relay.client.errors import QueryClosed
+from relay.client.errors import AnswerTooLong, QueryClosed
 from relay.client.memory import MemoryClient
 from relay.client.paging import MAX_READ_BYTES
 from relay.client.responses import filters_of
@@ -30,6 +31,7 @@ from relay.memory.transcripts.display import note_of
 from relay.memory.transcripts.order import order_of, ordered
 from relay.memory.transcripts.paths import Directory
 from relay.memory.transcripts.records import SessionState, state_of
+from relay.memory.transcripts.sources import bare
 from relay.memory.transcripts.token_usage import usage_in
 from relay.memory.transcripts.view import lines_of_notes
 from relay.nostr import kinds
@@ -52,6 +54,10 @@ _MAX_IDS: Final = 200
 """Ids in a filter; for more, all lines of the session are read."""
 _MAX_PATH: Final = 4_096
 """Bytes, as on Linux."""
+_MAX_KEPT: Final = 2**31
+"""Bytes in memory of the lines of one session's file."""
+_LINE_SIZE: Final = 1_000
+"""Bytes in memory of a line beside its texts."""
 _LAST_NOTES: Final = 64
 """Number of last notes checked for their source lines."""
 
@@ -85,8 +91,10 @@ class TranscriptsReader(MemoryClient):
             # What others wrote under this id must not decide what is asked for of one's own.
             for whose in [self.pubkey, None] if author is None else [author]:
                 of: dict[str, object] = {} if whose is None else {"authors": [whose]}
+                is_bare = whose is not None and self._folder is None and read == self.read
                 archive, last = await asyncio.gather(
-                    read({**lines, **of}), read({**notes, **of, "limit": _LAST_NOTES})
+                    (self._bare_lines if is_bare else read)({**lines, **of}),
+                    read({**notes, **of, "limit": _LAST_NOTES}),
                 )
                 events = archive + last if archive else await read({**notes, **of})
                 if not events or (author is None and whose and not _writers(events)):
@@ -119,6 +127,20 @@ class TranscriptsReader(MemoryClient):
         where = original if cwd is None else str(cwd)
         lines = assembly.file(None if where is None else Directory(where), git_branch)
         return await asyncio.to_thread(b"".join, lines)
+
+    async def _bare_lines(self, wanted: Mapping[str, object]) -> list[Event]:
+        """The lines of one author, bounded by what is kept of them. Raises AnswerTooLong."""
+        found: list[Event] = []
+        size = 0
+        pages = self.all_of(wanted, most_bytes=MAX_READ_BYTES)
+        async with aclosing(pages):  # type: ignore[type-var]
+            async for events in pages:
+                page = list(map(bare, events))
+                size += sum(map(_size_of, page))
+                if size > _MAX_KEPT:
+                    raise AnswerTooLong(_MAX_KEPT, "bytes in pages")
+                found += page
+        return found
 
     async def directory_of(self, session: str, author: str) -> str | None:
         """The session's working folder, if this author (64 hex) has named it: it stands in the
@@ -284,6 +306,11 @@ class TranscriptsReader(MemoryClient):
         if author is None:
             author = next(iter(writers), events[0].pubkey)
         return [event for event in events if event.pubkey == author]
+
+
+def _size_of(line: Event) -> int:
+    """Estimated bytes in memory of an event with few tags."""
+    return _LINE_SIZE + sum(getsizeof(text) for tag in line.tags for text in tag[1:])
 
 
 def _writers(events: Iterable[Event]) -> set[str]:

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from msgspec import structs
+
 from relay.memory.fields import whole_number
 from relay.memory.transcripts.lines import Eol
 from relay.memory.transcripts.order import NO_SEQ
@@ -17,6 +19,12 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 _PIECE: Final = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
+_READ: Final = {
+    name: name
+    for name in ("source-data", "line", "seq", "chunk", "eol", "paths", "encoding", STRIPPED)
+}
+"""Names of the tags that are read, each one text for all events."""
+_READ_OF_CHUNKS: Final = {**_READ, "e": "e"}
 _EOLS: Final = {eol.value: eol for eol in Eol}
 
 
@@ -35,6 +43,17 @@ class Source:
     has_tokens: bool
     stripped: tuple[str, ...]
     """Parts stripped from the line before it was sent."""
+
+
+def bare(event: Event) -> Event:
+    """The event of a line with nothing but what a file is assembled from: whole it takes many times
+    the size of its line."""
+    names = _READ_OF_CHUNKS if event.has_tag("chunk") else _READ
+    found: dict[str, list[str]] = {}
+    for tag in event.tags:
+        if tag and tag[0] in names:
+            found.setdefault(tag[0], [names[tag[0]], *tag[1:]])
+    return structs.replace(event, tags=list(found.values()), content="", sig="", raw=b"")
 
 
 def piece_in(text: str) -> tuple[int, int] | None:

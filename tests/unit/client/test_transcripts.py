@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.client import Client, PublishRefused, Transcripts
-from relay.client.errors import QueryClosed
-from relay.client.transcripts import Incomplete, NoSession, SeveralAuthors
+from relay.client import Client, PublishRefused, Transcripts, paging
+from relay.client.errors import AnswerTooLong, QueryClosed
+from relay.client.paging import MAX_ALL_BYTES
+from relay.client.transcripts import Incomplete, NoSession, SeveralAuthors, reader
 from relay.client.transcripts.files import files_in, root_of, session_file, session_ids
 from relay.errors import Invalid, UserError
 from relay.memory.transcripts.plan import Layout, Plan
 from relay.memory.transcripts.records import SessionState, Status, state_draft
+from relay.memory.transcripts.sources import bare
 from relay.memory.transcripts.stripping import Part, Stripping
 from relay.nostr import pns
+from relay.nostr.kinds import SOURCE_DATA
 from tests.cast import alice, robot, rover
 from tests.harness.fake_relay import refusing
 from tests.unit.client.conftest import TIMEOUTS
@@ -94,6 +97,37 @@ async def test_a_file_is_sent_once_and_exported_byte_for_byte(fake: FakeRelay, f
         assert again == replace(first, stored=0, duplicates=11)
         assert sent(fake) == before
         assert await memory.export(SESSION) == DATA
+
+
+async def test_an_export_is_bounded_by_what_is_kept_of_the_lines(
+    fake: FakeRelay, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole events take up to 17 times the size of the file."""
+
+    def heavy(event: Event) -> int:
+        return MAX_ALL_BYTES // 3 if event.kind == SOURCE_DATA else 1
+
+    async with transcripts(fake) as memory:
+        await memory.import_file(file)
+        monkeypatch.setattr(paging, "weight_of", heavy)
+        assert await memory.export(SESSION) == DATA
+        assert await memory.export(SESSION, author=robot.pubkey) == DATA
+        async with transcripts(fake, rover) as other:
+            with pytest.raises(AnswerTooLong):  # of authors that were not asked for
+                await other.export(SESSION)
+        monkeypatch.setattr(reader, "_MAX_KEPT", 5_000, raising=False)
+        with pytest.raises(AnswerTooLong, match="5000 bytes in pages"):
+            await memory.export(SESSION)
+
+
+def test_of_a_line_only_the_first_tags_that_are_read_are_kept() -> None:
+    tags = [["d", SESSION], ["line", "1"], *[["line", "2"]] * 1_000, ["source-data", "tea"]]
+    event = robot.sign(SOURCE_DATA, [*tags, ["e", "a" * 64]], "", NOW)
+    kept = bare(event)
+    assert kept.tags == [["line", "1"], ["source-data", "tea"]]
+    assert (kept.raw, kept.id, kept.created_at) == (b"", event.id, NOW)
+    chunk = bare(robot.sign(SOURCE_DATA, [["chunk", "0/2"], ["e", "a" * 64]], "", NOW))
+    assert chunk.tags == [["chunk", "0/2"], ["e", "a" * 64]]
 
 
 @pytest.mark.proves("D-14")
