@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.client.errors import ClientError, PublishRefused
 from relay.client.transcripts.files import files_in, root_of, session_file, session_ids
-from relay.client.transcripts.tail import UNIDENTIFIED, FileChange, Tail
+from relay.client.transcripts.tail import UNIDENTIFIED, FileChange, Tail, stamp_of
 from relay.errors import UserError
 from relay.memory.transcripts.records import Status
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from relay.client.transcripts.files import SessionFile
     from relay.client.transcripts.results import Delivered
     from relay.client.transcripts.session_events import Copied
+    from relay.client.transcripts.tail import Stamp
     from relay.client.transcripts.transcripts import Transcripts
     from relay.memory.transcripts.plan import Plan
 
@@ -62,6 +63,8 @@ class Follower:
         self._places = places
         self._report = report
         self._tails: dict[Path, Tail] = {}
+        self._unidentified: dict[Path, Stamp] = {}
+        """Those that name no session: looked at again when they have changed."""
         self._used_ids: dict[str, Path] = {}
         self._missing: set[Path] = set()
         self._introduced: set[str] = set()
@@ -94,7 +97,7 @@ class Follower:
         if self._plan.session is not None:
             return dict.fromkeys(paths)
         root = root_of(self._path)
-        files = [file for path in paths if (file := _identified(path, root)) is not None]
+        files = [file for path in paths if (file := self._identified(path, root)) is not None]
         if root is None and not files:
             return dict.fromkeys(paths)
         ids = session_ids(files, self._used_ids)
@@ -104,6 +107,21 @@ class Follower:
         for path, id_ in renamed.items():
             self._transcripts.note_renamed(id_, named[path])
         return {path: renamed.get(path) for path in ids}
+
+    def _identified(self, path: Path, root: Path | None) -> SessionFile | None:
+        """The file, once it names its session; None: not yet."""
+        try:
+            stamp = stamp_of(path)
+            if self._unidentified.get(path) == stamp:
+                return None
+            self._unidentified[path] = stamp
+            file = session_file(path, root)
+        except (OSError, UserError):
+            return None  # empty, removed again, or not to be read
+        if file.opening.session is None and file.size <= UNIDENTIFIED:
+            return None
+        del self._unidentified[path]
+        return file
 
     async def _add(self, path: Path, session: str | None) -> None:
         plan = self._plan if session is None else replace(self._plan, session=session)
@@ -178,12 +196,3 @@ class Follower:
     def _place_of(self, path: Path) -> Path:
         whose = f"{self._transcripts.url} {self._transcripts.pubkey} {path.resolve()}"
         return self._places / f"{sha256(whose.encode()).hexdigest()[:32]}.place"
-
-
-def _identified(path: Path, root: Path | None) -> SessionFile | None:
-    """The file, once it names its session; None: not yet."""
-    try:
-        file = session_file(path, root)
-    except (OSError, UserError):
-        return None  # empty, removed again, or not to be read
-    return file if file.opening.session is not None or file.size > UNIDENTIFIED else None

@@ -81,11 +81,11 @@ class SavedOffset:
     """See `Plan.stored`: what is stored is asked for again."""
 
 
-_Stamp = tuple[int, ...]
+Stamp = tuple[int, ...]
 """Changes with the content of a file; empty: no file."""
 
 
-def _stamp_of(path: Path) -> _Stamp:
+def stamp_of(path: Path) -> Stamp:
     try:
         about = path.stat()
     except FileNotFoundError:
@@ -113,7 +113,7 @@ class Tail:
         """See `Plan.origin`."""
         self.follows_stored = False
         """Whether new notes follow stored ones (`Plan.stored`)."""
-        self._stamp: _Stamp | None = None
+        self._stamp: Stamp | None = None
         """Stamp of the file when it had nothing new; None: there may be new lines."""
         self._size = self._polled_size = 0
         """Bytes converted; file size when nothing could be converted."""
@@ -166,11 +166,11 @@ class Tail:
     def has_changed(self) -> bool:
         """Whether `more` may return lines: a folder may contain thousands of old files, which
         should not be opened twice a second."""
-        return self._stamp is None or _stamp_of(self.path) != self._stamp
+        return self._stamp is None or stamp_of(self.path) != self._stamp
 
     def more(self) -> Update:
         """The events of new lines, in batches. Call `sent` afterwards."""
-        stamp = _stamp_of(self.path)
+        stamp = stamp_of(self.path)
         update = self._read_update()
         self.is_catching_up = self.is_catching_up and update.change is not FileChange.NOTHING
         self._stamp = stamp if update.change in _AT_REST else None

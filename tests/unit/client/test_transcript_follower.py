@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.client import Client, PublishRefused, Transcripts
+from relay.client.transcripts import follower as follower_module
+from relay.client.transcripts.files import session_file
 from relay.client.transcripts.follower import Follower
 from relay.client.transcripts.tail import FileChange, Tail, Update
 from relay.memory.transcripts.plan import Plan
@@ -21,6 +23,7 @@ from tests.unit.memory.transcripts.telling import SESSION, line, told
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from relay.client.transcripts.files import SessionFile
     from relay.client.transcripts.follower import Step
     from relay.memory.draft import Draft
     from tests.harness.fake_relay import FakeRelay, Visitor
@@ -96,6 +99,30 @@ def test_line_by_line_gives_the_events_of_the_whole_file(path: Path) -> None:
         write(path, raw)
         drafts += tailed.more().drafts
     assert [robot.sign(*draft).id for draft in drafts] == [e.id for e in told(b"".join(LINES))]
+
+
+async def test_a_file_that_names_no_session_is_read_again_once_it_has_changed(
+    fake: FakeRelay, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+
+    def noted(path: Path, root: Path | None) -> SessionFile:
+        read.append(path)
+        return session_file(path, root)
+
+    monkeypatch.setattr(follower_module, "session_file", noted)
+    write(path, HEADLESS)
+    (path.parent / "empty.jsonl").touch()
+    steps: list[Step] = []
+    async with follower(fake, path.parent, steps) as following:
+        for _ in range(5):
+            await following.poll()
+        assert sorted(read) == [path.parent / "empty.jsonl", path]
+        write(path, LINES[0])
+        await following.poll()
+        await following.poll()
+        assert read[2:] == [path]
+    assert ids(fake) == {event.id for event in told(HEADLESS + LINES[0])}
 
 
 def test_nothing_is_converted_before_the_directory_is_known(path: Path) -> None:
