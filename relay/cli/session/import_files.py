@@ -15,7 +15,7 @@ from relay.cli.options import Server, client_options, print_json, printable
 from relay.cli.progress import Amount, progress_bar
 from relay.cli.session.common import PATH, forgotten_notice, on_relay, plan_of, plan_options
 from relay.client.transcripts.files import files_in, root_of, session_file, session_ids
-from relay.errors import UserError
+from relay.errors import Invalid, UserError
 from relay.memory.transcripts.lines import SessionFacts, line_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ def import_command(
     """Send session files to the relay: every line unchanged, and readable notes.
 
     Folders are searched for .jsonl files. Events the relay already has are not sent again, so an
-    interrupted import is continued by the same command.
+    interrupted import is continued by the same command. One of several files that cannot be sent
+    does not keep out the others; the exit code is 1 then.
     """
     files = _files(paths)
     if session_id is not None and len(files) > 1:
@@ -68,8 +69,17 @@ def import_command(
                 own = fitted if is_own else replace(fitted, session=id_)
                 if not is_own:
                     transcripts.note_renamed(id_, file.session)
-                result = await transcripts.import_session(file, own, partial(advance, before))
-                before += file.size
+                try:
+                    result = await transcripts.import_session(file, own, partial(advance, before))
+                except (UserError, Invalid, OSError) as fault:
+                    if len(files) == 1:
+                        raise
+                    told = f"{file.path} was not imported to its end: {fault}"
+                    click.echo(printable(told), err=True)
+                    all_taken = False
+                    continue
+                finally:
+                    before += file.size
                 _report(result, file, is_renamed=not is_own, as_json=as_json)
                 all_taken = all_taken and not result.refused
         return all_taken

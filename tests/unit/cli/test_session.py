@@ -15,6 +15,7 @@ import pytest
 
 from relay.cli.humanize import counted
 from relay.cli.session import export
+from relay.client.transcripts import files
 from relay.memory import fence
 from relay.nostr import pns
 from relay.nostr.event import event_from_raw
@@ -816,6 +817,28 @@ async def test_lines_that_are_refused_for_good_are_reported_once(
     assert capsys.readouterr().err == "8 events refused in an earlier run: invalid: not here\n"
     assert await rookery("follow", str(file), "--once") == 0
     assert capsys.readouterr().err == ""
+
+
+async def test_files_are_imported_beside_one_that_cannot_be(
+    relay: FakeRelay,
+    rookery: Rookery,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "sessions"
+    folder.mkdir()
+    bad, good = folder / "a.jsonl", folder / "b.jsonl"
+    monkeypatch.setattr(files, "_MAX_LINE", 1_000)
+    put(bad, line(sessionId="a") + b"x" * 2_000 + b"\n")
+    put(good, line(sessionId="b", message="tea"))
+    assert await rookery("import", str(folder)) == 1
+    out, err = capsys.readouterr()
+    assert out.startswith("b: 1 line, 1 note, ")
+    assert f"{bad} was not imported to its end: " in err
+    assert {event.d for event in relay.events} >= {"b"}
+    assert await rookery("import", str(bad)) == 1
+    assert "not imported to its end" not in capsys.readouterr().err, "the error alone"
 
 
 async def test_import_prints_its_result_as_json(
