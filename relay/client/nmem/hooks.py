@@ -33,6 +33,7 @@ from relay.memory.nmem.capture import (
 from relay.memory.nmem.records import Observation, Prompt, Session
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import PurePath
 
     from relay.client.nmem.database import Database
@@ -148,12 +149,7 @@ def _record_thoughts(
     """The offset moves past every line, including invalid ones (M-19)."""
     if _offset_of(db, session) != scan.start_offset:
         return  # another hook of this session was faster
-    known = db.execute(
-        "SELECT content FROM prompts JOIN _rk_prompts ON prompt_id = id"
-        " WHERE session_id = ? AND source = 'agent' AND author = ?",
-        (session, ONESELF),
-    ).fetchall()
-    for thought in thoughts_in(scan.lines, session, now, secrets, [text for (text,) in known]):
+    for thought in thoughts_in(scan.lines, session, now, secrets, _thoughts_of(db, session)):
         if not is_purged(db, thought):
             record_prompt(db, thought, group)
     db.execute("INSERT OR REPLACE INTO _rk_read_to VALUES (?, ?)", (session, scan.ends))
@@ -163,6 +159,16 @@ def _record_thoughts(
         " line_number = CASE WHEN ?3 THEN ?2 ELSE line_number + ?2 END",
         (session, lines, scan.is_rewritten or scan.start_offset == 0),
     )
+
+
+def _thoughts_of(db: Any, session: str) -> Iterator[str]:
+    """Those recorded by oneself; read with the first one."""
+    for (text,) in db.execute(
+        "SELECT content FROM prompts JOIN _rk_prompts ON prompt_id = id"
+        " WHERE session_id = ? AND source = 'agent' AND author = ?",
+        (session, ONESELF),
+    ).fetchall():
+        yield text
 
 
 def _offset_of(db: Any, session: str) -> int:

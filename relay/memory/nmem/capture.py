@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from hashlib import sha256
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from relay.errors import Invalid
+from relay.memory.bounded import BoundedDict
 from relay.memory.junk import core_of, without_echo
 from relay.memory.nmem.checks import MAX_PROMPT
 from relay.memory.nmem.records import Observation, ObsType, Prompt, Session, Source
@@ -28,6 +30,8 @@ _RESPONSE: Final = 2000
 """Characters of a failed call's response."""
 _GIT: Final = 20_000
 """Characters of a response in which git's output is searched."""
+_cores: Final[BoundedDict[bytes, bytes]] = BoundedDict(20_000)
+"""Hash of a thought → that of its core."""
 _AGENT_PROMPT_PREFIX: Final = "<system-reminder>"
 
 
@@ -187,10 +191,10 @@ def thoughts_in(
 ) -> Iterator[Prompt]:
     """The thinking blocks in lines of a transcript (M-19).
 
-    Each text once per session: `known` are the recorded ones. The time is the line's own if it has
-    one, so that a line read twice gives the same prompt.
+    Each text once per session: `known` are the recorded ones, read if there is a thought. The time
+    is the line's own if it has one, so that a line read twice gives the same prompt.
     """
-    seen = set(map(core_of, known))
+    seen: set[bytes] | None = None
     for line in lines:
         if b'"thinking"' not in line:  # skips parsing most lines
             continue
@@ -199,10 +203,27 @@ def thoughts_in(
             continue
         for text in _thinking(fields.get("message")):
             redacted = secrets.filtered(without_echo(text).strip(), MAX_PROMPT).text
-            if redacted and (core := core_of(redacted)) not in seen:
+            if not redacted:
+                continue
+            if seen is None:
+                seen = set(map(_hash_of_core, known))
+            if (core := _hash_of_core(redacted)) not in seen:
                 seen.add(core)
                 at = _time_of(fields.get("timestamp"), now)
                 yield Prompt(session, at, Source.AGENT, redacted)
+
+
+def _hash_of_core(text: str) -> bytes:
+    """Of `core_of`, which takes long for all that is known of a session."""
+    key = _hash(text)
+    found = _cores.get(key)
+    if found is None:
+        _cores[key] = found = _hash("\n".join(core_of(text)))
+    return found
+
+
+def _hash(text: str) -> bytes:
+    return sha256(text.encode(errors="surrogatepass")).digest()
 
 
 def _thinking(message: Any) -> Iterator[str]:

@@ -9,6 +9,8 @@ import pytest
 
 from relay.errors import Invalid
 from relay.memory.check_options import CheckOptions
+from relay.memory.junk import core_of
+from relay.memory.nmem import capture
 from relay.memory.nmem.capture import (
     Captured,
     Ending,
@@ -266,6 +268,27 @@ def test_a_thought_is_cut_freed_of_secrets_and_said_once() -> None:
         line("x " * 2000), line(f"it is {CHANCE}"), line("a"), line("a"), line("b"), known=("b",)
     )
     assert [each.content for each in found] == ["x " * 1000, "it is [REDACTED]", "a"]
+
+
+def test_known_thoughts_are_read_for_a_thought_only_and_each_compared_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[str] = []
+
+    def noted(text: str) -> tuple[str, ...]:
+        compared.append(text)
+        return core_of(text)
+
+    monkeypatch.setattr(capture, "core_of", noted)
+    known = [f"known only here {number}" for number in range(50)]
+    read = iter(known)
+    assert list(thoughts_in([b"{}", line()], "s", NOW, SECRETS, read)) == []
+    assert next(read) == known[0], "nothing was read"
+    for number in range(3):
+        said = line(f"new here {number}", "Known ONLY here, 7.")
+        found = [each.content for each in thoughts(said, known=tuple(known))]
+        assert found == [f"new here {number}"]
+    assert len(compared) <= 54
 
 
 @pytest.mark.proves("M-19")
