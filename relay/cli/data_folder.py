@@ -18,7 +18,7 @@ from relay.cli.folder_lock import locked
 from relay.cli.options import no_data_folder
 from relay.cli.services import run_services
 from relay.config import load_config
-from relay.errors import FolderBusy, Reject, UserError, WriteOutcome, ok_reply
+from relay.errors import FolderBusy, Reject, StoreFault, UserError, WriteOutcome, ok_reply
 from relay.server.control import ALLOWED, BANNED, DryRunReply, RemoteFolder, Rows
 from relay.server.turns import Pauses
 from relay.write.commands import Purpose, Series, Unconnected
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 _EXPORT_PAGE: Final = 500
 _MAX_SEQ: Final = 2**63 - 1
+_MOST_LATER: Final = 100_000
+"""Rows that are read of what is committed during an export; as many as were there before, if these
+are more."""
 
 
 @asynccontextmanager
@@ -99,21 +102,24 @@ class LocalFolder:
             )
             yield [row.event.raw for row in found]
             return
-        # Rows committed after this call are not part of the result.
+        # To the end, with what is committed meanwhile: where that replaces a row before it is read,
+        # no version would be in the result. When nothing is left, all that is stored was read.
         seq, head = 0, await self.head()
+        most = head + max(head, _MOST_LATER)
         while page := await self._rows_after(seq, rows):
             now = self._services.clock()
             matching = [
                 row
                 for row in page
-                if row.seq <= head
-                and (row.expires_at is None or row.expires_at > now)
-                and filter_.matches(row.event)
+                if (row.expires_at is None or row.expires_at > now) and filter_.matches(row.event)
             ]
             yield [row.event.raw for row in await self._readable(matching, rows, filter_)]
             seq = page[-1].seq
-            if seq >= head:
-                return
+            if seq > most:
+                raise StoreFault(
+                    "events are stored faster than they are read, and records that were replaced"
+                    " meanwhile may be missing; try again when less is written"
+                )
 
     async def _rows_after(self, seq: int, rows: Rows) -> Sequence[Stored]:
         """The next rows of an export, in order of seq."""

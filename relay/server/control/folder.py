@@ -38,7 +38,9 @@ class Folder(Protocol):
         refused so too, except those that are refused in any case."""
 
     def events(self, filter_: Filter, rows: Rows = Rows.ALL) -> AsyncIterator[Sequence[bytes]]:
-        """Pages of stored bytes in order of seq: all matches, `limit` is ignored."""
+        """Pages of stored bytes in order of seq: all matches that are stored at the end, perhaps
+        beside some that were deleted or replaced meanwhile. `limit` is ignored. Raises StoreFault
+        if more is stored meanwhile than can be read."""
 
     async def head(self) -> int:
         """seq of the newest row ever committed."""
