@@ -19,8 +19,17 @@ from relay.cli.options import no_data_folder
 from relay.cli.services import run_services
 from relay.config import load_config
 from relay.errors import FolderBusy, Reject, StoreFault, UserError, WriteOutcome, ok_reply
-from relay.server.control import ALLOWED, BANNED, DryRunReply, RemoteFolder, Rows
+from relay.nostr.event import parsing_weight
+from relay.server.control import (
+    ALLOWED,
+    BANNED,
+    INDEXED_VALUES,
+    DryRunReply,
+    RemoteFolder,
+    Rows,
+)
 from relay.server.turns import Pauses
+from relay.storage import PAGE_BYTES
 from relay.write.commands import Purpose, Series, Unconnected
 
 if TYPE_CHECKING:
@@ -96,12 +105,13 @@ class LocalFolder:
     async def events(
         self, filter_: Filter, rows: Rows = Rows.ALL
     ) -> AsyncIterator[Sequence[bytes]]:
-        if rows is Rows.ALL and filter_.ids is not None and len(filter_.ids) == 1:
-            found = await self._services.store.matching(
-                filter_, limit=1, now=self._services.clock()
-            )
-            yield [row.event.raw for row in found]
-            return
+        if rows is Rows.ALL and _is_indexed(filter_):
+            now = self._services.clock()
+            found = await self._services.store.matching(filter_, limit=_EXPORT_PAGE, now=now)
+            weight = sum([parsing_weight(row.event.raw) for row in found])
+            if len(found) < _EXPORT_PAGE and weight < PAGE_BYTES:  # else there may be more
+                yield [row.event.raw for row in sorted(found, key=lambda row: row.seq)]
+                return
         # To the end, with what is committed meanwhile: where that replaces a row before it is read,
         # no version would be in the result. When nothing is left, all that is stored was read.
         seq, head = 0, await self.head()
@@ -199,6 +209,15 @@ class LocalFolder:
             problems=services.readiness.problems,
             url=self._url(),
         )
+
+
+def _is_indexed(filter_: Filter) -> bool:
+    """Whether an index gives the first matches, however many rows are stored."""
+    if filter_.ids is not None:
+        return len(filter_.ids) < _EXPORT_PAGE
+    is_of_one_kind = filter_.kinds is not None and len(filter_.kinds) == 1
+    lengths = [len(values) for _, values in filter_.tags]
+    return is_of_one_kind and 0 < max(lengths, default=0) <= INDEXED_VALUES
 
 
 class _Batch:

@@ -44,7 +44,7 @@ from relay.files import own_file
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
-from relay.server.control import Rows
+from relay.server.control import INDEXED_VALUES, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -356,9 +356,12 @@ async def note_other_groups(folder: Folder, events: Iterable[Event], place: Plac
 
 async def groups_here(folder: Folder, ids: Collection[str]) -> Mapping[str, Collection[str]]:
     """As `relay.client.sync.Side.groups`."""
+    named = sorted(ids)
+    parts = [named[at : at + INDEXED_VALUES] for at in range(0, len(named), INDEXED_VALUES)]
     events = [
         event_from_raw(raw)
-        for filter_ in filters_for_groups(ids)
+        for part in parts
+        for filter_ in filters_for_groups(part)
         async for raws in folder.events(filter_, Rows.ALL)
         for raw in raws
     ]

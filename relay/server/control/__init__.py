@@ -34,7 +34,15 @@ user that the relay runs as may connect. Connections and request sizes are bound
 from the store when the one before was sent.
 """
 
-from relay.server.control.folder import ALLOWED, BANNED, DataFolder, DryRunReply, Folder, Rows
+from relay.server.control.folder import (
+    ALLOWED,
+    BANNED,
+    INDEXED_VALUES,
+    DataFolder,
+    DryRunReply,
+    Folder,
+    Rows,
+)
 from relay.server.control.protocol import MAX_ROWS
 from relay.server.control.remote import RemoteFolder
 from relay.server.control.server import ControlServer
@@ -42,6 +50,7 @@ from relay.server.control.server import ControlServer
 __all__ = [
     "ALLOWED",
     "BANNED",
+    "INDEXED_VALUES",
     "MAX_ROWS",
     "ControlServer",
     "DataFolder",

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from relay.write.sweeper import SweepLine
 
 
+INDEXED_VALUES: Final = 16
+"""Of a tag in a filter of one kind: up to so many are looked up, with more the store is read."""
+
+
 class Rows(Enum):
     """Which rows an export reads."""
 

@@ -10,6 +10,7 @@ import pytest
 
 from relay.cli import data_folder
 from relay.cli.data_folder import LocalFolder
+from relay.cli.importing import groups_here
 from relay.errors import StoreFault
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
@@ -20,6 +21,7 @@ from tests.harness.relay_in_process import Home, policy_of, store_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
 
+    from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event
 
 
@@ -73,3 +75,41 @@ async def test_an_export_that_is_slower_than_the_writers_ends_and_says_so(
         with pytest.raises(StoreFault, match="faster than they are read"):
             await export()
         assert read == 12
+
+
+@pytest.mark.parametrize("store", ["reference", "sqlite"])
+async def test_what_an_index_finds_is_found_without_reading_all_rows(
+    monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    async with folder_of(store) as (home, folder):
+        note = await home.do(alice, 1)
+        made = {f"g{n}": await home.do(alice, 9007, h=f"g{n}") for n in range(20)}
+        older = await home.do(alice, 1, at=home.now - 50)
+
+        async def since(seq: int, limit: int) -> Sequence[Stored]:
+            raise AssertionError("rows are read one after the other")
+
+        monkeypatch.setattr(home.store, "since", since)
+        found = await groups_here(folder, [*made, "none"])
+        assert found == {group: {event.id} for group, event in made.items()}
+        by_id = Filter(ids=frozenset({older.id, note.id, alice.pubkey}))
+        assert parsed([page async for page in folder.events(by_id)]) == [note, older]
+
+
+@pytest.mark.parametrize("size", [1, 400_000])
+@pytest.mark.parametrize("store", ["reference", "sqlite"])
+async def test_matches_of_an_index_that_are_many_or_large_are_all_given_in_their_order(
+    monkeypatch: pytest.MonkeyPatch, store: str, size: int
+) -> None:
+    if size == 1:
+        monkeypatch.setattr(data_folder, "_EXPORT_PAGE", 2)
+    async with folder_of(store) as (home, folder):
+        await home.do(bob, 1)
+        made = [
+            await home.do(alice, 1, ["t", "tea"], at=home.now - n, content="x" * size)
+            for n in range(4)
+        ]
+        filter_ = Filter(kinds=frozenset({1}), tags=(("t", frozenset({"tea"})),))
+        assert parsed([page async for page in folder.events(filter_)]) == made
+        by_ids = Filter(ids=frozenset(event.id for event in made))
+        assert parsed([page async for page in folder.events(by_ids)]) == made
