@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import gettempdir
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
     from relay.cli.archive import Manifest
     from relay.storage.sqlite.verifying import Report
+
+_CHECKING: Final = f"{RESTORING}check-"
+"""For `--check`, which removes no other folders: what a killed restore left beside files tells
+where these came from."""
 
 
 @click.command("restore", epilog="Example: rookery restore rookery-20260131-030000.tar.gz ./new")
@@ -79,7 +83,7 @@ def restored(file: Path, folder: Path) -> Manifest:
                 refuse_half_restored(folder)
                 raise _not_overwritten(folder)
             # In an existing folder, which may be a mounted disk, rather than beside it.
-            with _extracted(file, parent) as (staging, manifest):
+            with _extracted(file, parent, RESTORING) as (staging, manifest):
                 if is_new:
                     make_private(folder.parent)
                     _move([(staging, folder)], folder)
@@ -127,13 +131,13 @@ def _move(pairs: Sequence[tuple[Path, Path]], folder: Path) -> None:
 
 
 @contextmanager
-def _extracted(file: Path, parent: Path) -> Iterator[tuple[Path, Manifest]]:
+def _extracted(file: Path, parent: Path, prefix: str) -> Iterator[tuple[Path, Manifest]]:
     """A new folder in `parent` with everything, checked; removed unless it was renamed."""
     from relay.cli.archive import STORE, read_archive
     from relay.cli.progress import Amount, progress_bar
     from relay.storage.sqlite.copying import facts_of
 
-    with staging_folder(parent, RESTORING) as staging:
+    with staging_folder(parent, prefix) as staging:
         with progress_bar(Amount.BYTES) as progress:
             task = progress.add_task("restore", total=file.stat().st_size)
             manifest = read_archive(
@@ -174,7 +178,8 @@ def _drill(file: Path, parent: Path | None, *, as_json: bool) -> int:
     try:
         parent = parent or Path(gettempdir())
         refuse_root(parent)  # also of TMPDIR: `su` keeps that of the user who runs it
-        with _extracted(file, parent) as (staging, manifest):
+        remove_left(parent, _CHECKING)
+        with _extracted(file, parent, _CHECKING) as (staging, manifest):
             asyncio.run(_opened(staging))
             report: Report = verified(staging)
     except OSError as error:

@@ -14,6 +14,7 @@ import shutil
 import signal
 import sqlite3
 import struct
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -379,6 +380,26 @@ def test_a_drill_verifies_and_leaves_nothing(home: Path) -> None:
     assert "search.db" not in printed  # built, and checked too
     assert names(drill) == set()
     assert as_json("restore", home / "good.tar.gz", drill, "--check")["findings"] == []
+
+
+@pytest.mark.process
+def test_what_a_killed_drill_left_is_removed_by_the_next(home: Path) -> None:
+    """Its copy has texts that are deleted later, and the relay's key."""
+    half = home / "drill" / ".rookery-restoring-abc"  # of a restore, for `refuse_half_restored`
+    half.mkdir(parents=True)
+    (half / "rookery.toml").touch()
+    code = (
+        "import os, signal\n"
+        "from pathlib import Path\n"
+        "from relay.cli import restore\n"
+        "restore._opened = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"restore._drill(Path({str(home / 'good.tar.gz')!r}), Path({str(half.parent)!r}),"
+        " as_json=False)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    assert len([*half.parent.glob("*/relay.key")]) == 1
+    assert rookery("restore", home / "good.tar.gz", half.parent, "--check")[1] == 0
+    assert names(half.parent) == {f"{half.name}/rookery.toml"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has folders of root")
