@@ -44,7 +44,10 @@ LAST_BACKUP: Final = "last-backup.json"
 _NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _KEPT_DAYS: Final = 7
 _MAX_SMALL: Final = 256 * 10**6
-_SAFETY_COPIES: Final = ("before-upgrade.tar.gz", "before-repair.tar.gz")
+_BEFORE_UPGRADE: Final = "before-upgrade.tar.gz"
+_BEFORE_REPAIR: Final = "before-repair.tar.gz"
+_BEFORE_LAST_REPAIR: Final = "before-last-repair.tar.gz"
+_SAFETY_COPIES: Final = (_BEFORE_UPGRADE, _BEFORE_REPAIR, _BEFORE_LAST_REPAIR)
 
 
 @click.command("backup", epilog="Example: rookery backup /backups --keep 7 --data ./data")
@@ -358,7 +361,7 @@ def back_up_before_upgrade(folder: Path, now: int) -> Path | None:
     if schema is None or schema >= SCHEMA_VERSION:
         return None
     try:
-        return safety_copy(folder, _SAFETY_COPIES[0], now)
+        return safety_copy(folder, _BEFORE_UPGRADE, now)
     except UserError as error:
         raise UserError(
             f"the store has schema {schema} and is not upgraded to {SCHEMA_VERSION} without a"
@@ -367,7 +370,11 @@ def back_up_before_upgrade(folder: Path, now: int) -> Path | None:
 
 
 def back_up_before_repair(folder: Path, now: int) -> Path:
-    return safety_copy(folder, _SAFETY_COPIES[1], now)
+    """A safety copy. That of an earlier repair stays for its week: only it has what that repair
+    removed."""
+    first = folder / _BEFORE_REPAIR
+    is_kept = first.exists() and not _is_old(first, now)
+    return safety_copy(folder, _BEFORE_LAST_REPAIR if is_kept else _BEFORE_REPAIR, now)
 
 
 def drop_safety_copies(folder: Path, now: int) -> list[Path]:
@@ -375,7 +382,11 @@ def drop_safety_copies(folder: Path, now: int) -> list[Path]:
     dropped = []
     for name in _SAFETY_COPIES:
         with suppress(FileNotFoundError):
-            if (folder / name).stat().st_mtime < now - _KEPT_DAYS * 86_400:
+            if _is_old(folder / name, now):
                 (folder / name).unlink()
                 dropped.append(folder / name)
     return dropped
+
+
+def _is_old(copy: Path, now: int) -> bool:
+    return copy.stat().st_mtime < now - _KEPT_DAYS * 86_400

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sqlite3
 import time
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from relay.cli.backup import drop_safety_copies
 from relay.cli.services import run_services
 from relay.config import load_config
 from relay.groups.actions import UNTOLD_FLAGS, Flag
@@ -214,6 +216,29 @@ def test_a_planted_fault_is_found_and_repaired(folder: Path, fault: str) -> None
     assert (folder / "before-repair.tar.gz").stat().st_mode & 0o777 == 0o600
     assert rookery("restore", folder / "before-repair.tar.gz", folder.parent / "old")[1] == 0
     assert findings(folder) == []
+
+
+def test_the_copy_of_an_earlier_repair_stays_for_its_week(folder: Path) -> None:
+    """What that repair deleted is nowhere else."""
+    first, last = folder / "before-repair.tar.gz", folder / "before-last-repair.tar.gz"
+
+    def repaired() -> str:
+        plant(folder, EXTRA_TAG)
+        return str(as_json("verify", "--data", folder, "--repair")["backup"])
+
+    assert repaired() == str(first)
+    written_at = first.stat().st_mtime_ns
+    for _ in range(2):
+        assert repaired() == str(last)
+        assert first.stat().st_mtime_ns == written_at
+    a_week_ago = time.time() - 8 * 86_400
+    os.utime(first, (a_week_ago, a_week_ago))
+    assert repaired() == str(first)
+    assert first.stat().st_mtime > a_week_ago
+    for copy in (first, last):
+        os.utime(copy, (a_week_ago, a_week_ago))
+    assert drop_safety_copies(folder, int(time.time())) == [first, last]
+    assert not list(folder.glob("before-*"))
 
 
 @pytest.mark.parametrize("fault", ["a flipped byte", "a wrong signature"])
