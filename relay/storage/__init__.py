@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence, Set
+    from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 
     from relay.access.management import ListName, Management
     from relay.access.quotas import Sized, SizedBy
@@ -404,7 +404,7 @@ class Inspector(Protocol):
         row that a committed plan deleted or replaced."""
 
 
-TakeOver: TypeAlias = "Callable[[Others], Callable[[], Lookups] | None]"
+TakeOver: TypeAlias = "Callable[[Others], Awaitable[Callable[[], Lookups] | None]]"
 
 
 class SharedLog(EventLog, Protocol):

@@ -18,7 +18,16 @@ from relay.storage.postgres.connections import _WRITE_SETTINGS
 from relay.storage.postgres.sql.named import QUERIES
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
-from tests.contract.writing import NOTHING_WANTED, TERMS, Batch, read, stored, unsigned, write
+from tests.contract.writing import (
+    NOTHING_WANTED,
+    TERMS,
+    Batch,
+    read,
+    stored,
+    takes_over,
+    unsigned,
+    write,
+)
 from tests.harness.database_proxy import AtCommit, Proxy
 from tests.harness.patience import ANSWER_S
 from tests.harness.postgres import MISSING, PostgresServer, programs
@@ -41,7 +50,7 @@ async def store_behind(
     direct = await server.new_schema()
     url = direct.replace(str(server.socket.parent), str(proxy.host))
     store = await PostgresStore.open(url, TERMS, is_shared=is_shared)
-    store.take_over = lambda _: None
+    store.take_over = takes_over
     try:
         yield store, direct
     finally:
@@ -190,7 +199,7 @@ async def test_a_batch_that_a_crash_undid_is_not_taken_for_the_one_after_it(
         store_behind(proxy, own_server, is_shared=True) as (store, url),
     ):
         other = await PostgresStore.open(url, TERMS, is_shared=True)
-        other.take_over = lambda _: None
+        other.take_over = takes_over
         is_over = asyncio.Event()
 
         async def crash() -> None:

@@ -17,7 +17,16 @@ from relay.storage.postgres.opening import SCHEMA_VERSION
 from relay.storage.postgres.sql.named import QUERIES
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
-from tests.contract.writing import EVERYTHING, TERMS, asked, read, stored, unsigned, write
+from tests.contract.writing import (
+    EVERYTHING,
+    TERMS,
+    asked,
+    read,
+    stored,
+    takes_over,
+    unsigned,
+    write,
+)
 from tests.harness.relay_program import until
 
 if TYPE_CHECKING:
@@ -152,7 +161,7 @@ async def test_a_relay_that_was_away_when_the_database_was_migrated_leaves_it_al
 ) -> None:
     url = await postgres.new_schema()
     older = await PostgresStore.open(url, TERMS, is_shared=True)
-    older.take_over = lambda _: None
+    older.take_over = takes_over
     await executed(url, "UPDATE meta SET value = '99' WHERE name = 'schema'")
     await postgres.kill_connections()
     async with until("it neither reads nor writes, and says why") as tries:

@@ -13,7 +13,7 @@ import pytest
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
 from tests.contract.test_postgres_commits import own_server, read_again, stored_again
-from tests.contract.writing import TERMS, in_order, stored, unsigned
+from tests.contract.writing import TERMS, in_order, stored, takes_over, unsigned
 from tests.harness.database_proxy import Proxy
 from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import until
@@ -36,7 +36,7 @@ pytestmark = [
 @asynccontextmanager
 async def store_on(url: str, *, is_shared: bool) -> AsyncIterator[PostgresStore]:
     store = await PostgresStore.open(url, TERMS, is_shared=is_shared)
-    store.take_over = (lambda _: None) if is_shared else None
+    store.take_over = takes_over if is_shared else None
     try:
         yield store
     finally:

@@ -22,6 +22,7 @@ from tests.contract.writing import (
     in_order,
     read,
     stored,
+    takes_over,
     unsigned,
 )
 from tests.harness.relay_program import eventually, until
@@ -83,7 +84,7 @@ async def relay(
     there = replica.replace("SCHEMA", primary.schema_of(url))
     store = await PostgresStore.open(url, TERMS, is_shared=is_shared, replica=there)
     if is_shared:
-        store.take_over = lambda _: None
+        store.take_over = takes_over
     try:
         yield Relay(store, url, there)
     finally:

@@ -66,7 +66,7 @@ class Process:
         self.store = await PostgresStore.open(url, TERMS, is_shared=True)
         self.store.take_over = self.take_over
 
-    def take_over(self, others: Others) -> None:
+    async def take_over(self, others: Others) -> None:
         self.others.append(others)
         self.taken += range(others.after + 1, others.upto + 1)
 

@@ -13,7 +13,7 @@ from relay.storage.postgres import listening
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
 from tests.contract.test_postgres_shared import in_the_end
-from tests.contract.writing import TERMS, read, stored, unsigned
+from tests.contract.writing import TERMS, read, stored, takes_over, unsigned
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -85,7 +85,7 @@ async def test_a_database_that_takes_nothing_is_read_still(
     async with guest(postgres) as his:
         store = await PostgresStore.open(his, TERMS, is_shared=is_shared)
         if is_shared:
-            store.take_over = lambda _: None
+            store.take_over = takes_over
         row = await stored(store, unsigned(cast.alice))
         await postgres.execute(trouble)
         await postgres.kill_connections()  # settings of a user hold for new ones

@@ -47,12 +47,16 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
     from relay.nostr.kinds import KindSet
-    from relay.storage import ClientReads, Place, Store
+    from relay.storage import ClientReads, Others, Place, Store
 
 TERMS: Final = FilterTerms()
 EVERYTHING: Final = everything_visible(Actors(), Groups())
 NOTHING_WANTED: Final = Lookups(frozenset(), frozenset(), frozenset())
 MAX: Final = 2**63 - 1
+
+
+async def takes_over(_others: Others) -> None:
+    """As a relay that has no state."""
 
 
 def unsigned(

@@ -206,9 +206,9 @@ class PostgresStore(Reader):
         self._writer.take_over = None if take_over is None else self._taken_over
         self._touch.begin()
 
-    def _taken_over(self, others: Others) -> Callable[[], Lookups] | None:
+    async def _taken_over(self, others: Others) -> Callable[[], Lookups] | None:
         assert self._take_over is not None
-        changed = self._take_over(others)
+        changed = await self._take_over(others)
         self._advance(others.upto)
         return changed
 

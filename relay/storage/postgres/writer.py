@@ -192,7 +192,7 @@ class Writer:
             if erased:
                 self._erasing.begin(erased)
                 self._erasing.end()
-            changed = self.take_over(others)
+            changed = await self.take_over(others)
             self.position = head, newest
         self._touch.confirm(asked_at)
         return None if changed is None else changed()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
+from threading import get_ident
 from typing import TYPE_CHECKING, Self
 
 import pytest
@@ -15,6 +16,7 @@ from relay.read.fanout import Subscription
 from relay.storage.postgres.store import PostgresStore
 from relay.write.commands import ExpireRows, Purpose
 from relay.write.following import Following
+from relay.write.replay import groups_after
 from tests import cast
 from tests.cast import admin, alice, bob, carol, owner
 from tests.contract.writing import TERMS, asked
@@ -25,9 +27,11 @@ from tests.harness.relay_in_process import NOON, STORED, Home, Loudspeaker, poli
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from relay.groups.group import Groups
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.read.linked_rows import Links
+    from relay.storage import Others
     from tests.harness.postgres import PostgresServer
 
 __all__ = ["postgres"]
@@ -236,6 +240,29 @@ async def test_what_was_passed_on_before_a_change_of_rights_is_dropped(
             said = client.contents()
             assert SECRET not in said
             assert said[-2:] == ["after it", "stored"]
+
+
+async def test_a_group_is_replayed_on_a_thread(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 60,000 records that held up the loop for 2 s."""
+    replayed_on: list[int] = []
+
+    def folded(groups: Groups, others: Others, relay: str) -> Groups:
+        if others.rebuilt:
+            replayed_on.append(get_ident())
+        return groups_after(groups, others, relay)
+
+    monkeypatch.setattr("relay.write.following.groups_after", folded)
+    async with relays(postgres) as (one, other):
+        await one.do(admin, 9007, h="tea")
+        await one.do(admin, 9000, ["p", alice.pubkey, "admin"], h="tea")
+        await one.do(alice, 9000, ["p", bob.pubkey], h="tea")
+        await agree(one, other)
+        await one.vanish(alice)
+        await agree(one, other)
+        assert other.groups.by_id["tea"].members.keys() == {admin.pubkey, bob.pubkey}
+    assert get_ident() not in replayed_on != []
 
 
 async def test_what_was_passed_on_before_a_list_changed_is_dropped(
