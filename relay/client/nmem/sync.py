@@ -63,6 +63,8 @@ _MAX_HELD: Final = 2**31
 _MAX_COLLECTED: Final = 2**28
 """Bytes of the records of others that are fetched before they are put into the cache together, in
 the order of their dates."""
+_PUT_S: Final = 10.0
+"""After so long they are put too: one that is interrupted on a slow line keeps what it has."""
 _DELETED: Final = "blocked: deleted"
 """The refusal of `PublishRefused.is_deleted`, as earlier versions kept it."""
 MAY_END: Final = (
@@ -286,14 +288,16 @@ async def fetch(
     trusted = owners | sources.agents | {signer.pubkey}
     keys = {*trusted, *known.foreign.values()}
     fetched = weight = 0
+    clock = asyncio.get_running_loop().time
+    put_at = clock()
     collected: list[Event] = []
 
     async def put() -> None:
-        nonlocal fetched, weight
+        nonlocal fetched, weight, put_at
         fetched += await asyncio.to_thread(
             put_all, database, collected, signer.pubkey, owners, progress=progress
         )
-        weight = 0
+        weight, put_at = 0, clock()
         collected.clear()
 
     async def take(events: Sequence[Event]) -> None:
@@ -302,7 +306,7 @@ async def fetch(
         keys.update(event.pubkey for event in events)
         collected.extend(events)
         weight += sum(map(weight_of, events))
-        if weight > _MAX_COLLECTED:
+        if weight > _MAX_COLLECTED or clock() - put_at >= _PUT_S:
             await put()
 
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 from contextlib import asynccontextmanager, closing
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from tests.harness.fake_relay import Visitor
 
@@ -744,6 +746,7 @@ async def test_a_first_synchronisation_in_pages_gives_what_was_recorded(
     """An observation that came before its prompt was linked to none, and the prompt then swept."""
     monkeypatch.setattr("relay.client.nmem.sync._FETCH_BATCH", 7)
     monkeypatch.setattr("relay.client.nmem.sync._MAX_COLLECTED", held)
+    monkeypatch.setattr("relay.client.nmem.sync._PUT_S", 1_000.0, raising=False)
     async with (
         nmem(fake, tmp_path / "a", now=NOW + 2000) as here,
         nmem(fake, tmp_path / "b", now=NOW + 2001) as there,
@@ -761,6 +764,34 @@ async def test_a_first_synchronisation_in_pages_gives_what_was_recorded(
         assert len(rows(there.database, "prompts")) == 10
         if held:  # in the order of their dates
             assert rows(there.database, "prompts") == rows(here.database, "prompts")
+
+
+async def test_a_synchronisation_that_is_interrupted_keeps_what_it_fetched_before(
+    fake: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_fetched = asyncio.Event()
+
+    async def hang(*_: Any) -> list[Event]:
+        is_fetched.set()
+        await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr("relay.client.nmem.sync._FETCH_BATCH", 7)
+    monkeypatch.setattr("relay.client.nmem.sync._PUT_S", 0.0, raising=False)
+    async with (
+        nmem(fake, tmp_path / "a", now=NOW + 2000) as here,
+        nmem(fake, tmp_path / "b", now=NOW + 2001) as there,
+    ):
+        for number in range(10):
+            a_session(here.database, f"s{number}", NOW + 100 * number)
+        await here.sync()
+        monkeypatch.setattr("relay.client.nmem.sync._pins", hang)
+        sync = asyncio.create_task(there.sync())
+        await is_fetched.wait()
+        sync.cancel()
+        await asyncio.wait([sync])
+        for table in ("prompts", "observations"):
+            assert len(rows(there.database, table)) == len(rows(here.database, table)) > 0
 
 
 @pytest.mark.proves("M-28")
