@@ -89,23 +89,22 @@ class _Latest(NamedTuple):
     d: str
 
 
-class _Clears(NamedTuple):
+@dataclass(slots=True)
+class _Clears:
     """Time of the latest clear, and the ids of all clears of that second."""
 
-    at: int
-    ids: frozenset[str]
+    at: int = -1
+    ids: set[str] = field(default_factory=set)
 
-    def with_(self, at: int, ids: frozenset[str]) -> _Clears:
-        if at != self.at:
-            return _Clears(at, ids) if at > self.at else self
-        return _Clears(at, self.ids | ids)
+    def add(self, at: int, ids: Iterable[str]) -> None:
+        if at > self.at:
+            self.at, self.ids = at, set(ids)
+        elif at == self.at:
+            self.ids.update(ids)
 
     def hide(self, row: Row[Any]) -> bool:
         """A row of the same second is hidden unless it names each clear of that second."""
         return row.time < self.at or (row.time == self.at and not self.ids <= row.after)
-
-
-_NO_CLEARS: Final = _Clears(-1, frozenset())
 
 
 @dataclass(slots=True)
@@ -116,7 +115,7 @@ class _Scope:
     """kind → the newest version. An unreadable version counts too, as on the relay."""
     once: dict[tuple[int, str], _Found] = field(default_factory=dict)
     """(kind, `d`) → record."""
-    clears: _Clears = _NO_CLEARS
+    clears: _Clears = field(default_factory=_Clears)
 
 
 _NEVER: Final = _Scope()
@@ -162,7 +161,7 @@ class Fold:
             return None
         scope.once[slot] = found
         if kind == kinds.CLEAR_CONTEXT:
-            scope.clears = scope.clears.with_(_time_of(found), frozenset({event.id}))
+            scope.clears.add(_time_of(found), [event.id])
         return hk
 
     def is_named_by(self, deletion: Event) -> bool:
@@ -240,9 +239,9 @@ def _time_of(found: _Found) -> int:
 def _snapshot(
     history_key: str, author: str | None, scopes: Collection[_Scope], reader: str | None
 ) -> Snapshot:
-    clears = _NO_CLEARS
+    clears = _Clears()
     for scope in scopes:
-        clears = clears.with_(*scope.clears)
+        clears.add(scope.clears.at, scope.clears.ids)
     summary = _newest(scopes, Summary)
     tools = (row for row in _all(scopes, ToolCall) if not clears.hide(row))
     return Snapshot(

@@ -147,6 +147,22 @@ def test_in_one_second_the_lowest_id_is_the_oldest() -> None:
 
 
 @pytest.mark.proves("A-15")
+def test_the_clears_of_a_second_are_added_to_one_set() -> None:
+    """A set made of all before, for each, is quadratic in what another agent may write."""
+    fold = folded([written(Clear("hk", "0", 10))])
+    clears = fold._scopes["hk"][robot.pubkey].clears
+    ids = clears.ids
+    for number in range(1, 5):
+        fold.apply(written(Clear("hk", str(number), 10)))
+    assert fold._scopes["hk"][robot.pubkey].clears is clears
+    assert clears.ids is ids
+    assert len(ids) == 5
+    before = fold.snapshot("hk")
+    fold.apply(written(Clear("hk", "5", 11)))
+    assert (before.cleared_at, fold.snapshot("hk").cleared_at) == (10, 11)
+    assert len(clears.ids) == 1
+
+
 def test_a_clear_cuts_what_is_as_old_as_itself() -> None:
     found = snapshot(
         written(tool(9, "older")),
