@@ -101,12 +101,18 @@ async def _records(client: Client, systems: set[str], *, mine: bool) -> list[Eve
 
 
 def _write_folder(folder: Path, texts: Mapping[str, str]) -> None:
-    """`texts`: by file name. Writes to no file that a symbolic link names, or that another user has
-    made, or has open. Raises OSError."""
+    """`texts`: by file name. Each file is replaced whole or not at all. Writes to no file that a
+    symbolic link names, or that another user has made, or has open. Raises OSError."""
     make_private(folder)
     for name, text in texts.items():
-        path = folder / name
-        os.close(own_file(path, os.O_NOFOLLOW))
-        path.unlink()
-        with os.fdopen(own_file(path, os.O_NOFOLLOW | os.O_EXCL), "wb") as file:
-            file.write(text.encode())
+        path, part = folder / name, folder / f".{name}.part"
+        if os.path.lexists(path):
+            os.close(own_file(path, os.O_NOFOLLOW))
+        part.unlink(missing_ok=True)
+        try:
+            with os.fdopen(own_file(part, os.O_NOFOLLOW | os.O_EXCL), "wb") as file:
+                file.write(text.encode())
+            part.replace(path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise

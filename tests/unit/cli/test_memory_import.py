@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -539,6 +540,29 @@ async def test_an_export_writes_through_no_symbolic_link(
     file.symlink_to(tmp_path / "elsewhere")
     assert await asyncio.to_thread(run, export) == 1
     assert not (tmp_path / "elsewhere").exists()
+
+
+async def test_an_export_to_a_full_disk_leaves_a_file_as_it_was(
+    relay: FakeRelay, imported: Rookery, tmp_path: Path
+) -> None:
+    await imported(folder(tmp_path, a=4000 * "A note. "))
+    export = ["memory", "export", "--to", "markdown", "out"]
+    assert await asyncio.to_thread(run, export) == 0
+    (file,) = (tmp_path / "out").iterdir()
+    edited = f"{file.read_text()}\nNot imported yet."
+    file.write_text(edited)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            await asyncio.to_thread(run, export)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [*(tmp_path / "out").iterdir()] == [file]
+    assert file.read_text() == edited
+    assert await asyncio.to_thread(run, export) == 0
+    assert [*(tmp_path / "out").iterdir()] == [file]
+    assert "Not imported yet." not in file.read_text()
 
 
 async def test_an_export_writes_to_no_file_that_another_user_has_made_or_opened(
