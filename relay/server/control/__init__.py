@@ -7,6 +7,7 @@ Protocol: lines of JSON; a connection may send any number of requests, one after
     → {"do":"events","filter":{"kinds":[9]}}
     ← {"is":"page","sizes":[412,388]}                       then the rows; any number of pages
     ← {"is":"page","sizes":[]}                              the last page
+    ←                                                       an empty line: it reads on
     → {"do":"public_events","filter":{}}                    only what anonymous viewers may read
     → {"do":"dry_run","logins":["<key>"],"size":412}        then the event; it is not stored
     ← {"is":"dry_run","ok":false,"message":"…","rule":"…","facts":{…}}

@@ -28,7 +28,7 @@ MAX_LINE: Final = 2**20
 WRITE_TIMEOUT_S: Final = 600.0
 """A peer that reads nothing for this time is disconnected."""
 REPLY_TIMEOUT_S: Final = 120.0
-"""How long a command waits for the relay."""
+"""How long a command waits for the next line of the relay."""
 STOP_TIMEOUT_S: Final = 3.0
 """How long a stopping relay waits for batches that are being committed."""
 

@@ -186,9 +186,11 @@ class RemoteFolder:
 
 
 async def _reply(reader: asyncio.StreamReader, expected: type[A]) -> A:
+    line = b"\n"
     try:
-        async with asyncio.timeout(REPLY_TIMEOUT_S):
-            line = await reader.readuntil()
+        while line == b"\n":
+            async with asyncio.timeout(REPLY_TIMEOUT_S):
+                line = await reader.readuntil()
         reply = replies.decode(line)
     except (msgspec.DecodeError, asyncio.LimitOverrunError) as wrong:
         raise StoreFault(f"the relay sent a reply that this version cannot read: {wrong}") from None

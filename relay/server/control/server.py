@@ -263,6 +263,8 @@ class ControlServer:
     ) -> None:
         try:
             async for rows in pages:
+                if not rows:
+                    await send(writer, b"\n")
                 for part in in_parts(rows, PAGE_BYTES):
                     await send(writer, with_rows(Page(sizes_of(part)), part))
         finally:

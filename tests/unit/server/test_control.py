@@ -201,6 +201,18 @@ async def test_a_command_reads_all_pages_in_order(folder: FakeFolder, path: Path
         assert await remote.head() == 80
 
 
+async def test_a_command_is_told_of_each_page_without_a_match(
+    folder: FakeFolder, path: Path
+) -> None:
+    """It waits for each line, and not for the next match, which may be minutes away."""
+    folder.pages = [[], [], [NOTES[0].raw]]
+    async with ControlServer(path, folder), talking(path) as (reader, writer):
+        writer.write(b'{"do":"events","filter":{}}\n')
+        assert [await reader.readline() for _ in range(2)] == [b"\n", b"\n"]
+        assert await line(reader) == {"is": "page", "sizes": [len(NOTES[0].raw)]}
+        assert await all_of(RemoteFolder(path), Filter()) == [NOTES[0].raw]
+
+
 async def test_the_filter_is_transferred_unchanged(folder: FakeFolder, path: Path) -> None:
     filter_ = filter_from(
         {
