@@ -53,6 +53,8 @@ _PAUSE_FACTOR: Final = 8.0
 """Pause after a transaction, in multiples of its duration without its wait in the lane: writers
 come first."""
 _MAX_PAUSE_S: Final = 60.0
+_MAX_PAUSE_AFTER_READ_S: Final = 1.0
+"""A read holds up no writer, and may have waited for the reads of others for long."""
 _CHECKS: Final = 20
 _CHECKED_AT_ONCE: Final = 100
 """Rows checked for damage per query, and queries per sweep: a million rows in eight hours."""
@@ -140,8 +142,9 @@ def _released(
     return gone, deadlines
 
 
-async def _pause_after(took_s: float) -> None:
-    await asyncio.sleep(min(_PAUSE_FACTOR * took_s, _MAX_PAUSE_S))
+async def _pause_after(took_s: float, read_s: float = 0.0) -> None:
+    after_read = min(_PAUSE_FACTOR * read_s, _MAX_PAUSE_AFTER_READ_S)
+    await asyncio.sleep(min(_PAUSE_FACTOR * took_s, _MAX_PAUSE_S) + after_read)
 
 
 class Sweeper:
@@ -218,7 +221,7 @@ class Sweeper:
                 faults += found
                 if not self._checked:
                     break
-                await _pause_after(monotonic() - began)
+                await _pause_after(0.0, monotonic() - began)
         except StoreFault as fault:
             faults.append(str(fault))
             self._checked = 0
@@ -396,7 +399,8 @@ class Sweeper:
                     if not found:
                         start += len(batch)
                         continue
-                    number, took_s = 1 + batch.index(found[-1].seq), monotonic() - began
+                    number, read_s = 1 + batch.index(found[-1].seq), monotonic() - began
+                    took_s = 0.0
                     rows = [row for row in found if step.removes(row)]
                     if rows:
                         sweeping = SweepRows(
@@ -407,10 +411,10 @@ class Sweeper:
                             raise StoreFault("no changes are accepted at the moment")
                         if self._state.policy.sweeps != rules:
                             return
-                        took_s += sweeping.took_s
+                        took_s = sweeping.took_s
                         if sweeping.reads_too_much and len(rows) > 1:
                             at_once = number // 2
-                            await _pause_after(took_s)
+                            await _pause_after(took_s, read_s)
                             continue
                         if sweeping.reads_too_much:
                             sweeping.held[TOO_LARGE] = 1
@@ -418,6 +422,6 @@ class Sweeper:
                     start += number
                     after = found[-1].version, found[-1].event.id
                     at_once = min(2 * at_once, _BATCH_ROWS)
-                    await _pause_after(took_s)
+                    await _pause_after(took_s, read_s)
                 if len(due) < _SCAN_ROWS:
                     break

@@ -252,3 +252,26 @@ async def test_few_rows_with_large_old_versions_are_swept_at_a_time(store: Store
         items = [item for (item,) in watched.committed]
         assert [len(i.removed) for i in items if isinstance(i, ExpireRows | SweepRows)] == [2] * 3
         assert await store.old_versions(0, 9) == []
+
+
+async def test_after_a_read_a_sweep_rests_for_a_second_at_most(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look for damage that waited 8 s for reads of others was followed by a rest of a minute, 20
+    times, in which nothing was swept."""
+    elapsed, rests, sleep = 0.0, list[float](), asyncio.sleep
+
+    async def read(*_: object) -> tuple[int, list[str]]:
+        nonlocal elapsed
+        elapsed += 8.0
+        return 1, []
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr("relay.write.sweeper.monotonic", lambda: elapsed)
+    monkeypatch.setattr(home.store, "check", read)
+    monkeypatch.setattr(asyncio, "sleep", rest)
+    await home.sweep.check()
+    assert rests == [1.0] * 20
