@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _CACHED_VIEWERS: Final = 8192
 """More than may be connected: an event is compared with the rights of each in turn, and with fewer
 none would be found again."""
-_KEYS_PER_VIEW: Final = 32
+_KEYS_PER_VIEW: Final = 64
 """Keys and attestations of a viewer that count as one viewer more: each login makes another."""
 
 
