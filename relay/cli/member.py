@@ -35,6 +35,7 @@ from relay.cli.options import (
     printable,
 )
 from relay.cli.tables import Column, Holds, print_found, print_nothing_found, print_table
+from relay.client.errors import ClientError
 from relay.client.settings import Actor
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
@@ -320,8 +321,13 @@ def _for_each(
         else:
             keys = await keys_of(client, settings, users)
         before = {each["pubkey"] for each in listed}
-        for key in keys:
-            await client.call(method, key, *([reason] if reason else []))
+        for number, key in enumerate(keys):
+            try:
+                await client.call(method, key, *([reason] if reason else []))
+            except ClientError:
+                if number:
+                    click.echo(f"done so far: {', '.join(map(npub, keys[:number]))}", err=True)
+                raise
         is_removal = method.startswith("un")
         return keys, {key for key in keys if (key in before) is is_removal}
 

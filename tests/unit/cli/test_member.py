@@ -217,6 +217,14 @@ async def test_who_is_no_owner_is_told_which_key_signed(
     assert "--key-file" in err
 
 
+async def test_what_was_done_before_a_refusal_is_told(admin: Admin) -> None:
+    code, out, err = await admin.run("ban", bob.npub, alice.npub, owner.npub)
+    assert (code, out) == (1, "")
+    assert f"done so far: {bob.npub}, {alice.npub}\n" in err
+    assert "cannot be banned" in err
+    assert "done" not in (await admin.run("ban", owner.npub))[2]
+
+
 async def test_what_no_key_may_do_is_not_advised_for_another_key(admin: Admin) -> None:
     code, _, err = await admin.run("ban", owner.npub)
     assert code == 1
