@@ -163,6 +163,7 @@ def test_the_clears_of_a_second_are_added_to_one_set() -> None:
     assert len(clears.ids) == 1
 
 
+@pytest.mark.proves("A-15")
 def test_a_clear_cuts_what_is_as_old_as_itself() -> None:
     found = snapshot(
         written(tool(9, "older")),
