@@ -70,7 +70,7 @@ def limit_heap() -> None:
         libc.mallopt(_M_ARENA_MAX, _ARENAS)
 
 
-async def lasting(job: Callable[[], Awaitable[Never]]) -> Never:
+async def restarted(job: Callable[[], Awaitable[Never]]) -> Never:
     """Begin it again after an error: when memory is short it may be one of memory or threads."""
     while True:
         try:
@@ -109,30 +109,30 @@ async def keep_below(limit: int, close_some: Callable[[int], str]) -> Never:
     `close_some`: for so many bytes; gives what it closed, for the log; empty: nothing that would
     help.
     """
-    borne = limit
+    threshold = limit
     """From this size on connections are closed."""
     while True:
         await asyncio.sleep(_PRESSURE_S)
         size = own_bytes()
         if size <= limit:
-            borne = limit
-        if size <= borne:
+            threshold = limit
+        if size <= threshold:
             continue
         await give_back()
         size = own_bytes()
-        if size > borne:
-            closed = close_some(size - borne)
+        if size > threshold:
+            closed = close_some(size - threshold)
             _log.error(
                 "the relay takes %d MiB of memory, more than %d: closed %s",
-                size >> 20, borne >> 20, closed or "nothing, no connection has sent much",
+                size >> 20, threshold >> 20, closed or "nothing, no connection has sent much",
             )  # fmt: skip
             await asyncio.sleep(_SETTLE_S)
             await give_back()
             left = own_bytes()
-            helped = size - left >= (size - borne) / 2
-            borne = limit
+            helped = size - left >= (size - threshold) / 2
+            threshold = limit
             if not helped:
-                borne = max(limit, min(int(left + _STEP * limit), int(_MOST * limit)))
+                threshold = max(limit, min(int(left + _STEP * limit), int(_MOST * limit)))
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:

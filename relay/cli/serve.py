@@ -28,7 +28,7 @@ from relay.cli.console_verify import VerifyRun
 from relay.cli.data_folder import LocalFolder
 from relay.cli.database import database_of, refuse_store_fault
 from relay.cli.folder_lock import locked
-from relay.cli.heap import keep_below, keep_small, lasting, limit_heap, memory_limit
+from relay.cli.heap import keep_below, keep_small, limit_heap, memory_limit, restarted
 from relay.cli.init import fresh_folder, is_fresh
 from relay.cli.move_switch import import_for_switch, is_asked, switched, unended
 from relay.cli.options import WholeNumber, new_folder_option, printable
@@ -408,13 +408,13 @@ async def _serve(
                 tasks = [
                     asyncio.create_task(end.restart_when(services.set_back)),
                     asyncio.create_task(
-                        lasting(lambda: keep_small(lambda: services.ingest.waiting_weight))
+                        restarted(lambda: keep_small(lambda: services.ingest.waiting_weight))
                     ),
                 ]
                 limit = memory_limit()
                 if limit is not None:
                     below = partial(keep_below, limit, server.close_heaviest)
-                    tasks.append(asyncio.create_task(lasting(below)))
+                    tasks.append(asyncio.create_task(restarted(below)))
                 await end.has_come.wait()
                 for task in tasks:
                     task.cancel()

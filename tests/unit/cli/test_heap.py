@@ -207,7 +207,7 @@ async def test_connections_are_closed_while_the_process_is_too_large(
         ([130, 130, 129, 130, 130, 130, 126, 126, 126], [30, 5, 1]),
         ([130, 130, 112, 112, 112, 100], [30, 12]),
     ],
-    ids=["what stays is borne", "up to a limit", "some helps"],
+    ids=["what stays is tolerated", "up to a limit", "some helps"],
 )
 async def test_no_more_connections_are_closed_when_that_does_not_help(
     monkeypatch: pytest.MonkeyPatch, sizes: list[int], needed: list[int]
@@ -245,7 +245,7 @@ async def test_what_looks_at_the_memory_goes_on_after_an_error(
 
     monkeypatch.setattr(heap, "_CHECK_S", 0)
     with pytest.raises(asyncio.CancelledError):
-        await heap.lasting(job)
+        await heap.restarted(job)
     assert begun == 3
 
 
