@@ -164,6 +164,8 @@ class Connection:
         """Authenticated public keys."""
         self.login_refusal = ""
         """Reason of the last refused AUTH."""
+        self.is_login_late = False
+        """Whether the relay accepted a login after `login_s`."""
         self.is_lost = False
         self._socket = socket
         self._url = url
@@ -407,9 +409,10 @@ class Connection:
 
     def _answer_late(self, reply: asyncio.Future[Reply | None]) -> None:
         """End the connection if the relay accepts a login after `login_s`: what was asked meanwhile
-        was asked as an unknown client. The next connection logs in first."""
+        was asked as an unknown client. The next connection logs in first, and waits longer."""
         answer = reply.result()
         if answer is not None and answer.accepted:
+            self.is_login_late = True
             self._set_lost()
 
     async def _until(self, condition: Callable[[], bool]) -> None:

@@ -12,6 +12,7 @@ import os
 import random
 from collections import deque
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
@@ -197,7 +198,7 @@ class Reconnector:
 
     async def _run(self, socket: aiohttp.ClientWebSocketResponse | None) -> None:
         loop = asyncio.get_running_loop()
-        attempt = 0
+        attempt, timeouts = 0, self.timeouts
         while True:
             while socket is None:
                 try:
@@ -207,13 +208,13 @@ class Reconnector:
                     await asyncio.sleep(self.backoff_s(attempt))
                     attempt += 1
             started = loop.time()
-            connection = Connection(
-                socket, self.url, self._keys, self.timeouts, self.now, self.notices
-            )
+            connection = Connection(socket, self.url, self._keys, timeouts, self.now, self.notices)
             try:
                 await connection.run(self._set_connected)
             finally:
                 self._set_disconnected()
+            if connection.is_login_late:  # else each connection to a slow relay ended like this
+                timeouts = replace(timeouts, login_s=max(timeouts.login_s, timeouts.deadline_s))
             self._last_error = f"the connection ended ({socket.close_code})"
             if socket.close_code in _ANNOUNCED or loop.time() - started >= _STABLE_S:
                 attempt = 0

@@ -685,6 +685,24 @@ async def test_a_login_that_is_accepted_late_is_done_anew_on_the_next_connection
         assert relay.logged_in == {alice.pubkey}
 
 
+async def test_a_relay_whose_answers_all_take_longer_than_a_login_may_is_answered_by(
+    fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    login_s = 0.05
+
+    async def slowly(visitor: Visitor, frame: list[Any]) -> None:
+        await asyncio.sleep(4 * login_s)
+        await (fake.log_in if frame[0] == "AUTH" else fake.answer)(visitor, frame)
+
+    fake.challenges_at_once = True
+    fake.on |= {"AUTH": slowly, "REQ": slowly}
+    async with Client(fake.url, alice, timeouts=replace(timeouts, login_s=login_s)) as relay:
+        await fake.until(lambda: fake.visits == 2)
+        assert await relay.query(CHAT) == []
+        assert relay.logged_in == {alice.pubkey}
+        assert fake.visits == 2
+
+
 async def test_challenges_are_answered_at_a_bounded_rate(
     fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
