@@ -10,7 +10,7 @@ from relay.access.quotas import Account, Size, SizedBy
 from relay.errors import WriteOutcome
 from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import event_target
-from relay.lifecycle.rows import Slot
+from relay.lifecycle.rows import Slot, Stored
 from relay.lifecycle.versions import DAY_S, History
 from relay.nostr import kinds
 from tests.cast import alice, bob
@@ -60,6 +60,18 @@ async def test_what_is_replaced_is_kept_newest_first(store: Store) -> None:
     assert await given(store, before=old.seq) == raws(events[0], events[3])
     assert await store.old_version(NOTES, events[0].id) is None
     assert await store.old_version(NOTES._replace(d="other"), events[2].id) is None
+
+
+async def test_a_large_row_of_a_slot_hides_no_old_ones(store: Store) -> None:
+    events = [unsigned(alice, 30023, [["d", "notes"]], "x" * 400_000, n) for n in (1, 2, 3)]
+    for event in events:
+        await write(store, event, history=KEPT)
+    found: list[Stored] = []
+    before = None
+    while len(rows := await store.versions(NOTES, before=before, limit=9, now=0)) > 1:
+        found += rows[1:]
+        before = rows[-1].seq
+    assert [row.event.created_at for row in found] == [2, 1]
 
 
 async def test_a_group_with_nothing_but_old_versions_holds_no_content(store: Store) -> None:

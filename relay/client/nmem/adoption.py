@@ -10,7 +10,7 @@ import sqlite3
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from shutil import copyfileobj
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from relay.client.nmem.database import VERSION, beside, create_missing, names_in, statements
 
@@ -24,9 +24,9 @@ ADOPTED: Final = "adopted"
 """In `_rk_about`: what an adoption did, for the user."""
 _TABLES: Final = ("sessions", "prompts", "observations", "_cursor")
 _SUFFIXES: Final = ("", "-wal")
-_KEPT_OPEN: Final[list[BinaryIO]] = []
-"""Files that were copied: to close one would end all locks that SQLite has on it in this process
-(fcntl(2)), in the middle of its transaction."""
+_KEPT_OPEN: Final[list[int]] = []
+"""Descriptors of files that were copied: to close one would end all locks that SQLite has on it in
+this process (fcntl(2)), in the middle of its transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ def _copied(path: Path) -> Path:
         backup = beside(path, f".original-{number}")
     for end in _SUFFIXES:  # in this order: a checkpoint may move pages from the WAL
         with suppress(FileNotFoundError):
-            source = beside(path, end).open("rb")
-            _KEPT_OPEN.append(source)
+            _KEPT_OPEN.append(os.open(beside(path, end), os.O_RDONLY | os.O_CLOEXEC))
+            source = os.fdopen(_KEPT_OPEN[-1], "rb", closefd=False)
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
             with os.fdopen(os.open(beside(backup, end), flags, 0o600), "wb") as target:
                 copyfileobj(source, target)

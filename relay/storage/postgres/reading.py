@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_MAX_ROW: Final = 2 << 20
+"""Bytes of the largest event (`relay.write.world.MAX_EVENT`)."""
 _SEARCH_S: Final = 2.0
 _READ_S: Final = 10.0
 """Limit for one page of a query."""
@@ -310,7 +312,8 @@ class Reader(ABC):
         self, slot: Slot, *, before: int | None, limit: int, now: int
     ) -> Sequence[Stored]:
         upto = _MAX_INT if before is None else before
-        values = (self._hashes.slot(*slot), upto, limit - 1, PAGE_BYTES)
+        # With the largest row of the slot there is an old one, too.
+        values = (self._hashes.slot(*slot), upto, limit - 1, PAGE_BYTES + _MAX_ROW)
         holders: list[Stored] = []
         old: list[Stored] = []
         weight = 0

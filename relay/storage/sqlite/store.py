@@ -585,7 +585,7 @@ class SqliteStore:
         holders: list[Stored] = []
         old: list[Stored] = []
         weight = 0
-        for raw, seq, *noted, is_holder in found:
+        for _, raw, seq, *noted, is_holder in found:
             if old and weight >= PAGE_BYTES:
                 break
             weight += parsing_weight(raw)

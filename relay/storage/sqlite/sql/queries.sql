@@ -249,12 +249,13 @@ SELECT e.seq, e.created_at, e.id_key, e.pubkey, e.kind, ifnull(e.grp, ''), e.raw
   e.slot IS NOT NULL, e.version
 FROM json_each(:seqs) AS j CROSS JOIN events AS e ON e.seq = j.value;
 
--- :old_of_slot  slot, seq before which, limit -> raw and the other columns of a row, whether it is the row of the slot; newest first
-SELECT raw, seq, grp, quiet, slot, version, expires_at, 1 FROM events INDEXED BY events_slot
+-- :old_of_slot  slot, seq before which, limit -> what counts in a page, columns of a row, whether it is the row of the slot; newest first
+-- The row of the slot counts for nothing: else a large one alone would be a page, and look as if no old one was left.
+SELECT '', raw, seq, grp, quiet, slot, version, expires_at, 1 FROM events INDEXED BY events_slot
 WHERE slot = ?1
 UNION ALL
 SELECT * FROM (
-    SELECT raw, seq, grp, quiet, slot, version, expires_at, 0 FROM old_versions
+    SELECT raw, raw, seq, grp, quiet, slot, version, expires_at, 0 FROM old_versions
     WHERE slot = ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3
 );
 
