@@ -104,7 +104,7 @@ async def keep_small(waiting: Callable[[], int]) -> Never:
 async def keep_below(limit: int, close_some: Callable[[int], str]) -> Never:
     """Let `close_some` close connections while the process is larger than `limit` bytes. Everything
     that clients can fill is bounded, but the sum may be more than a small machine has, and no bound
-    is for what nobody has thought of. If it does not help, only what is taken from then on counts.
+    is for what nobody has thought of. If it does not help, only what is taken from then on counts, until the process is smaller.
 
     `close_some`: for so many bytes; gives what it closed, for the log; empty: nothing that would
     help.
@@ -129,9 +129,9 @@ async def keep_below(limit: int, close_some: Callable[[int], str]) -> Never:
             await asyncio.sleep(_SETTLE_S)
             await give_back()
             left = own_bytes()
-            helped = size - left >= (size - threshold) / 2
-            threshold = limit
-            if not helped:
+            if left <= limit:
+                threshold = limit
+            elif size - left < (size - threshold) / 2:
                 threshold = max(limit, min(int(left + _STEP * limit), int(_MOST * limit)))
 
 

@@ -206,8 +206,9 @@ async def test_connections_are_closed_while_the_process_is_too_large(
         ([110, 110, 109, 110, 114, 116, 116, 90, 105, 105, 90], [10, 1, 5]),
         ([130, 130, 129, 130, 130, 130, 126, 126, 126], [30, 5, 1]),
         ([130, 130, 112, 112, 112, 100], [30, 12]),
+        ([104, 104, 104, 110, 116, 116, 104, 110, 117, 117, 104], [4, 6, 7]),
     ],
-    ids=["what stays is tolerated", "up to a limit", "some helps"],
+    ids=["what stays is tolerated", "up to a limit", "some helps", "what stays, beside pulses"],
 )
 async def test_no_more_connections_are_closed_when_that_does_not_help(
     monkeypatch: pytest.MonkeyPatch, sizes: list[int], needed: list[int]
