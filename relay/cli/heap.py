@@ -104,7 +104,8 @@ async def keep_small(waiting: Callable[[], int]) -> Never:
 async def keep_below(limit: int, close_some: Callable[[int], str]) -> Never:
     """Let `close_some` close connections while the process is larger than `limit` bytes. Everything
     that clients can fill is bounded, but the sum may be more than a small machine has, and no bound
-    is for what nobody has thought of. If it does not help, only what is taken from then on counts, until the process is smaller.
+    is for what nobody has thought of. If it does not help, only what is taken from then on counts,
+    until the process is smaller.
 
     `close_some`: for so many bytes; gives what it closed, for the log; empty: nothing that would
     help.

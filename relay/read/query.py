@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from array import array
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
@@ -20,7 +21,7 @@ from relay.nostr.event import event_from_raw
 from relay.observe import REQUEST, SAMPLED_OF, SLOW_S, shape_of
 from relay.read.fanout import Subscription
 from relay.read.pace import Pace
-from relay.read.scan import LONG_S, PAGE_ROWS, Scan, work_of
+from relay.read.scan import LONG_S, PAGE_ROWS, HeldRows, Scan, work_of
 from relay.storage import PageQuery
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ _OVERFLOW: Final = Refused(Prefix.ERROR, "backlog overflow, subscribe again")
 _TOO_COSTLY: Final = Refused(
     Prefix.RATE_LIMITED, "too many costly subscriptions are open on this relay, try again later"
 )
+_TOO_MANY_FOUND: Final = "too many searches of very many results at once, use a smaller limit"
+_FEW_FOUND: Final = 64 << 10
+"""Bytes of what a search may have found whatever others hold: 8,192 rows."""
+_SENT_BYTES: Final = 104
+"""Of a row of a search in the set of those that other filters must not give again."""
 _NOT_INDEXED: Final = "the search index is not up to date, try again in a moment"
 _NOT_CURRENT: Final = "who may read is not known at the moment"
 _MAX_RETRIES: Final = 16
@@ -444,11 +450,24 @@ class QueryRunner:
 
         A page is sent only while the reader may read its rows, else it is read again (N29-94).
         """
-        sent: set[int] = set()
+        held = HeldRows(self.held_rows, peer.counted_as)
+        try:
+            async for page in self._all_pages(subscription, peer, held):
+                yield page.pop()  # it is not held here while the client reads
+        finally:
+            held.end()
+
+    async def _all_pages(
+        self, subscription: Subscription, peer: Peer, held: HeldRows
+    ) -> AsyncIterator[list[tuple[Sequence[bytes], bool]]]:
+        """As `_pages`; each in a list, which the caller empties."""
+        sent: set[int] | None = set() if len(subscription.filters) > 1 else None
         for filter_ in subscription.filters:
             if filter_.search is not None:
-                async for raws in self._search_pages(filter_, subscription.cursor, peer, sent):
-                    yield raws, False
+                async for page in self._search_pages(
+                    filter_, subscription.cursor, peer, sent, held
+                ):
+                    yield [(page.pop(), False)]
         filters = [
             (filter_, self._limit_of(filter_))
             for filter_ in subscription.filters
@@ -456,32 +475,31 @@ class QueryRunner:
         ]
         backlog = subscription.backlog
         is_long = backlog is not None and backlog.is_long
-        held, upto = self.held_rows, subscription.cursor
-        scan = Scan(self._store, filters, upto, peer, sent, held, is_long=is_long)
+        upto = subscription.cursor
+        scan = Scan(self._store, filters, upto, peer, sent or (), held, is_long=is_long)
         retries = 0
-        try:
-            while not scan.is_done:
-                visibility = self._state.visibility(peer.reader.viewer)
-                page = [await scan.page(visibility, self._clock())]
-                if self._may_send(page[0], peer, visibility):
-                    is_last = scan.is_done
-                    scan.sending()
-                    yield page.pop(), is_last  # it is not held here while the client reads
-                    scan.resume()
-                    continue
-                retries += 1
-                if retries > _MAX_RETRIES:
-                    raise StoreFault(_RIGHTS_CHANGED)
-                scan.rewind()
-        finally:
-            scan.forget()
+        while not scan.is_done:
+            visibility = self._state.visibility(peer.reader.viewer)
+            page = [await scan.page(visibility, self._clock())]
+            if self._may_send(page[0], peer, visibility):
+                is_last = scan.is_done
+                scan.sending()
+                yield [(page.pop(), is_last)]
+                scan.resume()
+                continue
+            retries += 1
+            if retries > _MAX_RETRIES:
+                raise StoreFault(_RIGHTS_CHANGED)
+            scan.rewind()
 
     async def _search_pages(
-        self, filter_: Filter, upto: int, peer: Peer, sent: set[int]
-    ) -> AsyncIterator[Sequence[bytes]]:
-        """Rows of one search that were not `sent`, best first (N50-03, N50-06).
+        self, filter_: Filter, upto: int, peer: Peer, sent: set[int] | None, held: HeldRows
+    ) -> AsyncIterator[list[Sequence[bytes]]]:
+        """Rows of one search that were not `sent`, to which they are added, best first (N50-03,
+        N50-06); each page in a list, which the caller empties.
 
-        Raises Refused when the index is not up to date.
+        Raises Refused when the index is not up to date, or very many rows are found and others hold
+        as many.
         """
         await self._wait_for_index(upto)
         pace = Pace(peer)
@@ -495,15 +513,21 @@ class QueryRunner:
                 address=peer.counted_as,
             )
         )
-        left = [seq for seq in seqs if seq not in sent]
-        sent.update(left)
+        left = array("q", [seq for seq in seqs if seq not in sent] if sent else seqs)
+        del seqs
+        size = len(left) * (left.itemsize + (0 if sent is None else _SENT_BYTES))
+        if size > _FEW_FOUND and not held.has_room(self._state.visibility(peer.reader.viewer)):
+            raise Refused(Prefix.RATE_LIMITED, _TOO_MANY_FOUND)
+        held.add(size)
+        if sent is not None:
+            sent.update(left)
         retries = 0
         while left:
             await pace.rest()
             visibility = self._state.visibility(peer.reader.viewer)
             raws, examined = await pace.through(
                 self._store.rows(
-                    left[:PAGE_ROWS],
+                    left[:PAGE_ROWS].tolist(),
                     filter_,
                     visibility,
                     now=self._clock(),
@@ -514,9 +538,9 @@ class QueryRunner:
             del raws
             if self._may_send(page[0], peer, visibility):
                 pace.stop()
-                yield page.pop()
+                yield page
                 pace.resume()
-                left = left[examined:]
+                del left[:examined]
                 continue
             retries += 1
             if retries > _MAX_RETRIES:

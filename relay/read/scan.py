@@ -64,16 +64,15 @@ class Scan:
         upto: int,
         peer: Peer,
         sent: Collection[int],
-        held: Shares,
+        held: HeldRows,
         *,
         is_long: bool = False,
     ) -> None:
         """`filters`: each with its limit; `upto`: seq of the newest row; `sent`: seqs of rows that
-        the client has; `held`: bytes of rows of all such queries; `is_long`: the first page of the
-        one filter takes more than a short read."""
-        rows = _HeldRows(held, peer.counted_as)
-        self._held = rows
-        self._scans = [_FilterScan(store, *each, upto, len(filters), rows) for each in filters]
+        the client has; `held`: what the query holds; `is_long`: the first page of the one filter
+        takes more than a short read."""
+        self._held = held
+        self._scans = [_FilterScan(store, *each, upto, len(filters), held) for each in filters]
         self._is_long = is_long
         self._pace = Pace(peer)
         self._sent = sent
@@ -155,17 +154,25 @@ class Scan:
         await self._pace.rest()
 
 
-class _HeldRows:
-    """Bytes of the rows that a query of several filters holds while they are merged."""
+class HeldRows:
+    """Bytes that a query holds while it waits for its turns or its client: of rows that are merged,
+    and what a search has found."""
 
     def __init__(self, shares: Shares, address: str | None) -> None:
+        """`shares`: of all queries."""
         self._shares = shares
+        self._own = 0
         self.address = address
 
     def add(self, size: int) -> None:
         """Negative when they are gone."""
         if size:
+            self._own += size
             self._shares.add(self.address, size)
+
+    def end(self) -> None:
+        """Nothing is held any more."""
+        self.add(-self._own)
 
     def has_room(self, rights: Visibility) -> bool:
         shares = self._shares
@@ -185,7 +192,7 @@ class _FilterScan:
         limit: int,
         upto: int,
         filters: int,
-        held: _HeldRows,
+        held: HeldRows,
     ) -> None:
         """`filters`: how many share the memory for rows of one query."""
         self._store = store

@@ -148,6 +148,37 @@ async def test_a_reader_removed_during_a_search_does_not_get_it(relay: SearchSid
     assert await relay.answered(Client(alice), asked(search="tea")) == ["tea of all", "<EOSE>"]
 
 
+async def test_what_searches_have_found_is_bounded_while_their_clients_read(
+    relay: SearchSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 MB of each client that read nothing, after a REQ of 60 bytes. Small answers are given."""
+    monkeypatch.setattr("relay.read.scan._MAX_HELD", 64)
+    monkeypatch.setattr("relay.read.scan._ORDINARY_HELD", 0)
+    monkeypatch.setattr("relay.read.query._FEW_FOUND", 8 * 4)
+    await relay.write(*(note(f"tea {number}") for number in range(5)))
+    slow = [Client() for _ in range(3)]
+    queues = [QueryQueue(relay.queries, client) for client in slow]
+    for client, queue in zip(slow, queues, strict=True):
+        client.may_read_on.clear()
+        queue.subscribe("s", (asked(search="tea"), asked(ids=["0" * 64])))
+        for _ in range(50):
+            await asyncio.sleep(0)
+    assert relay.queries.held_rows.used == 5 * 112, "of one; the others are refused"
+    for client in slow:
+        client.outbox.flush()
+    assert ["too many searches" in str(each.received) for each in slow] == [False, True, True]
+    few = Client()
+    queues.append(QueryQueue(relay.queries, few))
+    queues[-1].subscribe("s", (asked(search="tea", limit=4),))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    few.outbox.flush()
+    assert len(few.received) == 5
+    for queue in queues:
+        await queue.aclose()
+    assert relay.queries.held_rows.used == 0
+
+
 async def test_a_search_waits_for_the_rows_that_were_stored_before_it(relay: SearchSide) -> None:
     await relay.write(note("tea 1"), note("tea 2"))
     await relay.answered(Client(), asked(search="tea"))
