@@ -28,6 +28,7 @@ from relay.nostr import kinds
 from relay.nostr.event import signed
 from relay.nostr.filters import Filter
 from relay.write.candidate import Sender
+from relay.write.derived import derived_group
 from relay.write.judge import screen_and_judge
 from relay.write.lookups import accounts_of
 from relay.write.world import World
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from relay.access.actors import Actors
     from relay.memory.registry import MemorySystems
     from relay.nostr.event import Event
+    from relay.write.candidate import Candidate
     from relay.write.judge import Judgement
 
 _NOW: Final = 1_800_000_000
@@ -233,17 +235,26 @@ def _judged(
     groups: Groups,
     act: _Act,
     who: str,
-    stored: Sequence[Stored] = (),
 ) -> Judgement:
     """The judgement on the act, on a connection where its author is logged in."""
+    return screen_and_judge(*_attempt(policy, actors, groups, act, who))
+
+
+def _attempt(
+    policy: PolicySet,
+    actors: Actors,
+    groups: Groups,
+    act: _Act,
+    who: str,
+    stored: Sequence[Stored] = (),
+) -> tuple[Candidate, World]:
     key = _key(who)
     sender = Sender(Origin.WIRE, frozenset({key}))
     candidate = candidate_in(_event(key, act.kind, act.tags), policy, sender)
     found = Found(0, rows={row.event.id: row for row in stored})
     for account in accounts_of(candidate, policy):
         found.usage.open(account, Size())
-    world = World(policy, groups, actors, found, actors.relay, _NOW)
-    return screen_and_judge(candidate, world)
+    return candidate, World(policy, groups, actors, found, actors.relay, _NOW)
 
 
 def _is_refused(judged: Judgement) -> bool:
@@ -285,12 +296,13 @@ def _row(
 
 
 def _comment(policy: PolicySet, actors: Actors, groups: Groups) -> tuple[str, Stored]:
-    """One without `h`, whose group is that of what it answers."""
+    """One without `h`, whose group is that of what it answers. Like the other rows it is
+    looked at whether or not the policy accepts it."""
     message = _row(kinds.CHAT, group=_PRIVATE)
     tags = ("e", message.event.id), ("k", f"{kinds.CHAT}")
     act = _Act("", kinds.COMMENT, tags)
-    judged = _judged(policy, actors, groups, act, _INSIDER, [message])
-    row = structs.replace(_row(kinds.COMMENT, *tags), group=judged.group)
+    group = derived_group(*_attempt(policy, actors, groups, act, _INSIDER, [message]))
+    row = structs.replace(_row(kinds.COMMENT, *tags), group=group)
     return "comments (1111) on messages of private groups", row
 
 

@@ -167,6 +167,9 @@ SILENT = {
     "unknown authors write one kind": (
         f'{KNOWN_WRITE}write = ["known"]\nexcept = {{ kinds = [62, 9021, 10002] }}'
     ),
+    "comments are refused": rule("comments", 'match = { kinds = [1111] }\nwrite = ["nobody"]'),
+    "only owners comment": rule("comments", 'match = { kinds = [1111] }\nwrite = ["owner"]'),
+    "work is asked for comments": rule("comments", "match = { kinds = [1111] }\npow = 20"),
     "an owner is added": f'[actors]\nowners = ["{owner.npub}", "{robot.npub}"]',
     "agents are trusted by one address": '[actors]\ntrusted_readers = ["192.0.2.7/32"]',
     "old messages go": '[[retention]]\nname = "old"\nmatch = { kinds = [9] }\ndays = 30',
@@ -192,6 +195,15 @@ def test_what_an_edit_opens_or_closes_is_said_in_words(tmp_path: Path, edit: str
 @pytest.mark.parametrize("edit", SILENT)
 def test_of_another_edit_nothing_is_said(tmp_path: Path, edit: str) -> None:
     assert access_changes(*edited(tmp_path, SILENT[edit])) == []
+
+
+def test_an_edit_that_allows_comments_and_takes_them_out_of_groups_opens_them(
+    tmp_path: Path,
+) -> None:
+    refused = rule("comments", 'match = { kinds = [1111] }\nwrite = ["nobody"]')
+    _, before = edited(tmp_path, refused)
+    text, says = WIDER["comments are in no group"]
+    assert access_changes(before, edited(tmp_path, text)[1]) == says
 
 
 @pytest.mark.parametrize("edit", sorted(WIDER.keys() - {"it excepts notes"}))
