@@ -35,6 +35,10 @@ _LINKED: Final = (errno.ELOOP, errno.ENOTDIR)
 """Errors for a symbolic link, or for a file in a folder that has become one."""
 
 
+class NoFile(UserError):
+    """There is no file of this name."""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionFile:
     """A snapshot of one file: later growth is not part of it."""
@@ -90,8 +94,8 @@ def opened(path: Path, root: Path | None) -> BinaryIO:
 
 
 def session_file(path: Path, root: Path | None = None) -> SessionFile:
-    """`root`: as of `opened`. Raises UserError for a missing file, a folder or an empty file;
-    OSError."""
+    """`root`: as of `opened`. Raises NoFile; UserError for a folder, an empty file or a line that
+    is too long; OSError."""
     try:
         with opened(path, root) as file:
             about = os.fstat(file.fileno())
@@ -99,7 +103,7 @@ def session_file(path: Path, root: Path | None = None) -> SessionFile:
                 raise UserError(f"{path} is empty")
             found = session_facts(lines_of(file, about.st_size))
     except FileNotFoundError:
-        raise UserError(f"there is no file {path}") from None
+        raise NoFile(f"there is no file {path}") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder, not a session file") from None
     changed_ms = about.st_mtime_ns // 1_000_000

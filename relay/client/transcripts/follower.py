@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from relay.client.errors import ClientError, PublishRefused
-from relay.client.transcripts.files import files_in, root_of, session_file, session_ids
+from relay.client.transcripts.files import NoFile, files_in, root_of, session_file, session_ids
 from relay.client.transcripts.tail import UNIDENTIFIED, FileChange, Tail, stamp_of
 from relay.errors import UserError
 from relay.memory.transcripts.records import Status
@@ -114,13 +114,15 @@ class Follower:
             stamp = stamp_of(path)
             if self._unidentified.get(path) == stamp:
                 return None
-            self._unidentified[path] = stamp
             file = session_file(path, root)
-        except (OSError, UserError):
-            return None  # empty, removed again, or not to be read
-        if file.opening.session is None and file.size <= UNIDENTIFIED:
+        except (OSError, NoFile):
+            return None  # removed again, or not to be opened: perhaps at the next poll
+        except UserError:  # empty, or with a line that is too long
+            file = None
+        if file is None or (file.opening.session is None and file.size <= UNIDENTIFIED):
+            self._unidentified[path] = stamp  # as it was before it was read
             return None
-        del self._unidentified[path]
+        self._unidentified.pop(path, None)
         return file
 
     async def _add(self, path: Path, session: str | None) -> None:

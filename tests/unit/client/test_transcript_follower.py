@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from relay.client import Client, PublishRefused, Transcripts
 from relay.client.transcripts import follower as follower_module
-from relay.client.transcripts.files import session_file
+from relay.client.transcripts.files import NoFile, session_file
 from relay.client.transcripts.follower import Follower
 from relay.client.transcripts.tail import FileChange, Tail, Update
 from relay.memory.transcripts.plan import Plan
@@ -123,6 +124,25 @@ async def test_a_file_that_names_no_session_is_read_again_once_it_has_changed(
         await following.poll()
         assert read[2:] == [path]
     assert ids(fake) == {event.id for event in told(HEADLESS + LINES[0])}
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EMFILE, "too many open files"), NoFile("there is no file")]
+)
+async def test_a_file_that_could_not_be_opened_for_a_time_is_read_later(
+    fake: FakeRelay, path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(path: Path, root: Path | None) -> SessionFile:
+        raise error
+
+    write(path, LINES[0])
+    async with follower(fake, path.parent, []) as following:
+        with monkeypatch.context() as failing:
+            failing.setattr(follower_module, "session_file", fails)
+            await following.poll()
+        assert ids(fake) == set()
+        await following.poll()
+    assert ids(fake) == {event.id for event in told(LINES[0])}
 
 
 def test_nothing_is_converted_before_the_directory_is_known(path: Path) -> None:
