@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 _MAX_RETRIED: Final = 50_000
 """Refused writes, less than a spool holds: new ones must have room."""
+_RETRIED_S: Final = 7 * 86_400
+"""How long after its first refusal, and after its date, a write is sent again at each start."""
 _CONNECT_S: Final = 3.0
 """With a folder: how long `async with` waits for the relay before it continues offline."""
 _IDS_AT_ONCE: Final = 100
@@ -135,17 +137,25 @@ class MemoryClient(BaseClient):
         await asyncio.to_thread(self._cache.undelete, targets)
         await asyncio.to_thread(self._spool.done, [event.id for event in dropped])
 
-    async def retry_refused(self) -> None:
-        """Send those refused writes again whose refusal may have ended, the oldest ones if there
-        are very many; discard the others."""
+    async def retry_refused(self) -> tuple[list[Refused], list[Refused]]:
+        """Send those refused writes again whose refusal may have ended, for a week, the oldest ones
+        if there are very many; discard the others. Returns both."""
         if self._spool is None:
-            return
+            return [], []
         refused = await self.refused()
-        again = [each.event.id for each in refused if each.may_end][:_MAX_RETRIED]
-        retried = set(again)
-        await self._discard([each.event for each in refused if each.event.id not in retried])
-        await asyncio.to_thread(self._spool.send_again, again)
+        long_refused = await asyncio.to_thread(self._spool.long_refused, _RETRIED_S)
+        since = self._client.now() - _RETRIED_S
+        again = [
+            each
+            for each in refused
+            if each.may_end and (each.event.id not in long_refused or each.event.created_at > since)
+        ][:_MAX_RETRIED]
+        retried = {each.event.id for each in again}
+        dropped = [each for each in refused if each.event.id not in retried]
+        await self._discard([each.event for each in dropped])
+        await asyncio.to_thread(self._spool.send_again, retried)
         self._writer.look_again()
+        return again, dropped
 
     async def read(self, *filters: FilterLike) -> list[Event]:
         """Matching events, newest first; offline (with a folder) from the cache, merged with the

@@ -41,7 +41,8 @@ CREATE TABLE waiting (
     raw      BLOB NOT NULL,
     refusal  TEXT,
     base     BLOB,
-    dates    BLOB
+    dates    BLOB,
+    refused_at INTEGER
 );
 CREATE INDEX to_send ON waiting (position) WHERE refusal IS NULL
 """
@@ -98,9 +99,9 @@ class Spool:
             self._file = LocalFile(path, _SCHEMA, _VERSION)
         with self._transaction() as file:
             columns = {name for _, name, *_ in file.execute("PRAGMA table_info(waiting)")}
-            for name in ("base", "dates"):
+            for name, type_ in (("base", "BLOB"), ("dates", "BLOB"), ("refused_at", "INTEGER")):
                 if name not in columns:  # of an earlier program, which may still share the file
-                    file.execute(f"ALTER TABLE waiting ADD COLUMN {name} BLOB")
+                    file.execute(f"ALTER TABLE waiting ADD COLUMN {name} {type_}")
 
     def close(self) -> None:
         self._file.close()
@@ -135,7 +136,7 @@ class Spool:
             file.execute(
                 # An event refused before is tried again.
                 "INSERT INTO waiting (id, raw, base, dates) VALUES (?, ?, ?, ?)"
-                " ON CONFLICT (id) DO UPDATE SET refusal = NULL",
+                " ON CONFLICT (id) DO UPDATE SET refusal = NULL, refused_at = NULL",
                 (event.id, event.raw, made_of, _dates_kept(made)),
             )
         if replaced or has_dropped:
@@ -208,7 +209,11 @@ class Spool:
     def refuse(self, event_id: str, reason: str) -> None:
         """Mark an event as refused: kept with the reason, and not sent again."""
         with self._transaction() as file:
-            file.execute("UPDATE waiting SET refusal = ? WHERE id = ?", (reason, event_id))
+            file.execute(
+                "UPDATE waiting SET refusal = ?,"
+                " refused_at = coalesce(refused_at, strftime('%s', 'now')) WHERE id = ?",
+                (reason, event_id),
+            )
 
     def send_again(self, ids: Iterable[str]) -> None:
         """Those that were refused wait to be sent."""
@@ -220,7 +225,8 @@ class Spool:
         """Add an event that is never sent; durable when it returns."""
         with self._transaction() as file:
             file.execute(
-                "INSERT OR IGNORE INTO waiting (id, raw, refusal) VALUES (?, ?, ?)",
+                "INSERT OR IGNORE INTO waiting (id, raw, refusal, refused_at)"
+                " VALUES (?, ?, ?, strftime('%s', 'now'))",
                 (event.id, event.raw, reason),
             )
 
@@ -230,6 +236,15 @@ class Spool:
                 "SELECT raw, refusal FROM waiting WHERE refusal IS NOT NULL ORDER BY position"
             )
             return [Refused(kept_event(raw), reason) for raw, reason in rows]
+
+    def long_refused(self, least_s: int) -> set[str]:
+        """Ids of those that were refused for the first time at least so long ago."""
+        with self._transaction() as file:
+            query = (
+                "SELECT id FROM waiting WHERE refusal IS NOT NULL"
+                " AND refused_at <= strftime('%s', 'now') - ?"
+            )
+            return {id_ for (id_,) in file.execute(query, (least_s,))}
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

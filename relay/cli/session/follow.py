@@ -15,9 +15,11 @@ from relay.client.transcripts.tail import FileChange
 from relay.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from relay.client.errors import PublishRefused
+    from relay.client.spool import Refused
     from relay.client.transcripts import Transcripts
     from relay.client.transcripts.follower import Step
 
@@ -46,8 +48,8 @@ def follow_command(
     """Send a running session line by line; for a folder, all sessions below it.
 
     Continues after the last line sent, also after a restart. While the relay is unreachable lines
-    are queued on disk; what it then refuses for a time is sent again at the next start. Ctrl-C ends
-    it. With --once the exit code is 1 if anything was refused.
+    are queued on disk; what it then refuses for a time is sent again at each start, for a week.
+    Ctrl-C ends it. With --once the exit code is 1 if anything was refused for the first time.
     """
     if not path.exists():
         raise UserError(f"there is no file {path}")
@@ -67,14 +69,18 @@ def follow_command(
     async def work(transcripts: Transcripts, folder: Path) -> int:
         online_reports = _OnlineReports(transcripts, folder)
         await online_reports.poll()
-        await _tell_refused(transcripts, "refused in an earlier run")
-        await transcripts.retry_refused()
+        again, dropped = await transcripts.retry_refused()
+        _tell_refused(again, "refused in an earlier run, sent again")
+        _tell_refused(dropped, "refused in an earlier run, discarded")
+        known = {refused.event.id for refused in again}
         fitted = await transcripts.fitted(plan, max_inner)
         follower = Follower(transcripts, path, fitted, folder / "follow", tell)
         if once:
             await follower.poll()
             await transcripts.wait_until_sent(_PATIENCE_S)
-            if await _tell_refused(transcripts, "refused"):
+            refused = [each for each in await transcripts.refused() if each.event.id not in known]
+            _tell_refused(refused, "refused")
+            if refused:
                 return 1
         else:
             await follower.run(online_reports.poll)
@@ -83,12 +89,9 @@ def follow_command(
     return with_spool(server, work, is_sealed=sealed)
 
 
-async def _tell_refused(transcripts: Transcripts, what: str) -> bool:
-    """Whether events that waited were refused: they are sent again at the next start."""
-    reasons = Counter(refused.reason for refused in await transcripts.refused())
-    for reason, number in reasons.items():
+def _tell_refused(refused: Iterable[Refused], what: str) -> None:
+    for reason, number in Counter(each.reason for each in refused).items():
         click.echo(f"{counted(number, 'event')} {what}: {printable(reason)}", err=True)
-    return bool(reasons)
 
 
 class _OnlineReports:

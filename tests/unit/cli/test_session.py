@@ -791,9 +791,10 @@ async def test_queued_lines_that_are_refused_are_sent_again_by_the_next_run(
     while await rookery("follow", str(file), "--once") == 0:
         pass
     assert capsys.readouterr().err.endswith(f"8 events refused{restricted}")
-    while await rookery("follow", str(file), "--once") == 0:
-        pass
-    assert f"8 events refused in an earlier run{restricted}" in capsys.readouterr().err
+    for _ in range(3):  # it is no failure of these runs
+        assert await rookery("follow", str(file), "--once") == 0
+    told = capsys.readouterr().err
+    assert f"8 events refused in an earlier run, sent again{restricted}" in told
     relay.on["EVENT"] = relay.take
     while not relay.events:
         assert await rookery("follow", str(file), "--once") == 0
@@ -814,7 +815,8 @@ async def test_lines_that_are_refused_for_good_are_reported_once(
         pass
     capsys.readouterr()
     assert await rookery("follow", str(file), "--once") == 0
-    assert capsys.readouterr().err == "8 events refused in an earlier run: invalid: not here\n"
+    discarded = "8 events refused in an earlier run, discarded: invalid: not here\n"
+    assert capsys.readouterr().err == discarded
     assert await rookery("follow", str(file), "--once") == 0
     assert capsys.readouterr().err == ""
 

@@ -350,6 +350,32 @@ async def test_refused_writes_are_sent_again_if_the_refusal_may_have_ended(
     assert [event.d for event in fake.events] == ["0", "4", "5", "7"]
 
 
+async def test_refused_writes_are_sent_again_for_a_week(
+    fake: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = "blocked: content matches a reject pattern"
+    old, ahead = note("old", "old"), note("ahead", "ahead", NOW + 9)
+    async with online(fake, tmp_path) as memory:
+        assert memory._spool is not None
+        for event in (old, ahead):
+            memory._spool.put_refused(event, reason)
+        again, dropped = await memory.retry_refused()
+        assert ([each.event for each in again], dropped) == ([old, ahead], [])
+        async with asyncio.timeout(ANSWER_S):
+            while await memory.waiting() > 0:  # noqa: ASYNC110  nothing rings when it is empty
+                await asyncio.sleep(0)
+        for event in (old, ahead):
+            memory._spool.put_refused(event, reason)
+        # As if it was that long ago.
+        monkeypatch.setattr(client_memory, "_RETRIED_S", 0)
+        again, dropped = await memory.retry_refused()
+        assert ([each.event for each in again], [each.event for each in dropped]) == (
+            [ahead],
+            [old],
+        )
+        assert await memory.refused() == []
+
+
 async def test_an_offline_deletion_drops_the_text_from_the_cache_at_once(
     fake: FakeRelay, tmp_path: Path
 ) -> None:

@@ -92,6 +92,35 @@ def test_a_refused_event_is_kept_with_its_reason_and_not_resent(path: Path) -> N
     spool.close()
 
 
+def test_the_time_of_the_first_refusal_is_kept(path: Path) -> None:
+    one, two = event("one"), event("two")
+    with closing(Spool(path)) as spool:
+        for each in (one, two):
+            spool.put(each)
+            spool.refuse(each.id, "blocked: no")
+        assert (spool.long_refused(0), spool.long_refused(100)) == ({one.id, two.id}, set())
+        with closing(sqlite3.connect(path)) as file, file:
+            file.execute("UPDATE waiting SET refused_at = refused_at - 100")
+        spool.send_again([one.id])
+        spool.put(two)
+        assert spool.long_refused(0) == set()
+        for each in (one, two):
+            spool.refuse(each.id, "blocked: no")
+        assert spool.long_refused(100) == {one.id}
+
+
+def test_a_file_of_an_earlier_program_gets_the_time_of_refusals(path: Path) -> None:
+    with closing(Spool(path)) as spool:
+        spool.put(event("one"))
+        spool.refuse(event("one").id, "blocked: no")
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute("ALTER TABLE waiting DROP COLUMN refused_at")
+    with closing(Spool(path)) as spool:
+        assert (spool.refused(), spool.long_refused(0)) == ([(event("one"), "blocked: no")], set())
+        spool.refuse(event("one").id, "blocked: no")
+        assert spool.long_refused(0) == {event("one").id}
+
+
 def test_a_refused_event_written_again_is_retried(path: Path) -> None:
     spool = Spool(path)
     spool.put(event("one"))
