@@ -74,7 +74,7 @@ def record_hook(
             _record_thoughts(db, hook.session, scan, now, secrets, group)
         if without_echo(hook.prompt) != hook.prompt:
             set_about(db, {ECHOES: str(int(about(db, ECHOES) or 0) + 1)})
-        prompt = newest_prompt(db, hook.session)
+        prompt = newest_prompt(db, hook.session, now)
         for record in captured(hook, now, project, secrets, prompt):
             _record(db, record, group)
     answer = ""

@@ -154,16 +154,17 @@ class NmemRecorder(NmemReader):
 
         def record(db: Any) -> int | None:
             known = _existing_session(db, session)
+            now = self._client.now()
             observation = Observation(
                 session,
-                self._client.now(),
+                now,
                 obs_type,
                 source_event,
                 filtered.text,
                 tool_name,
                 path,
                 facts or None,
-                newest_prompt(db, session),
+                newest_prompt(db, session, now),
             )
             return record_observation(db, observation, known.project, self._group)
 

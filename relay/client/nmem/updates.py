@@ -462,12 +462,13 @@ def _columns_of(origin: Origin) -> tuple[str, str | None, int]:
     return origin.author, origin.event_id, origin.created_at
 
 
-def newest_prompt(db: Any, session_id: str) -> str | None:
-    """Hash of one's own prompt that current observations follow."""
+def newest_prompt(db: Any, session_id: str, at: int) -> str | None:
+    """Hash of one's own prompt that observations of this time follow."""
     found = db.execute(
         "SELECT d FROM prompts JOIN _rk_prompts ON prompt_id = id"
-        " WHERE session_id = ? AND author = ? ORDER BY timestamp DESC, id DESC LIMIT 1",
-        (session_id, ONESELF),
+        " WHERE session_id = ? AND author = ? AND timestamp <= ?"
+        " ORDER BY timestamp DESC, id DESC LIMIT 1",
+        (session_id, ONESELF, at),
     ).fetchone()
     return None if found is None else hash_in(found[0])
 

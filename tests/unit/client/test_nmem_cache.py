@@ -470,6 +470,16 @@ def test_a_repeated_hook_is_recorded_once_under_the_newest_prompt(here: Database
     assert len(sent(here)) == 4
 
 
+def test_a_hook_that_is_recorded_later_follows_the_prompt_of_its_time(here: Database) -> None:
+    told(here, "UserPromptSubmit", NOW + 1, prompt="first")
+    told(here, "PostToolUse", NOW + 3, tool_name="Read", tool_input={"file_path": "/w/a"})
+    told(here, "UserPromptSubmit", NOW + 5, prompt="second")
+    for file in ("/w/a", "/w/b"):
+        told(here, "PostToolUse", NOW + 3, tool_name="Read", tool_input={"file_path": file})
+    found = query(here, "SELECT prompt_id, content FROM observations")
+    assert found == [(1, "/w/a"), (1, "/w/b")]
+
+
 @pytest.mark.parametrize("first", [alice, robot])
 def test_ones_own_record_stays_ones_own_when_another_key_copies_it(
     here: Database, first: SecretKey
@@ -798,7 +808,7 @@ def test_a_session_without_its_record_is_the_same_in_whatever_order_its_records_
             put_all(other, [event], robot.pubkey, NOBODY)
         assert rows(other, "sessions") == rows(whole, "sessions")
         with other.reading() as db:
-            newest = newest_prompt(db, "s")
+            newest = newest_prompt(db, "s", NOW + 100)
         (d,) = [event.d for event in events if "the last one" in event.content]
         assert newest == hash_in(d)
 
