@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from relay.nostr.kinds import KindSet
 
 _CACHED_VIEWERS: Final = 8192
-"""More than may be connected: an event is compared with the rights of each in turn, and with fewer
-none would be found again."""
+"""More than may be connected."""
+_OLDEST_EVERY: Final = 8
+"""Of so many that are dropped one is the oldest, the others are the newest: an event is compared
+with all in the same order, and if the oldest went, none would be found again."""
 _KEYS_PER_VIEW: Final = 64
 """Keys and attestations of a viewer that count as one viewer more: each login makes another."""
 
@@ -143,6 +145,7 @@ class RelayState:
         relays on the store have changed."""
         self._views: OrderedDict[Viewer, Visibility] = OrderedDict()
         self._cached = 0
+        self._dropped = 0
         self._vouchers: dict[str, bool] = {}
         """Keys that attest agents, and whether they may vouch; as long as `_views`."""
         self._rules_of_kind: dict[int, tuple[ReadRule, ...]] = {}
@@ -213,12 +216,14 @@ class RelayState:
                 policy.groups.foreign_h,
                 vouchers=self._vouchers,
             )
+            while self._views and self._cached + weight > _CACHED_VIEWERS:
+                self._dropped += 1
+                is_newest = self._dropped % _OLDEST_EVERY != 0
+                dropped, _ = self._views.popitem(last=is_newest)
+                self._cached -= _weight(dropped)
             self._views[viewer] = found
             self.views_made += weight
             self._cached += weight
-            while self._cached > _CACHED_VIEWERS:
-                oldest, _ = self._views.popitem(last=False)
-                self._cached -= _weight(oldest)
         return found
 
     def _forget_views(self) -> None:
