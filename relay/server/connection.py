@@ -483,7 +483,8 @@ class Connection:
                         await self._take_costly(frame.data, costly_s, is_long=is_long)
                     else:
                         if is_long:  # others may have sent as much just now
-                            async with self._input.waiting(len(frame.data)):
+                            is_event = frame.data.startswith(_EVENT)
+                            async with self._input.waiting(len(frame.data), is_kept=is_event):
                                 await work.rest()
                         elif not work.has_time:
                             await work.rest()

@@ -170,8 +170,7 @@ class Unfinished:
         elif size < self._sizes[place][sender]:  # counted before it was parsed; keeps its place
             self._count(sender, size)
         else:
-            if sender.transport is not None:
-                sender.transport.abort()
+            sender.drop()
             self._count(sender, 0)
 
 
@@ -186,6 +185,7 @@ class SocketInput(web.RequestHandler):
         "_heard_at",
         "_held",
         "_is_compressed",
+        "_is_kept",
         "_is_small",
         "_leave",
         "_left",
@@ -225,6 +225,8 @@ class SocketInput(web.RequestHandler):
         """Bytes received since that time."""
         self._waiting = 0
         """Bytes of a whole message, see `waiting`."""
+        self._is_kept = False
+        """That message is handled although the socket is closed meanwhile."""
         self._leave: asyncio.Timeout | None = None
         """Ends `while_open`."""
 
@@ -272,7 +274,7 @@ class SocketInput(web.RequestHandler):
     @asynccontextmanager
     async def while_open(self) -> AsyncIterator[None]:
         """Raises ConnectionError when the socket is closed, before or meanwhile."""
-        if self.transport is None or self.transport.is_closing():
+        if not self._is_kept and (self.transport is None or self.transport.is_closing()):
             raise ConnectionResetError
         try:
             async with asyncio.timeout(None) as self._leave:
@@ -283,20 +285,29 @@ class SocketInput(web.RequestHandler):
             self._leave = None
 
     @asynccontextmanager
-    async def waiting(self, size: int) -> AsyncIterator[None]:
+    async def waiting(self, size: int, *, is_kept: bool = False) -> AsyncIterator[None]:
         """For the time that a whole message of so many bytes, which was taken, waits to be handled:
-        it counts as unfinished.
+        it counts as unfinished. `is_kept`: also when its client closes the socket behind it, as one
+        may that sends an event; only when all together are too large it is dropped.
 
         Raises as `while_open`: or the messages of a closed socket would stay in memory.
         """
+        self._is_kept = is_kept
         try:
             async with self.while_open():
                 self._waiting = size
                 self._unfinished.note(self, self.unfinished())
                 yield
         finally:
-            self._waiting = 0
+            self._waiting, self._is_kept = 0, False
             self._unfinished.note(self, self.unfinished())
+
+    def drop(self) -> None:
+        """Close the socket, and drop the message that waits."""
+        if self.transport is not None:
+            self.transport.abort()
+        if self._leave is not None:
+            self._leave.reschedule(0)
 
     def carries(self, messages: Messages) -> None:
         """From now on messages of this websocket arrive."""
@@ -389,9 +400,9 @@ class SocketInput(web.RequestHandler):
     def unfinished(self) -> int:
         """Bytes of a message whose end has not arrived or has not been parsed; an upper bound when
         it has many frames. With whole ones that wait: a compressed one may be a thousand times as
-        large as what came. 0 once the socket is closed."""
+        large as what came. Once the socket is closed, of one that is kept only."""
         if self._websocket is None or self.transport is None:
-            return 0
+            return self._waiting if self._is_kept else 0
         arrived = self._websocket.arrived()
         number, size = self._arrived
         self._held += self._fresh
@@ -435,8 +446,8 @@ class SocketInput(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._left = b""  # aiohttp resumes also after this, when messages that came are handled
-        self._unfinished.note(self, 0)
-        if self._leave is not None:
+        self._unfinished.note(self, self._waiting if self._is_kept else 0)
+        if self._leave is not None and not self._is_kept:
             self._leave.reschedule(0)
         if self._resting is not None:
             self._resting.cancel()

@@ -260,6 +260,44 @@ async def test_whole_messages_that_wait_count_as_unfinished(
         may_go_on.set()
 
 
+@pytest.mark.parametrize("are_too_large", [False, True])
+async def test_a_large_event_is_taken_although_its_client_has_left(
+    monkeypatch: pytest.MonkeyPatch, *, are_too_large: bool
+) -> None:
+    """It may wait for its turn, and there are clients that wait for no OK."""
+    event = alice.sign(1, [], "x" * 100_000, NOW)
+    may_go_on, waits, wait = asyncio.Event(), asyncio.Event(), Turns.wait
+
+    async def noted(self: Turns, account: Account) -> None:
+        task = asyncio.current_task()
+        if task is not None and task.get_name() != "input waits for its turn":
+            waits.set()
+            await may_go_on.wait()
+        await wait(self, account)
+
+    async with serving() as relay:
+        monkeypatch.setattr(Turns, "wait", noted)
+        visit = await relay.visit()
+        (connection,) = relay.server.connections
+        await visit.says("EVENT", orjson.loads(event.raw))
+        await waits.wait()
+        unfinished = connection._input._unfinished
+        visit.socket._writer.transport.abort()
+        await eventually("it has left", lambda: connection._input.transport is None)
+        assert unfinished._total > 100_000
+        if are_too_large:
+            monkeypatch.setattr("relay.server.socket_input.MAX_UNFINISHED", 50_000)
+            unfinished._make_room()
+            await eventually("it is dropped", lambda: not relay.server.connections)
+        may_go_on.set()
+        await eventually("it is over", lambda: not relay.server.connections)
+        assert unfinished._total == 0
+        if are_too_large:
+            assert not relay.disk.append_called.is_set()
+        else:
+            await relay.disk.append_called.wait()
+
+
 async def test_compressed_frames_that_nobody_takes_any_more_are_expanded_in_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

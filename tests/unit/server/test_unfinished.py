@@ -13,20 +13,17 @@ if TYPE_CHECKING:
 
 
 class Socket:
-    """A socket, and its transport."""
-
     def __init__(self, address: str = "10.0.0.1", *, is_known: bool = False) -> None:
         self.address = address
         self.is_known = is_known
-        self.transport: Socket | None = self
-        self.is_aborted = False
+        self.is_dropped = False
         self.held = 0
 
     def unfinished(self) -> int:
         return self.held
 
-    def abort(self) -> None:
-        self.is_aborted = True
+    def drop(self) -> None:
+        self.is_dropped = True
 
 
 def note(unfinished: Unfinished, socket: Socket, size: int) -> None:
@@ -43,7 +40,7 @@ def test_the_socket_that_was_silent_for_longest_is_closed() -> None:
     unfinished, sockets = Unfinished(), [Socket() for _ in range(5)]
     for socket in sockets:
         note(unfinished, socket, 90_000)
-    assert [socket.is_aborted for socket in sockets] == [True, True, False, False, False]
+    assert [socket.is_dropped for socket in sockets] == [True, True, False, False, False]
 
 
 def test_the_address_that_has_most_is_closed_first_and_others_are_not() -> None:
@@ -52,8 +49,8 @@ def test_the_address_that_has_most_is_closed_first_and_others_are_not() -> None:
     flood = [Socket() for _ in range(5)]
     for socket in (slow, *flood):
         note(unfinished, socket, 90_000)
-    assert not slow.is_aborted
-    assert [socket.is_aborted for socket in flood] == [True, True, True, False, False]
+    assert not slow.is_dropped
+    assert [socket.is_dropped for socket in flood] == [True, True, True, False, False]
 
 
 def test_little_of_many_counts_now_and_then() -> None:
@@ -61,10 +58,10 @@ def test_little_of_many_counts_now_and_then() -> None:
     unfinished, sockets = Unfinished(), [Socket() for _ in range(40)]
     for socket in sockets:
         note(unfinished, socket, 10_000)
-    assert not any(socket.is_aborted for socket in sockets)
+    assert not any(socket.is_dropped for socket in sockets)
     for socket in sockets:
         unfinished.note_any(cast("SocketInput", socket), socket.held)
-    assert [socket.is_aborted for socket in sockets] == [True] * 10 + [False] * 30
+    assert [socket.is_dropped for socket in sockets] == [True] * 10 + [False] * 30
 
 
 def test_known_keys_are_closed_last_also_when_they_became_known_later() -> None:
@@ -75,10 +72,10 @@ def test_known_keys_are_closed_last_also_when_they_became_known_later() -> None:
         note(unfinished, socket, 90_000)
     late.is_known = True
     note(unfinished, Socket("10.0.0.2"), 90_000)
-    assert [socket.is_aborted for socket in sockets] == [False, False, True]
+    assert [socket.is_dropped for socket in sockets] == [False, False, True]
     for address in ("10.0.0.3", "10.0.0.4"):
         note(unfinished, Socket(address, is_known=True), 90_000)
-    assert [socket.is_aborted for socket in sockets] == [True, False, True]
+    assert [socket.is_dropped for socket in sockets] == [True, False, True]
 
 
 def test_those_without_a_known_key_keep_a_quarter_beside_known_ones() -> None:
@@ -90,12 +87,12 @@ def test_those_without_a_known_key_keep_a_quarter_beside_known_ones() -> None:
         note(unfinished, socket, 50_000)
     for socket in others:
         note(unfinished, socket, 18_000)
-    assert not any(socket.is_aborted for socket in others)
-    assert [socket.is_aborted for socket in flood] == [True] * 2 + [False] * 4
+    assert not any(socket.is_dropped for socket in others)
+    assert [socket.is_dropped for socket in flood] == [True] * 2 + [False] * 4
     note(unfinished, Socket("10.0.0.4"), 30_000)
-    assert [socket.is_aborted for socket in others] == [False] * 4
+    assert [socket.is_dropped for socket in others] == [False] * 4
     note(unfinished, Socket("10.0.0.0"), 30_000)
-    assert [socket.is_aborted for socket in others] == [True, False, False, False]
+    assert [socket.is_dropped for socket in others] == [True, False, False, False]
 
 
 def test_the_known_address_that_has_most_is_closed_first() -> None:
@@ -103,8 +100,8 @@ def test_the_known_address_that_has_most_is_closed_first() -> None:
     flood = [Socket("192.0.2.1", is_known=True) for _ in range(5)]
     for socket in (member, *flood):
         note(unfinished, socket, 60_000)
-    assert not member.is_aborted
-    assert [socket.is_aborted for socket in flood] == [True] + [False] * 4
+    assert not member.is_dropped
+    assert [socket.is_dropped for socket in flood] == [True] + [False] * 4
 
 
 def test_a_key_that_is_known_no_longer_counts_with_the_others() -> None:
@@ -113,7 +110,7 @@ def test_a_key_that_is_known_no_longer_counts_with_the_others() -> None:
         note(unfinished, socket, size)
     sockets[0].is_known = False
     note(unfinished, Socket("10.0.0.2", is_known=True), 90_000)
-    assert [socket.is_aborted for socket in sockets] == [False, True, False]
+    assert [socket.is_dropped for socket in sockets] == [False, True, False]
 
 
 def test_who_has_less_than_was_counted_keeps_its_place() -> None:
@@ -124,12 +121,11 @@ def test_who_has_less_than_was_counted_keeps_its_place() -> None:
     sockets[0].held = 80_000
     for socket in sockets[3:]:
         note(unfinished, socket, 90_000)
-    assert [socket.is_aborted for socket in sockets] == [True, True, False, False, False]
+    assert [socket.is_dropped for socket in sockets] == [True, True, False, False, False]
 
 
 def test_a_socket_that_is_gone_counts_no_more() -> None:
     unfinished, gone, there = Unfinished(), Socket(), Socket()
     note(unfinished, gone, 200_000)
-    gone.transport = None
     note(unfinished, there, 200_000)
-    assert not there.is_aborted
+    assert not there.is_dropped
