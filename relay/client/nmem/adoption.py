@@ -10,7 +10,7 @@ import sqlite3
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from shutil import copyfileobj
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from relay.client.nmem.database import VERSION, beside, create_missing, names_in, statements
 
@@ -24,9 +24,10 @@ ADOPTED: Final = "adopted"
 """In `_rk_about`: what an adoption did, for the user."""
 _TABLES: Final = ("sessions", "prompts", "observations", "_cursor")
 _SUFFIXES: Final = ("", "-wal")
-_KEPT_OPEN: Final[list[int]] = []
-"""Descriptors of files that were copied: to close one would end all locks that SQLite has on it in
-this process (fcntl(2)), in the middle of its transaction."""
+_KEPT_OPEN: Final[dict[tuple[int, int], int]] = {}
+"""Device and inode → descriptor of databases that were copied: to close one would end all locks
+that SQLite has on it in this process (fcntl(2)), in the middle of its transaction. It has none on a
+WAL, which each connection may make anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,9 @@ class Adoption:
         with connection:
             if "_rk_about" in names_in(connection):
                 return
-            backup = _copied(path)
+            backup = _name_of_copy(path)
             try:
+                _copy(path, backup)
                 done = self._as_cache(connection)
             except BaseException:
                 for end in _SUFFIXES:
@@ -84,19 +86,35 @@ def _is_original(connection: Any) -> bool:
         )
 
 
-def _copied(path: Path) -> Path:
-    """A copy of a database without writers, mode 0600, and of its WAL."""
+def _name_of_copy(path: Path) -> Path:
+    """One that is free."""
     number, backup = 0, beside(path, ".original")
     while backup.exists():
         number += 1
         backup = beside(path, f".original-{number}")
+    return backup
+
+
+def _copy(path: Path, backup: Path) -> None:
+    """Copy a database without writers, and its WAL; mode 0600."""
     for end in _SUFFIXES:  # in this order: a checkpoint may move pages from the WAL
         with suppress(FileNotFoundError):
-            _KEPT_OPEN.append(os.open(beside(path, end), os.O_RDONLY | os.O_CLOEXEC))
-            source = os.fdopen(_KEPT_OPEN[-1], "rb", closefd=False)
-            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
-            with os.fdopen(os.open(beside(backup, end), flags, 0o600), "wb") as target:
+            copied, flags = beside(path, end), os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+            with (
+                copied.open("rb") if end else _kept_open(copied) as source,
+                os.fdopen(os.open(beside(backup, end), flags, 0o600), "wb") as target,
+            ):
                 copyfileobj(source, target)
                 target.flush()
                 os.fsync(target.fileno())
-    return backup
+
+
+def _kept_open(path: Path) -> BinaryIO:
+    """The file from its start; its descriptor stays open when this is closed. Raises OSError."""
+    about = path.stat()
+    place = about.st_dev, about.st_ino
+    if place not in _KEPT_OPEN:
+        _KEPT_OPEN[place] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file = os.fdopen(_KEPT_OPEN[place], "rb", closefd=False)
+    file.seek(0)
+    return file

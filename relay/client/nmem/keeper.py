@@ -49,8 +49,8 @@ _INTERVAL_S: Final = 60.0
 """Interval of background work."""
 _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 2.0, 120.0
 """Backoff for reaching the relay."""
-_RETRY_S: Final = 1.0
-"""Interval at which held hooks are tried again."""
+_RETRY_S, _LONGEST_RETRY_S = 1.0, 30.0
+"""Backoff for recording held hooks: a try may copy the whole database (`Adoption`)."""
 _MAX_HELD: Final = 32 << 20
 """Bytes of held hooks."""
 _HELD_SIZE: Final = 1_000
@@ -311,9 +311,11 @@ class _Keeper:
         return True
 
     async def _retry_held(self) -> None:
+        wait_s = _RETRY_S
         while True:
-            await asyncio.sleep(_RETRY_S)
-            await self._record_held()
+            await asyncio.sleep(wait_s)
+            is_busy = await self._record_held() is not None
+            wait_s = min(2 * wait_s, _LONGEST_RETRY_S) if is_busy else _RETRY_S
 
     async def _record_held(self) -> CacheBusy | None:
         """Record held hooks until one has to wait on; the error of that one."""

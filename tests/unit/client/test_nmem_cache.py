@@ -365,8 +365,9 @@ def test_another_database_is_not_adopted(tmp_path: Path, changed: str) -> None:
     assert not (tmp_path / "nmem.db.original").exists()
 
 
+@pytest.mark.parametrize("failing", ["import_db.rebuild_index", "adoption.copyfileobj"])
 def test_an_adoption_that_fails_leaves_the_database_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     path = tmp_path / "nmem.db"
     an_original(path)
@@ -375,7 +376,7 @@ def test_an_adoption_that_fails_leaves_the_database_as_it_was(
         raise OSError("full")
 
     with monkeypatch.context() as patched:
-        patched.setattr("relay.client.nmem.import_db.rebuild_index", fail)
+        patched.setattr(f"relay.client.nmem.{failing}", fail)
         with pytest.raises(OSError, match="full"):
             Database(path, adopt=ADOPT)
     with closing(sqlite3.connect(path)) as other:
@@ -385,6 +386,30 @@ def test_an_adoption_that_fails_leaves_the_database_as_it_was(
     assert not list(tmp_path.glob("*original*"))
     with closing(Database(path, adopt=ADOPT)) as here:
         assert len(rows(here, "observations")) == 2
+
+
+def test_an_adoption_that_is_tried_again_opens_the_file_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "nmem.db"
+    an_original(path)
+
+    def fail(*_: object) -> None:
+        raise OSError("full")
+
+    monkeypatch.setattr("relay.client.nmem.import_db.rebuild_index", fail)
+    opened = []
+    for _ in range(4):
+        with pytest.raises(OSError, match="full"):
+            Database(path, adopt=ADOPT)
+        opened.append(len(os.listdir("/dev/fd")))
+    assert opened[-1] <= opened[0]
+    monkeypatch.undo()
+    whole = path.read_bytes()
+    with closing(Database(path, adopt=ADOPT)) as here:
+        assert len(rows(here, "observations")) == 2
+    (copy,) = tmp_path.glob("nmem.db.original")
+    assert copy.read_bytes() == whole
 
 
 @pytest.mark.proves("M-08")

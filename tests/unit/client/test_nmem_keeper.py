@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.client.nmem import hook_recording, keeper, sync
+from relay.client.nmem.database import CacheBusy
 from relay.client.nmem.hook_recording import Hooks, log, log_of, record_alone
 from relay.client.nmem.keeper import keep
 from relay.client.settings import FILE
@@ -397,6 +398,27 @@ async def test_a_keeper_that_ends_records_what_waits_or_logs_it(
             assert await asked(home, *words("UserPromptSubmit", SOON + 2), PROMPT) == b"+"
     assert f"{SOON + 2} UserPromptSubmit CacheBusy: " in log_of(home).read_text()
     assert prompts(home) == [SOON, SOON + 1]
+
+
+async def test_hooks_that_wait_are_tried_ever_less_often(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = iter([*[CacheBusy("busy")] * 6, None, CacheBusy("busy"), None])
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    async def record_held(_: object) -> CacheBusy | None:
+        return next(tries)
+
+    monkeypatch.setattr(keeper._Keeper, "_record_held", record_held)
+    keeping = keeper._Keeper(home, 1.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "sleep", sleep)
+        with pytest.raises(RuntimeError):  # no more tries
+            await keeping._retry_held()
+    assert waits == [1, 2, 4, 8, 16, 30, 30, 1, 2, 1]
 
 
 async def test_hooks_that_wait_are_bounded_in_bytes(
