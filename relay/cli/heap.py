@@ -54,7 +54,7 @@ _SHARE: Final = 0.75
 """Of the memory that there is: the rest is for what is freed late, and for other programs."""
 _STEP: Final = 1 / 16
 """Of the limit: by so much the process may grow after connections were closed that did not hold
-what is too much. What stores and groups take is in none."""
+what is too much: the store and the groups may hold it."""
 _MOST: Final = 5 / 4
 """Of the limit, so 94 % of the memory: up to there by such steps."""
 _LOOK_REST: Final = 200
