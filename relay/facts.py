@@ -97,8 +97,7 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     """A `p` tag names a known key: the recipient of a gift wrap or NIP-46 message; of an unknown
     sender the only one."""
     deletes_own: bool
-    """A kind 5 names a stored event of its author, or a gift wrap sent to its author, and takes not
-    much more room than what it deletes."""
+    """A kind 5 names a stored event of its author, or a gift wrap sent to its author."""
     replaces: bool
     """A version is stored in the event's slot."""
     has_group: bool

@@ -388,10 +388,8 @@ def deleted_rows(event: Event, targets: DeletionTargets, found: Found) -> list[S
 
 
 def is_out_of_proportion(event: Event, deleted: Iterable[Stored]) -> bool:
-    """Whether a kind 5 takes much more room than the rows that it deletes: it is kept for as long
-    as its author likes, and so are the tombstones of the ids that it names. Of one that goes in
-    pieces these are the first 64 KiB: twice as much as those is no more than it deletes."""
-    return len(event.raw) > _DELETION_BYTES + 2 * sum([len(row.event.raw) for row in deleted])
+    """Whether a kind 5 takes much more room than the rows that it deletes."""
+    return len(event.raw) > _DELETION_BYTES + sum([len(row.event.raw) for row in deleted])
 
 
 def _within(h: str | None, row: Stored) -> bool:

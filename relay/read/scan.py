@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from relay.read.pace import Pace
-from relay.storage import PAGE_BYTES, PageQuery
+from relay.storage import PageQuery
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 PAGE_ROWS: Final = 500
 LONG_S: Final = 0.008
 """A query with more work on the loop than this waits for the turn of its connection."""
-_MERGED_BYTES: Final = PAGE_BYTES
+_MERGED_BYTES: Final = 256 << 10
 """Of a page of several filters, and of the rows that are held while it is made."""
 _FEW_ROWS: Final = 16
 """That are read of one filter at a time, however many others there are."""
-_MAX_HELD: Final = 32 << 20
-"""Bytes of rows that all queries of several filters hold, see `Shares`: each may wait for its turn
-for long. With more, a page has one row."""
+_LITTLE: Final = 16 << 10
+"""The same while others hold very much."""
+_MAX_HELD: Final = 64 << 20
+"""Bytes that all queries hold, see `Shares`: each may wait for its turn or its client for long."""
 _ORDINARY_HELD: Final = 1 << 20
 """Of those that one address may hold whatever others do."""
 FILTER_S: Final = 3e-4
@@ -113,7 +114,7 @@ class Scan:
                     raws.append(raw)
                     self._held.add(len(raw))
                     size += len(raw)
-            is_over = bool(raws) and not self._held.has_room(visibility)
+            is_over = size >= _LITTLE and not self._held.has_room(visibility)
             while heads and heads[0][2] == seq:  # found by several filters
                 number = heapq.heappop(heads)[3]
                 self._scans[number].take()
@@ -202,6 +203,7 @@ class _FilterScan:
         self._left = limit
         self._size = max(PAGE_ROWS // filters, _FEW_ROWS)
         self._bytes = _MERGED_BYTES // filters
+        self._little = _LITTLE // filters
         self._after: Place | None = None
         self._rows: Sequence[tuple[Place, bytes]] = ()
         self._row_bytes = 0
@@ -236,10 +238,14 @@ class _FilterScan:
         is_read = self._index < len(self._rows) or self.is_done
         if not is_read or self._read_as is not visibility:
             self.forget()
-            has_room = self._held.has_room(visibility)
-            size = self._size if has_room else 1
+            size, most = self._size, self._bytes
+            if not self._held.has_room(visibility):
+                size, most = min(size, _FEW_ROWS), self._little
+            # Before the read: others that wait for theirs look at it too.
+            self._row_bytes = most
+            self._held.add(most)
             rows = await self._store.places(self._query(visibility, now, size))
-            self._keep(rows, self._bytes if has_room else 0)
+            self._keep(rows, most)
             self._read_as, self.is_done = visibility, not rows
         return self.place if self._rows else None
 

@@ -327,15 +327,6 @@ class Server:
         return frozenset(address for address in found if address is not None)
 
     @property
-    def addresses_of_all(self) -> frozenset[RelayAddress]:
-        """Those of `addresses` that name this relay on every machine that can reach it."""
-        if self._config.relay.url or all(
-            ip_address(each.getsockname()[0]).is_loopback for each in self._listening
-        ):
-            return self.addresses
-        return self._elsewhere
-
-    @property
     def _elsewhere(self) -> frozenset[RelayAddress]:
         """Those that do not name another relay on another machine."""
         return frozenset(each for each in self.addresses if not _is_loopback(each.host))

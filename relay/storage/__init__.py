@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from relay.nostr.nip77 import Items
 
 
-PAGE_BYTES: Final = 256 << 10
+PAGE_BYTES: Final = 512 << 10
 """A page ends once its rows have this many bytes: it is written to one client before others go on,
 and is held until then."""
 PARSED_BYTES: Final = 1 << 17

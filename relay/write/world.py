@@ -20,7 +20,7 @@ from relay.groups.actions import DeleteEvents, previous_in
 from relay.groups.context import GroupContext, NotStored, TargetRow
 from relay.groups.notices import notices_for
 from relay.groups.timeline import previous_to_find
-from relay.lifecycle.deletion import deleted_rows, is_out_of_proportion
+from relay.lifecycle.deletion import deleted_rows
 from relay.lifecycle.rows import Slot
 from relay.nostr import kinds
 from relay.nostr.filters import Filter
@@ -29,13 +29,12 @@ from relay.write.derived import derived_group
 from relay.write.pins import pinnable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+    from collections.abc import Iterable, Iterator, Mapping, Set
 
     from relay.access.actors import Actors
     from relay.access.visibility import Visibility
     from relay.facts import RecordFacts
     from relay.groups.group import Group, Groups
-    from relay.lifecycle.deletion import DeletionTargets
     from relay.lifecycle.rows import Found, Stored
     from relay.memory.registry import MemorySystems, RecordName
     from relay.nostr.event import Event
@@ -181,7 +180,10 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
         wraps_for_known=kind in kinds.WRAPS
         and _wraps_for_known(candidate, world, who | authenticated_who),
         deletes_own=targets is not None
-        and (_deletes_own(event, targets, world) or misses_login(candidate, world.policy)),
+        and (
+            bool(world.removed.rows or deleted_rows(event, targets, found))
+            or misses_login(candidate, world.policy)
+        ),
         replaces=slot is not None
         and (slot in found.slots or misses_login(candidate, world.policy)),
         has_group=groups.get(named) is not None,
@@ -189,15 +191,6 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
         h_is_foreign=kind in world.policy.groups.foreign_h,
         records=_records(candidate, world),
     )
-
-
-def _deletes_own(event: Event, targets: DeletionTargets, world: World) -> bool:
-    """`Facts.deletes_own`."""
-    return bool(world.removed.rows) or _is_enough(event, deleted_rows(event, targets, world.found))
-
-
-def _is_enough(event: Event, deleted: Sequence[Stored]) -> bool:
-    return bool(deleted) and not is_out_of_proportion(event, deleted)
 
 
 def _wraps_for_known(candidate: Candidate, world: World, words: Set[Who]) -> bool:
@@ -257,8 +250,9 @@ def told_facts(candidate: Candidate, world: World, facts: Facts) -> Facts:
             facts = msgspec.structs.replace(facts, group=group, who=who, authenticated_who=readers)
     if deletes_own and candidate.targets is not None:
         rows = deleted_rows(event, candidate.targets, found)
-        told = [row for row in rows if is_told_of(row, candidate, world)]
-        deletes_own = world.removed.are_told or _is_enough(event, told)
+        deletes_own = world.removed.are_told or any(
+            is_told_of(row, candidate, world) for row in rows
+        )
     if replaces and candidate.slot is not None:
         replaces = is_told_of(found.slots[candidate.slot], candidate, world)
     if records:

@@ -1006,7 +1006,6 @@ async def test_a_login_from_the_network_names_no_loopback_address(
     """Whoever got one for localhost on another machine could pass it on."""
     async with serving(host="0.0.0.0") as relay:
         port = relay.server.port
-        assert relay.server.addresses_of_all == frozenset()
         hosts = {"localhost", "127.0.0.1", "[::1]"} if has_ipv6_loopback() else {"127.0.0.1"}
         for host in hosts:
             assert (await (await relay.visit()).logs_in(alice, f"ws://{host}:{port}"))[0]
@@ -1014,8 +1013,6 @@ async def test_a_login_from_the_network_names_no_loopback_address(
         for host in hosts:
             assert not (await (await relay.visit()).logs_in(alice, f"ws://{host}:{port}"))[0]
         assert (await (await relay.visit()).logs_in(alice, f"ws://192.0.2.7:{port}"))[0]
-    async with serving() as relay:
-        assert relay.server.addresses_of_all == relay.server.addresses
 
 
 @pytest.mark.proves("N42-02", "N42-06")

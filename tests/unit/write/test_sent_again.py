@@ -412,18 +412,3 @@ async def test_a_comment_that_was_swept_with_its_group_s_messages_stays_away(kin
         assert await home.found(kinds=[9, 1111]) == []
         await home.take(comment)
         assert await home.found(kinds=[1111]) == []
-
-
-async def test_a_deletion_by_a_stranger_is_in_proportion_to_what_it_deletes() -> None:
-    """Wraps of 300 bytes let kinds 5 of 72 kB in, whose tombstones stay for ever: a relay that
-    only known people write to grew by 19 MB for each address and day."""
-    async with Home(ReferenceStore(), policy_of("group")) as home:
-        wraps = [await home.do(stranger, 1059, ["p", owner.pubkey]) for _ in range(2)]
-        made_up = [["e", f"{number:064x}"] for number in range(999)]
-        large = home.made(stranger, 5, ["e", wraps[0].id], *made_up)
-        long = home.made(stranger, 5, ["e", wraps[0].id], content="x" * 10_000)
-        small = home.made(stranger, 5, *[["e", wrap.id] for wrap in wraps], *made_up[:20])
-        ((accepted, text),) = {*await home.take(large, long)}
-        assert not accepted
-        assert "only people known here may write" in text
-        assert await home.take(small) == [STORED]
