@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from relay.read.pace import Pace
-from relay.storage import PageQuery
+from relay.storage import PAGE_BYTES, PageQuery
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 PAGE_ROWS: Final = 500
 LONG_S: Final = 0.008
 """A query with more work on the loop than this waits for the turn of its connection."""
-_MERGED_BYTES: Final = 256 << 10
-"""Of a page of several filters, and of the rows that are held while it is made."""
+_MERGED_BYTES: Final = 1 << 20
+"""Of the rows of several filters that are held while a page is made; others are read one by one."""
 _FEW_ROWS: Final = 16
 """That are read of one filter at a time, however many others there are."""
-_LITTLE: Final = 16 << 10
+_LITTLE: Final = 64 << 10
 """The same while others hold very much."""
 _MAX_HELD: Final = 64 << 20
 """Bytes that all queries hold, see `Shares`: each may wait for its turn or its client for long."""
@@ -105,7 +105,7 @@ class Scan:
         for number in range(len(self._scans)):
             await self._push_head(heads, number, visibility, now)
         last: Place | None = None
-        while heads and len(raws) < PAGE_ROWS and size < _MERGED_BYTES:
+        while heads and len(raws) < PAGE_ROWS and size < PAGE_BYTES:
             _, _, seq, number = heads[0]
             last = self._scans[number].place
             if seq not in self._sent:

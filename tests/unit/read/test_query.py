@@ -157,6 +157,7 @@ async def test_of_queries_that_wait_for_their_turn_few_rows_are_held(
     """Each of 1,500 held a page and its filters' rows, 2 MB: the process was ended with 2 GiB. A
     client that reads on has the whole answer, whatever others hold."""
     monkeypatch.setattr("relay.read.pace._REST_S", 0.0)
+    monkeypatch.setattr("relay.read.scan._LITTLE", 1_000)
     monkeypatch.setattr("relay.read.scan._MAX_HELD", 400_000)
     monkeypatch.setattr("relay.read.scan._ORDINARY_HELD", 0)
     relay.store.page_size = None
@@ -180,7 +181,7 @@ async def test_of_queries_that_wait_for_their_turn_few_rows_are_held(
     ]
     for answer in answers:
         assert await answer == [*newest_first(*notes), "<EOSE>"]
-    assert 100_000 < most < 1_000_000
+    assert 100_000 < most < 2_000_000
     assert relay.queries.held_rows.used == 0
 
 
@@ -725,7 +726,8 @@ async def test_a_query_of_many_filters_holds_no_more_than_a_page(
 
     relay.store.page_size = None
     monkeypatch.setattr(relay.store, "places", copied)
-    monkeypatch.setattr("relay.read.scan._MERGED_BYTES", 20_000)
+    for bound in ("_MERGED_BYTES", "PAGE_BYTES"):
+        monkeypatch.setattr(f"relay.read.scan.{bound}", 20_000)
     notes = [note(f"{n} {'x' * 1000}", at=n) for n in range(60)]
     await relay.write(*notes)
     client = Client()
