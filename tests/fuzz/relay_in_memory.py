@@ -69,7 +69,7 @@ class Memory:
         return 0
 
     @asynccontextmanager
-    async def waiting(self, _size: int, _taken: int) -> AsyncIterator[None]:
+    async def waiting(self, _size: int, **_: object) -> AsyncIterator[None]:
         yield
 
     # the client's end
