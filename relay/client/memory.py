@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 _MAX_RETRIED: Final = 50_000
-"""Refused writes, less than a spool holds: new ones must have room."""
+"""Refused writes, less than a spool holds, so that new ones fit."""
 _RETRIED_S: Final = 7 * 86_400
 """How long after its first refusal, and after its date, a write is sent again at each start."""
 _CONNECT_S: Final = 3.0

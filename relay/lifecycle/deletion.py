@@ -29,7 +29,6 @@ MAX_TARGETS: Final = 1000
 and a page of the file is written for the tombstone of most."""
 _OF_AUTHOR: Final = "kind 5"
 _OF_ADMIN: Final = "9005"
-_DELETION_BYTES: Final = 4096
 _VANISH: Final = "kind 62"
 _REQUESTS: Final = frozenset({_OF_AUTHOR, _VANISH})
 """Why, in the tombstones of what an author asked to delete."""
@@ -385,11 +384,6 @@ def deleted_rows(event: Event, targets: DeletionTargets, found: Found) -> list[S
         ):
             rows[row.seq] = row
     return list(rows.values())
-
-
-def is_out_of_proportion(event: Event, deleted: Iterable[Stored]) -> bool:
-    """Whether a kind 5 takes much more room than the rows that it deletes."""
-    return len(event.raw) > _DELETION_BYTES + sum([len(row.event.raw) for row in deleted])
 
 
 def _within(h: str | None, row: Stored) -> bool:

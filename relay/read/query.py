@@ -451,46 +451,36 @@ class QueryRunner:
         A page is sent only while the reader may read its rows, else it is read again (N29-94).
         """
         held = HeldRows(self.held_rows, peer.counted_as)
+        sent: set[int] | None = set() if len(subscription.filters) > 1 else None
+        upto, retries = subscription.cursor, 0
         try:
-            async for page in self._all_pages(subscription, peer, held):
-                yield page.pop()  # it is not held here while the client reads
+            for filter_ in subscription.filters:
+                if filter_.search is not None:
+                    async for page in self._search_pages(filter_, upto, peer, sent, held):
+                        yield page.pop(), False  # it is not held here while the client reads
+            filters = [
+                (filter_, self._limit_of(filter_))
+                for filter_ in subscription.filters
+                if filter_.search is None
+            ]
+            backlog = subscription.backlog
+            is_long = backlog is not None and backlog.is_long
+            scan = Scan(self._store, filters, upto, peer, sent or (), held, is_long=is_long)
+            while not scan.is_done:
+                visibility = self._state.visibility(peer.reader.viewer)
+                page = [await scan.page(visibility, self._clock())]
+                if self._may_send(page[0], peer, visibility):
+                    is_last = scan.is_done
+                    scan.sending()
+                    yield page.pop(), is_last
+                    scan.resume()
+                    continue
+                retries += 1
+                if retries > _MAX_RETRIES:
+                    raise StoreFault(_RIGHTS_CHANGED)
+                scan.rewind()
         finally:
             held.end()
-
-    async def _all_pages(
-        self, subscription: Subscription, peer: Peer, held: HeldRows
-    ) -> AsyncIterator[list[tuple[Sequence[bytes], bool]]]:
-        """As `_pages`; each in a list, which the caller empties."""
-        sent: set[int] | None = set() if len(subscription.filters) > 1 else None
-        for filter_ in subscription.filters:
-            if filter_.search is not None:
-                async for page in self._search_pages(
-                    filter_, subscription.cursor, peer, sent, held
-                ):
-                    yield [(page.pop(), False)]
-        filters = [
-            (filter_, self._limit_of(filter_))
-            for filter_ in subscription.filters
-            if filter_.search is None
-        ]
-        backlog = subscription.backlog
-        is_long = backlog is not None and backlog.is_long
-        upto = subscription.cursor
-        scan = Scan(self._store, filters, upto, peer, sent or (), held, is_long=is_long)
-        retries = 0
-        while not scan.is_done:
-            visibility = self._state.visibility(peer.reader.viewer)
-            page = [await scan.page(visibility, self._clock())]
-            if self._may_send(page[0], peer, visibility):
-                is_last = scan.is_done
-                scan.sending()
-                yield [(page.pop(), is_last)]
-                scan.resume()
-                continue
-            retries += 1
-            if retries > _MAX_RETRIES:
-                raise StoreFault(_RIGHTS_CHANGED)
-            scan.rewind()
 
     async def _search_pages(
         self, filter_: Filter, upto: int, peer: Peer, sent: set[int] | None, held: HeldRows

@@ -198,6 +198,8 @@ class Server:
         """The reason that connections are given at exit."""
         self.port: int = listening[0].getsockname()[1]
         self.addresses = self._own_addresses()
+        self._elsewhere = frozenset(each for each in self.addresses if not _is_loopback(each.host))
+        """Those that do not name another relay on another machine."""
 
     def show(self, pages: Pages) -> None:
         """Serve the web console too; before the server listens."""
@@ -325,11 +327,6 @@ class Server:
                 )
         found = [relay_address(f"{self._scheme}://{_in_url(name)}:{port}") for name, port in urls]
         return frozenset(address for address in found if address is not None)
-
-    @property
-    def _elsewhere(self) -> frozenset[RelayAddress]:
-        """Those that do not name another relay on another machine."""
-        return frozenset(each for each in self.addresses if not _is_loopback(each.host))
 
     def addresses_for(self, request: web.Request) -> frozenset[RelayAddress]:
         """The URLs that a login on this connection may name. Who comes from the network may have

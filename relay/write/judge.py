@@ -49,7 +49,6 @@ from relay.lifecycle.deletion import (
     is_base_deleted,
     is_group_record,
     is_old_request,
-    is_out_of_proportion,
     placed_tombstone,
     vanish_outcome,
 )
@@ -91,6 +90,8 @@ _RIGHTS_CHANGED: Final = Reject(
     Prefix.ERROR, "the rights of the author have just changed, send it again", "records"
 )
 """It could not be foreseen that the author may write this record: see `lookups`."""
+_DELETION_BYTES: Final = 4096
+"""Of a kind 5, beyond the rows that it deletes while their group ends."""
 _LEADS_TO_TOO_MUCH: Final = Reject(
     Prefix.BLOCKED, "the records that this one leads to are too large", "records"
 )
@@ -441,7 +442,8 @@ def _adds_to_end(group_id: str | None, candidate: Candidate, world: World) -> bo
         return False  # it goes in pieces itself
     deleted = deleted_rows(event, candidate.targets, world.found)
     takes_away = any(row.group == group_id for row in deleted)
-    return not takes_away or is_out_of_proportion(event, deleted)
+    size = sum([len(row.event.raw) for row in deleted])
+    return not takes_away or len(event.raw) > _DELETION_BYTES + size
 
 
 def _ruled(candidate: Candidate, context: GroupContext) -> Ruling | Reject | None:
