@@ -69,8 +69,8 @@ def address_findings(seen: Examined) -> Iterator[Finding]:
         yield warning(
             f"{file}: [relay] url is {relay.url}, the relay has no tls_cert and trusts no proxy:"
             " all clients seem to have the address of the proxy that speaks TLS",
-            "set [server] trusted_proxies to its address, like ['127.0.0.1/32'], and let it send"
-            " X-Forwarded-For",
+            "set [server] trusted_proxies to its address, like ['127.0.0.1/32', '::1/128'],"
+            " and let it send X-Forwarded-For",
         )
     direct = has_tls or not (is_wss or server.trusted_proxies)
     if direct and is_local and not _is_loopback(_host_of(relay.url)):

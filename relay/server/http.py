@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -19,7 +19,7 @@ from relay.nostr.nip50 import EXTENSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+    from ipaddress import IPv4Network, IPv6Network
 
     from aiohttp import web
 
@@ -38,6 +38,8 @@ CORS: Final = {
 }
 SUPPORTED_NIPS: Final = (1, 9, 11, 13, 17, 29, 40, 42, 43, 45, 59, 62, 70, 77, 86)
 """Numbers only: nostr-sdk and Amethyst reject a document in which one of them is a text."""
+_IPV4_LOOPBACK: Final = IPv4Address("127.0.0.1")
+_IPV6_LOOPBACK: Final = IPv6Address("::1")
 FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
 
 
@@ -222,11 +224,12 @@ def may_connect(
 def is_within(
     address: IPv4Address | IPv6Address | None, networks: Sequence[IPv4Network | IPv6Network]
 ) -> bool:
+    """A list that names 127.0.0.1 names ::1 too: a program that looks up localhost takes either."""
     if address is None:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
-    address = mapped or address
-    return any(address in network for network in networks)
+    names = (address, _IPV4_LOOPBACK) if address == _IPV6_LOOPBACK else (mapped or address,)
+    return any(name in network for network in networks for name in names)
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
