@@ -397,7 +397,7 @@ async def _serve(
             services.sweeper(),
             verify_run,
         ):
-            services.addresses.listens_on(server.addresses)
+            services.addresses.listens_on(server.addresses_from_anywhere)
             async with PolicyReload(services, reload, server.rights_changed):
                 services.plugins.start()
                 _freeze()

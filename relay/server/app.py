@@ -200,6 +200,11 @@ class Server:
         self.addresses = self._own_addresses()
         self._elsewhere = frozenset(each for each in self.addresses if not _is_loopback(each.host))
         """Those that do not name another relay on another machine."""
+        is_local = all(_is_loopback(each.getsockname()[0]) for each in listening)
+        self.addresses_from_anywhere = (
+            self.addresses if services.config.relay.url or is_local else self._elsewhere
+        )
+        """Those that a request to vanish may name: it can come by any connection (NIP-62)."""
 
     def show(self, pages: Pages) -> None:
         """Serve the web console too; before the server listens."""

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
-from aiohttp import ClientSession, TCPConnector, WSMsgType, web
+from aiohttp import ClientSession, TCPConnector, WSMsgType, WSServerHandshakeError, web
 from blockbuster import blockbuster_ctx
 
 from policies import load
+from relay.access.management import ListChange, ListName
 from relay.config import config_from
 from relay.errors import UserError
 from relay.groups.group import Groups
@@ -1015,6 +1016,25 @@ async def test_a_login_from_the_network_names_no_loopback_address(
         assert (await (await relay.visit()).logs_in(alice, f"ws://192.0.2.7:{port}"))[0]
 
 
+@pytest.mark.proves("N62-03")
+@pytest.mark.parametrize(
+    ("host", "url", "known"),
+    [
+        ("127.0.0.1", None, {"127.0.0.1", "::1", "localhost"}),
+        ("0.0.0.0", None, set[str]()),
+        ("0.0.0.0", "ws://localhost:7777", {"localhost"}),
+    ],
+)
+async def test_a_request_to_vanish_names_localhost_only_where_nobody_else_connects(
+    host: str, url: str | None, known: set[str]
+) -> None:
+    """Anybody may pass on one that was meant for a relay on another machine."""
+    config = f'[relay]\nurl = "{url}"\n' if url else ""
+    async with serving(config, host=host) as relay:
+        found = {each.host for each in relay.server.addresses_from_anywhere}
+        assert found == (known if has_ipv6_loopback() else known - {"::1"})
+
+
 @pytest.mark.proves("N42-02", "N42-06")
 async def test_a_login_may_name_the_address_that_the_connection_came_in_on() -> None:
     """N42-02: each connection has a challenge of its own."""
@@ -1034,6 +1054,40 @@ async def test_a_trusted_reader_is_known_by_its_address() -> None:
         assert await (await relay.visit()).asks(filter_) == [["EOSE", "s"]]
         forged = await relay.visit(X_Forwarded_For="127.0.0.1")
         assert (await forged.asks(filter_))[0][0] == "CLOSED"
+
+
+@pytest.mark.skipif(not has_ipv6_loopback(), reason="this machine has no IPv6")
+async def test_who_is_trusted_at_127_0_0_1_may_connect_to_localhost() -> None:
+    """Which is [::1] for many programs: the relay listens there too."""
+    trusted = OPEN + '[actors]\ntrusted_readers = ["127.0.0.1/32"]\n'
+    async with (
+        serving(policy=trusted) as relay,
+        relay.browser.ws_connect(f"ws://[::1]:{relay.server.port}/"),
+    ):
+        (connection,) = relay.server.connections
+        assert connection.reader.viewer.trusted
+
+
+@pytest.mark.skipif(not has_ipv6_loopback(), reason="this machine has no IPv6")
+async def test_a_proxy_trusted_at_127_0_0_1_may_connect_to_localhost() -> None:
+    """Its clients keep their addresses, so their connections are counted and blocked."""
+    proxied = (
+        '[relay]\nurl = "wss://relay.example.org"\n[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
+        "[limits]\nconnections_per_address = 2\n"
+    )
+    async with serving(proxied) as relay:
+        url, client = f"ws://[::1]:{relay.server.port}/", {"X-Forwarded-For": "203.0.113.9"}
+        open_ = [await relay.browser.ws_connect(url, headers=client) for _ in range(2)]
+        assert [each.counted_as for each in relay.server.connections] == ["203.0.113.9"] * 2
+        with pytest.raises(WSServerHandshakeError) as refused:
+            await relay.browser.ws_connect(url, headers=client)
+        assert refused.value.status == 429
+        assert not any(each.closed for each in open_)
+        change = ListChange(ListName.BLOCKED_ADDRESSES, "203.0.113.10", "")
+        relay.state.manage(relay.state.management.after(change))
+        with pytest.raises(WSServerHandshakeError) as refused:
+            await relay.browser.ws_connect(url, headers={"X-Forwarded-For": "203.0.113.10"})
+        assert refused.value.status == 403
 
 
 async def test_headers_are_read_again_only_when_rights_of_addresses_change(
