@@ -56,9 +56,9 @@ _OVERFLOW: Final = Refused(Prefix.ERROR, "backlog overflow, subscribe again")
 _TOO_COSTLY: Final = Refused(
     Prefix.RATE_LIMITED, "too many costly subscriptions are open on this relay, try again later"
 )
-_TOO_MANY_FOUND: Final = "too many searches of very many results at once, use a smaller limit"
+_TOO_MANY_FOUND: Final = "too many searches of very many results at once, these are not all"
 _FEW_FOUND: Final = 64 << 10
-"""Bytes of what a search may have found whatever others hold: 8,192 rows."""
+"""Bytes of what searches of one query may have found whatever others hold: 8,192 rows."""
 _SENT_BYTES: Final = 104
 """Of a row of a search in the set of those that other filters must not give again."""
 _NOT_INDEXED: Final = "the search index is not up to date, try again in a moment"
@@ -488,8 +488,8 @@ class QueryRunner:
         """Rows of one search that were not `sent`, to which they are added, best first (N50-03,
         N50-06); each page in a list, which the caller empties.
 
-        Raises Refused when the index is not up to date, or very many rows are found and others hold
-        as many.
+        Raises Refused when the index is not up to date, and behind the best rows when very many are
+        found and others hold as many.
         """
         await self._wait_for_index(upto)
         pace = Pace(peer)
@@ -505,10 +505,11 @@ class QueryRunner:
         )
         left = array("q", [seq for seq in seqs if seq not in sent] if sent else seqs)
         del seqs
-        size = len(left) * (left.itemsize + (0 if sent is None else _SENT_BYTES))
-        if size > _FEW_FOUND and not held.has_room(self._state.visibility(peer.reader.viewer)):
-            raise Refused(Prefix.RATE_LIMITED, _TOO_MANY_FOUND)
-        held.add(size)
+        each = left.itemsize + (0 if sent is None else _SENT_BYTES)
+        room = held.room(self._state.visibility(peer.reader.viewer), _FEW_FOUND) // each
+        is_cut = len(left) > room
+        del left[room:]
+        held.add(len(left) * each)
         if sent is not None:
             sent.update(left)
         retries = 0
@@ -535,6 +536,8 @@ class QueryRunner:
             retries += 1
             if retries > _MAX_RETRIES:
                 raise StoreFault(_RIGHTS_CHANGED)
+        if is_cut:
+            raise Refused(Prefix.RATE_LIMITED, _TOO_MANY_FOUND)
 
     def _may_send(self, raws: Sequence[bytes], peer: Peer, before: Visibility) -> bool:
         """Whether the reader still may read these rows, which were read with the rights `before`.

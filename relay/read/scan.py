@@ -182,6 +182,11 @@ class HeldRows:
             or shares.room_for(rights, self.address, _MAX_HELD, _ORDINARY_HELD) > 0
         )
 
+    def room(self, rights: Visibility, few: int) -> int:
+        """Bytes that may be added. `few`: that the query may hold whatever others do."""
+        room = self._shares.room_for(rights, self.address, _MAX_HELD, _ORDINARY_HELD)
+        return max(room, few - self._own, 0)
+
 
 class _FilterScan:
     """The stored rows of one filter, from a position on."""

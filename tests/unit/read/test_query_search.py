@@ -151,10 +151,11 @@ async def test_a_reader_removed_during_a_search_does_not_get_it(relay: SearchSid
 async def test_what_searches_have_found_is_bounded_while_their_clients_read(
     relay: SearchSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """4 MB of each client that read nothing, after a REQ of 60 bytes. Small answers are given."""
-    monkeypatch.setattr("relay.read.scan._MAX_HELD", 64)
+    """4 MB of each client that read nothing, after a REQ of 60 bytes. Small answers are given, and
+    of large ones the best rows."""
+    monkeypatch.setattr("relay.read.scan._MAX_HELD", 4 * 5 * 112)
     monkeypatch.setattr("relay.read.scan._ORDINARY_HELD", 0)
-    monkeypatch.setattr("relay.read.query._FEW_FOUND", 8 * 4)
+    monkeypatch.setattr("relay.read.query._FEW_FOUND", 2 * 112)
     await relay.write(*(note(f"tea {number}") for number in range(5)))
     slow = [Client() for _ in range(3)]
     queues = [QueryQueue(relay.queries, client) for client in slow]
@@ -163,20 +164,36 @@ async def test_what_searches_have_found_is_bounded_while_their_clients_read(
         queue.subscribe("s", (asked(search="tea"), asked(ids=["0" * 64])))
         for _ in range(50):
             await asyncio.sleep(0)
-    assert relay.queries.held_rows.used == 5 * 112, "of one; the others are refused"
+    assert relay.queries.held_rows.used == (5 + 2 + 2) * 112
     for client in slow:
-        client.outbox.flush()
-    assert ["too many searches" in str(each.received) for each in slow] == [False, True, True]
-    few = Client()
-    queues.append(QueryQueue(relay.queries, few))
-    queues[-1].subscribe("s", (asked(search="tea", limit=4),))
+        client.may_read_on.set()
     for _ in range(50):
         await asyncio.sleep(0)
-    few.outbox.flush()
-    assert len(few.received) == 5
+    ends = [client.stream("s")[-1] for client in slow]
+    assert ["these are not all" in end for end in ends] == [False, True, True]
+    assert [len(client.stream("s")) for client in slow] == [6, 3, 3]
     for queue in queues:
         await queue.aclose()
     assert relay.queries.held_rows.used == 0
+
+
+async def test_what_all_searches_of_a_query_have_found_is_bounded_together(
+    relay: SearchSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifty of little each: 3 MB of each client that does not read the last rows."""
+    monkeypatch.setattr("relay.read.scan._MAX_HELD", 64)
+    monkeypatch.setattr("relay.read.scan._ORDINARY_HELD", 0)
+    monkeypatch.setattr("relay.read.query._FEW_FOUND", 5 * 112)
+    words = [str(number) * 3 for number in range(4)]
+    await relay.write(*(note(f"{word} {number}") for word in words for number in range(2)))
+    client = Client()
+    queue = QueryQueue(relay.queries, client)
+    queue.subscribe("s", tuple(asked(search=word) for word in words))
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert len(client.stream("s")) == 5 + 1
+    assert "rate-limited" in client.stream("s")[-1]
+    await queue.aclose()
 
 
 async def test_a_search_waits_for_the_rows_that_were_stored_before_it(relay: SearchSide) -> None:
