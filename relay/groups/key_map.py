@@ -46,6 +46,13 @@ class KeyMap(Mapping[_K, _V]):
     def __len__(self) -> int:
         return self._size
 
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Mapping) and len(other) != self._size:
+            return False  # else both would be copied
+        return super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as that of every mapping
+
     def items(self) -> ItemsView[_K, _V]:
         return _Items(self)
 

@@ -257,10 +257,12 @@ def _repairs(before: Group, left: Group, now: int, relay: str) -> Iterator[PutUs
     removed = before.removed.keys() - left.removed.keys()
     for part in _parts(sorted(removed)):
         yield _removal(before.id, frozenset(part), relay, now, Cause.BANNED)
-    departed = left.members.keys() - before.members.keys() - before.removed.keys()
-    for part in _parts(sorted(departed)):
+    differing = sorted(left.members.differing(before.members))
+    departed = [key for key in differing if key not in before.members and key not in before.removed]
+    for part in _parts(departed):
         yield _removal(before.id, frozenset(part), relay, now, Cause.OWN_WISH)
-    changed = [key for key, roles in before.members.items() if left.members.get(key) != roles]
+    kept = [key for key in differing if key in before.members]
+    changed = [key for key in kept if left.members.get(key) != before.members[key]]
     for part in _parts(changed):
         users = {pubkey: before.members[pubkey] for pubkey in part}
         yield PutUsers(group=before.id, pubkey=relay, created_at=now, users=users)

@@ -164,11 +164,13 @@ def membership_notices(
     differ; None: any. `cause` and `actor`: id and author of the event that changed the members. The
     tag `e` makes the ids of notices of one second differ.
     """
-    was: Set[str] = frozenset() if before is None else before.members.keys()
-    is_now: Set[str] = frozenset() if after is None else after.members.keys()
-    if before is not None and after is not None and users is not None:
-        was = {pubkey for pubkey in users if pubkey in was}
-        is_now = {pubkey for pubkey in users if pubkey in is_now}
+    if before is not None and after is not None:
+        differing = before.members.differing(after.members) if users is None else users
+        was = {pubkey for pubkey in differing if pubkey in before.members}
+        is_now = {pubkey for pubkey in differing if pubkey in after.members}
+    else:
+        was = set(() if before is None else before.members)
+        is_now = set(() if after is None else after.members)
     group = after or before
     assert group is not None
     for kind, event_type, pubkeys in (
@@ -189,6 +191,11 @@ def named_together(keys: Sequence[_T]) -> Iterator[Sequence[_T]]:
         yield keys[start : start + count]
 
 
+def _has_other_members(before: Group, after: Group) -> bool:
+    was, is_now = before.members, after.members
+    return any((key in was) is not (key in is_now) for key in was.differing(is_now))
+
+
 def _changed(
     before: Group | None,
     after: Group,
@@ -204,9 +211,7 @@ def _changed(
         or (before.members is not after.members and before.admins() != after.admins())
     ):
         yield kinds.GROUP_ADMINS, _list_of(after, _admins(after, compat))
-    if kinds.GROUP_MEMBERS in which and (
-        before is None or before.members.keys() != after.members.keys()
-    ):
+    if kinds.GROUP_MEMBERS in which and (before is None or _has_other_members(before, after)):
         yield kinds.GROUP_MEMBERS, _list_of(after, (("p", pubkey) for pubkey in after.members))
     if kinds.GROUP_ROLES in which and before is None:
         yield kinds.GROUP_ROLES, _list_of(after, (("role", name, text) for name, text in _ROLES))

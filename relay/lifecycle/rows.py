@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from relay.access.quotas import Account
     from relay.access.read_rules import Match
     from relay.groups.group import EndedGroup, Group
+    from relay.groups.key_map import KeyMap
     from relay.nostr.erasure import Erasure
 
 
@@ -235,7 +236,7 @@ class WritePlan:
     """seq of a stored row of no group → the group that it belongs to from now on."""
     groups: dict[str, Group | EndedGroup] = field(default_factory=dict)
     """Groups whose rows in the tables about groups change."""
-    members_before: dict[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    members_before: dict[str, KeyMap[str, tuple[str, ...]]] = field(default_factory=dict)
     """Of those that the tables have: their members there. Without it a store finds out what
     differs."""
     left_ended: dict[str, frozenset[str]] = field(default_factory=dict)

@@ -414,25 +414,27 @@ class NegentropyQueue:
 
     async def _run(self) -> None:
         while self._queue:
-            exchange, payload, request = self._queue.pop(0)
-            REQUEST.set(partial(str, request))
-            try:
-                if exchange.filter is not None:
-                    await self._peer.turn(work_of((exchange.filter,)))
-                if self._is_open(exchange):
-                    await self._reply(exchange, payload)
-            except Refused as refused:
-                self._refuse(exchange, refused)
-            except StoreFault as fault:
-                _log.error("a negentropy message failed: %s", fault)
-                self._refuse(exchange, _STORE_DOWN)
-            except Exception:  # last frame of the task: the queue must go on  # noqa: BLE001
-                _log.exception("a negentropy message failed")
-                self._refuse(exchange, _INTERNAL)
-            finally:
-                # Before the client can have read the reply, and sends as many as it may again.
-                self._negentropy.count_done(self._peer)
+            await self._answer(*self._queue.pop(0))
             await self._peer.drained()
+
+    async def _answer(self, exchange: _Exchange, payload: bytes, request: str) -> None:
+        REQUEST.set(partial(str, request))
+        try:
+            if exchange.filter is not None:
+                await self._peer.turn(work_of((exchange.filter,)))
+            if self._is_open(exchange):
+                await self._reply(exchange, payload)
+        except Refused as refused:
+            self._refuse(exchange, refused)
+        except StoreFault as fault:
+            _log.error("a negentropy message failed: %s", fault)
+            self._refuse(exchange, _STORE_DOWN)
+        except Exception:  # last frame of the task: the queue must go on  # noqa: BLE001
+            _log.exception("a negentropy message failed")
+            self._refuse(exchange, _INTERNAL)
+        finally:
+            # Before the client can have read the reply, and sends as many as it may again.
+            self._negentropy.count_done(self._peer)
 
     async def _reply(self, exchange: _Exchange, payload: bytes) -> None:
         negentropy = self._negentropy

@@ -260,7 +260,7 @@ def test_removing_a_member_makes_no_more_rows_readable(
     if group is None:
         return
     left = {key: roles for key, roles in group.members.items() if key != member}
-    after = case.groups.with_group(replace(group, members=left))
+    after = case.groups.with_group(replace(group, members=KeyMap(left)))
 
     async def law() -> None:
         async with new_store() as store:

@@ -152,7 +152,7 @@ def test_an_owner_of_many_agents_is_looked_at_once_until_the_groups_change(
 
     def groups_named(*names: str) -> Groups:
         groups = Groups().with_groups(
-            Group(name, members={alice.pubkey: ()}, founder=owner.pubkey) for name in names
+            Group(name, members=KeyMap({alice.pubkey: ()}), founder=owner.pubkey) for name in names
         )
         return replace(groups, by_id=Looked(groups.by_id))
 

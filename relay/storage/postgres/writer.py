@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
     from relay.groups.group import Group
+    from relay.groups.key_map import KeyMap
     from relay.lifecycle.rows import (
         Forgotten,
         Lookups,
@@ -499,7 +500,7 @@ async def _add_tombstones(db: Any, tombstones: Sequence[Tombstone]) -> None:
 
 
 async def _put_group(
-    db: Any, group: bytes, now: Group | EndedGroup, before: Mapping[str, tuple[str, ...]] | None
+    db: Any, group: bytes, now: Group | EndedGroup, before: KeyMap[str, tuple[str, ...]] | None
 ) -> None:
     """`before`: the members in the table; None: not known."""
     if isinstance(now, EndedGroup):
@@ -515,13 +516,14 @@ async def _put_group(
     members = now.members
     if members is before:
         return
-    changed = sorted(members)
     if before is None:
+        changed = sorted(members)
         rows = columns([(bytes.fromhex(key), now.is_moderated_by(key)) for key in changed], 2)
         await db.execute(QUERIES["drop_members"], group, *rows)  # most stay as they are
     else:
-        changed = [key for key in changed if before.get(key) != members[key]]
+        differing = sorted(members.differing(before))
+        changed = [key for key in differing if key in members]
         rows = columns([(bytes.fromhex(key), now.is_moderated_by(key)) for key in changed], 2)
-        gone = [bytes.fromhex(key) for key in before if key not in members]
+        gone = [bytes.fromhex(key) for key in differing if key not in members]
         await db.execute(QUERIES["drop_some_members"], group, [*gone, *rows[0]])
     await db.execute(QUERIES["put_members"], group, *rows)

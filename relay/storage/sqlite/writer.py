@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     )
 
     from relay.groups.group import Group
+    from relay.groups.key_map import KeyMap
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
     from relay.storage.checking import CheckedRow
@@ -629,7 +630,7 @@ class Writer:
         self,
         group_id: str,
         group: Group | EndedGroup,
-        before: Mapping[str, tuple[str, ...]] | None,
+        before: KeyMap[str, tuple[str, ...]] | None,
     ) -> None:
         """`before`: the members in the table; None: not known."""
         db = self._db
@@ -654,8 +655,9 @@ class Writer:
             stored = admins = {pubkey.hex(): admin for pubkey, admin in found}
             changed = [key for key in members if admins.get(key) != group.is_moderated_by(key)]
         else:
-            stored = before
-            changed = [key for key, roles in members.items() if before.get(key) != roles]
+            differing = sorted(members.differing(before))
+            stored = [key for key in differing if key in before]
+            changed = [key for key in differing if key in members]
         gone = [(bytes.fromhex(key), group_id) for key in stored if key not in members]
         db.executemany(QUERIES["drop_member"], gone)
         db.executemany(

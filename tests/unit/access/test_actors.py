@@ -25,7 +25,9 @@ class Looked(KeyMap[str, Group]):
 
 
 def group(group_id: str, founder: str, *roles: str) -> Group:
-    return Group(group_id, members={founder: ("admin",), alice.pubkey: roles}, founder=founder)
+    return Group(
+        group_id, members=KeyMap({founder: ("admin",), alice.pubkey: roles}), founder=founder
+    )
 
 
 def test_who_is_an_agent_by_a_role_that_an_owner_gave_vouches_for_nobody() -> None:

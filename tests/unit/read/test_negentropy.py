@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,6 +16,7 @@ import pytest
 from blockbuster import blockbuster_ctx
 
 from relay.groups.actions import Flag
+from relay.groups.key_map import KeyMap
 from relay.nostr import messages
 from relay.nostr.filters import FilterTerms
 from relay.nostr.messages import NegClose, NegMessage, NegOpen
@@ -624,8 +627,21 @@ async def test_an_open_id_does_not_keep_its_filter(relay: NegentropySide) -> Non
     assert await client.hears() == ["NEG-MSG", "n", all_of()]
 
 
+async def test_a_refused_id_does_not_keep_its_filter_while_its_client_reads_nothing(
+    relay: NegentropySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = relay.client()
+    monkeypatch.setattr(client, "drained", asyncio.Event().wait)
+    client.says("NEG-OPEN", "n", {"kinds": [30093]}, ASK_FOR_ALL)
+    filter_ = client.queue._open["n"].filter
+    assert (await client.hears())[0] == "NEG-ERR"
+    await asyncio.sleep(0)
+    gc.collect()
+    assert sys.getrefcount(filter_) == 2
+
+
 def with_another_member(group: Group, number: int) -> Group:
-    return replace(group, members={**group.members, f"{number:064x}": ()})
+    return replace(group, members=KeyMap({**group.members, f"{number:064x}": ()}))
 
 
 async def test_open_ids_do_not_keep_the_groups_of_their_time(relay: NegentropySide) -> None:
