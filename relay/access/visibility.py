@@ -79,7 +79,7 @@ class Reading(Enum):
     ALWAYS = auto()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Visibility:
     """Made by `visibility_for`."""
 

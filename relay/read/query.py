@@ -469,7 +469,9 @@ class QueryRunner:
             while not scan.is_done:
                 visibility = self._state.visibility(peer.reader.viewer)
                 page = [await scan.page(visibility, self._clock())]
-                if self._may_send(page[0], peer, visibility):
+                may_send = self._may_send(page[0], peer, visibility)
+                del visibility  # it holds all groups as they were, and the client may take long
+                if may_send:
                     is_last = scan.is_done
                     scan.sending()
                     yield page.pop(), is_last
@@ -526,8 +528,9 @@ class QueryRunner:
                 )
             )
             page = [raws]
-            del raws
-            if self._may_send(page[0], peer, visibility):
+            may_send = self._may_send(raws, peer, visibility)
+            del raws, visibility
+            if may_send:
                 pace.stop()
                 yield page
                 pace.resume()

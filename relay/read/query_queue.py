@@ -59,6 +59,7 @@ class QueryQueue:
         self.held_bytes = 0
         """Of the filters in COUNTs that are queued or being answered, estimated."""
         self._task: asyncio.Task[None] | None = None
+        self._answered: Subscription | None = None
 
     def subscribe(self, sub: str, filters: tuple[Filter, ...]) -> None:
         subscription = self._queries.start(self._peer, sub, filters)
@@ -98,7 +99,16 @@ class QueryQueue:
             if subscription.sub == sub:
                 del self._open[index]
                 self._queries.stop(subscription)
+                if subscription is self._answered and not self._peer.is_reading:
+                    self._break_off()
                 return
+
+    def _break_off(self) -> None:
+        """End an answer that would keep its filters until the client reads."""
+        before, self._task = self._task, None
+        if before is not None:
+            before.cancel()
+            self._task = asyncio.create_task(self._run(before), name="queries")
 
     def end_all(self) -> None:
         """Nothing more is sent for any REQ. Others have turns while they leave the index."""
@@ -117,26 +127,40 @@ class QueryQueue:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="queries")
 
-    async def _run(self) -> None:
+    async def _run(self, before: asyncio.Task[None] | None = None) -> None:
+        """`before`: a task to wait for, which was cancelled."""
+        if before is not None:
+            await asyncio.gather(before, return_exceptions=True)
+            del before
         while self._ended or self._catching_up or self._counts:
             if self._ended:
                 await self._leave_index()
             elif self._catching_up:
-                subscription, since, request = self._catching_up.pop(next(iter(self._catching_up)))
-                REQUEST.set(partial(str, request))
-                await self._turn(subscription.filters)
-                self._queries.waited(perf_counter() - since)
-                # It may have been closed while it waited for its turn.
-                if self._is_open(subscription) and not await self._catch_up(subscription):
-                    self._close(subscription)
+                await self._next_req()
             else:
-                sub, filters, request = self._counts.pop(0)
-                REQUEST.set(partial(str, request))
-                await self._peer.turn(0.0)  # what it works is counted
-                pace = Pace(self._peer)
-                await pace.through(self._count(sub, filters))
-                pace.stop()
-                self._hold(-_bytes_of(filters))
+                await self._next_count()
+
+    async def _next_req(self) -> None:
+        subscription, since, request = self._catching_up.pop(next(iter(self._catching_up)))
+        self._answered = subscription
+        try:
+            REQUEST.set(partial(str, request))
+            await self._turn(subscription.filters)
+            self._queries.waited(perf_counter() - since)
+            # It may have been closed while it waited for its turn.
+            if self._is_open(subscription) and not await self._catch_up(subscription):
+                self._close(subscription)
+        finally:
+            self._answered = None
+
+    async def _next_count(self) -> None:
+        sub, filters, request = self._counts.pop(0)
+        REQUEST.set(partial(str, request))
+        await self._peer.turn(0.0)  # what it works is counted
+        pace = Pace(self._peer)
+        await pace.through(self._count(sub, filters))
+        pace.stop()
+        self._hold(-_bytes_of(filters))
 
     def _hold(self, size: int) -> None:
         self.held_bytes += size

@@ -5,12 +5,14 @@ from __future__ import annotations
 import heapq
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
+from weakref import ref
 
 from relay.read.pace import Pace
 from relay.storage import PAGE_BYTES, PageQuery
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+    from weakref import ReferenceType
 
     from relay.access.shares import Shares
     from relay.access.visibility import Visibility
@@ -213,7 +215,8 @@ class _FilterScan:
         self._rows: Sequence[tuple[Place, bytes]] = ()
         self._row_bytes = 0
         self._index = 0
-        self._read_as: Visibility | None = None
+        self._read_as: ReferenceType[Visibility] | None = None
+        """Weak: rights hold all groups as they were, and the client may take long."""
         self.is_done = False
 
     @property
@@ -241,7 +244,7 @@ class _FilterScan:
     async def head(self, visibility: Visibility, now: int) -> Place | None:
         """The place of the next row; None at the end."""
         is_read = self._index < len(self._rows) or self.is_done
-        if not is_read or self._read_as is not visibility:
+        if not is_read or self._read_as is None or self._read_as() is not visibility:
             self.forget()
             size, most = self._size, self._bytes
             if not self._held.has_room(visibility):
@@ -251,7 +254,7 @@ class _FilterScan:
             self._held.add(most)
             rows = await self._store.places(self._query(visibility, now, size))
             self._keep(rows, most)
-            self._read_as, self.is_done = visibility, not rows
+            self._read_as, self.is_done = ref(visibility), not rows
         return self.place if self._rows else None
 
     def _keep(self, rows: Sequence[tuple[Place, bytes]], most: int = 0) -> None:

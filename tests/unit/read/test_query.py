@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import weakref
 from dataclasses import replace
 from itertools import count
@@ -544,6 +545,65 @@ async def test_a_query_that_is_closed_while_it_waits_for_its_turn_is_not_read(
     queue.subscribe("s", (asked(),))
     await settled()
     assert reads == []
+
+
+async def test_a_count_that_was_answered_keeps_no_filters_while_its_client_reads_nothing(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were counted no more: 1 MB of a client for 99 kB, and again with each COUNT."""
+    monkeypatch.setattr("relay.read.scan.PAGE_ROWS", PAGE)
+    await relay.write(*(note(number) for number in range(PAGE + 1)))
+    client = Client()
+    client.may_read_on.clear()
+    filters = (asked(kinds=list(range(3))),)
+    before = sys.getrefcount(filters)
+    queue = QueryQueue(relay.queries, client)
+    queue.count("c", filters)
+    await asyncio.sleep(0)
+    queue.subscribe("s", (asked(), asked(kinds=[7])))
+    await client.has_a_page.wait()
+    assert client.received[0][0] == "COUNT"
+    assert sys.getrefcount(filters) == before
+    await queue.aclose()
+
+
+async def test_a_req_that_is_closed_keeps_no_filters_while_its_client_reads_nothing(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.read.scan.PAGE_ROWS", PAGE)
+    await relay.write(*(note(number) for number in range(2 * PAGE)))
+    filters = (asked(), asked(kinds=[7]))
+    before = [sys.getrefcount(each) for each in filters]
+    client = Client()
+    client.is_reading = False
+    queue = await scanning(relay, client, *filters)
+    queue.cancel("s")
+    queue.subscribe("later", (asked(), asked(kinds=[8])))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    gc.collect()
+    assert [sys.getrefcount(each) for each in filters] == before
+    client.may_read_on.set()
+    await settled()
+    assert client.stream("later")[-1] == "<EOSE>"
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_client_that_does_not_read_keeps_no_groups_of_their_time(
+    relay: QuerySide, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large group that changes again and again would be copied for each."""
+    monkeypatch.setattr("relay.read.scan.PAGE_ROWS", PAGE)
+    await relay.write(*(note(number) for number in range(2 * PAGE)))
+    client = Client(alice)
+    await scanning(relay, client, *(asked(kinds=[1, each]) for each in range(number)))
+    rights = weakref.ref(relay.state.visibility(client.viewer))
+    relay.state.adopt(relay.state.groups.with_group(DEN.with_users({carol.pubkey: ()})))
+    relay.state.visibility(client.viewer)
+    gc.collect()
+    assert rights() is None
+    client.may_read_on.set()
+    await settled()
 
 
 async def test_each_count_waits_for_its_turn(
