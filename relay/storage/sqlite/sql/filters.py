@@ -65,8 +65,7 @@ if TYPE_CHECKING:
 
 _ITEM: Final = "e.created_at, e.id, ifnull(e.grp, '')"
 _MAX_MERGED: Final = 16
-"""Up to this many keys of a filter have one ordered scan each, merged; more have one scan and a
-sort."""
+"""Up to this many keys of a filter have one ordered scan each, merged; of more see `Many`."""
 _KIND_SCANS: Final = 8
 _KINDS_APART: Final = 32
 """Up to this many kinds of a search have a condition each."""

@@ -15,6 +15,7 @@ from relay.storage.sqlite.sql.conditions import (
     FALSE,
     ID_KEYS,
     IDS,
+    MAX_PARAMETERS,
     SINCE,
     SIZE,
     TRUE,
@@ -81,6 +82,19 @@ def shape_of(filter_: Filter, after: Place | None = None) -> Shape:
     )
 
 
+class Many(NamedTuple):
+    """More keys of an index than parameters: some are merged at a time, so that the first rows are
+    found without those behind them. The keys may have a million rows."""
+
+    keys: Late
+    """As JSON."""
+    column: str
+    among: Condition
+    """On other columns of the index."""
+    full: Condition
+    """On the row."""
+
+
 class IndexScan(NamedTuple):
     """A FROM clause and the condition on its index."""
 
@@ -90,6 +104,7 @@ class IndexScan(NamedTuple):
     ordered: bool
     one: bool = False
     """It finds at most one row, so that nothing must be sorted."""
+    many: Many | None = None
 
     @property
     def keys(self) -> str:
@@ -121,6 +136,32 @@ class IndexScan(NamedTuple):
         return Condition(
             f"SELECT {columns} {self.source} WHERE {where.sql}{order} LIMIT ?",
             (*where.values, SIZE),
+        )
+
+    def first(self, shape: Shape, rest: Condition) -> Condition:
+        """The places of the first `size` rows of an unordered scan."""
+        if self.many is None:  # a row may be found by several of its tags
+            return self.in_order(shape, rest, f"DISTINCT {self.keys}")
+        keys, column, among, full = self.many
+        source = "FROM tags AS t" if self.source == FROM_TAGS else self.source
+        parts = []
+        values: list[Bound] = []
+        for item in range(MAX_PARAMETERS):
+            one = Condition(f"{column} = json_extract(wanted.keys, '$[{item}]')")
+            where = all_of([one, among, *self.times(shape)])
+            parts.append(f"SELECT {self.keys} {source} WHERE {where.sql}")
+            values.extend(where.values)
+        rest = all_of([full, rest])
+        found = (
+            f"SELECT p.seq FROM ({' UNION '.join(parts)} ORDER BY 1 DESC, 2, 3 LIMIT -1) AS p"
+            f" CROSS JOIN events AS e ON e.seq = p.seq WHERE {rest.sql} LIMIT ?"
+        )
+        return Condition(
+            "SELECT DISTINCT k.created_at, k.id_key, k.seq FROM"
+            " (SELECT json_group_array(value) AS keys FROM json_each(?)"
+            f" GROUP BY key / {MAX_PARAMETERS}) AS wanted"
+            f" CROSS JOIN events AS k ON k.seq IN ({found}) {_SORTED_OUT} LIMIT ?",
+            (keys, *values, *rest.values, SIZE, SIZE),
         )
 
 
@@ -172,7 +213,11 @@ def by_authors(number: int, at_most: int, kinds: Sequence[int] | None) -> list[I
     of = [] if kinds is None else [one_of("e.kind", kinds)]
     source = "FROM events AS e INDEXED BY events_author"
     is_ordered = 1 <= number <= max(1, at_most)
-    return [IndexScan(source, all_of([key, *of]), "e", ordered=is_ordered) for key in keys]
+    many = None
+    if number > MAX_PARAMETERS:
+        full = one_of_late("e.pubkey", AUTHORS, number)
+        many = Many(Late(AUTHOR_KEYS, 0), "e.author_key", all_of(of), full)
+    return [IndexScan(source, all_of([key, *of]), "e", is_ordered, many=many) for key in keys]
 
 
 def by_ids(number: int) -> IndexScan:
@@ -203,7 +248,12 @@ def by_tag(list_: int, number: int, at_most: int, kinds: Sequence[int] | None) -
     else:
         hashes = [Condition("t.hash = ?", (Late(list_, item),)) for item in range(number)]
     is_ordered = number <= at_most
-    return [IndexScan(FROM_TAGS, all_of([hash_, *of]), "t", is_ordered) for hash_ in hashes]
+    many = None
+    if number > MAX_PARAMETERS:
+        many = Many(Late(list_, 0), "t.hash", all_of(of), TRUE)
+    return [
+        IndexScan(FROM_TAGS, all_of([hash_, *of]), "t", is_ordered, many=many) for hash_ in hashes
+    ]
 
 
 def by_buffer(list_: int) -> IndexScan:
@@ -246,10 +296,7 @@ def _places(scans: Sequence[IndexScan], shape: Shape, rest: Condition) -> Condit
     """created_at, id_key and seq: each part gives its first `size`, then they are sorted."""
     ordered = [scan for scan in scans if scan.ordered]
     found = [_first_of(ordered, shape, rest)] if ordered else []
-    # An unordered scan may find a row by several of its tags.
-    found += [
-        scan.in_order(shape, rest, f"DISTINCT {scan.keys}") for scan in scans if not scan.ordered
-    ]
+    found += [scan.first(shape, rest) for scan in scans if not scan.ordered]
     parts = " UNION ".join([f"SELECT * FROM ({part.sql})" for part in found])
     values = [value for part in found for value in part.values]
     return Condition(f"{parts} ORDER BY 1 DESC, 2, 3 LIMIT ?", (*values, SIZE))
