@@ -119,7 +119,7 @@ MAX_D_CHARS: Final = 2048
 """Characters of a tag `d`. It is a column of the events' table, which reads compare with prefixes;
 of the other tags only hashes are."""
 MAX_VANISH_BYTES: Final = 4096
-"""Bytes of a request to vanish. It is kept as a tombstone, and no quota applies to it."""
+"""Bytes of a request to vanish. It is kept as a tombstone, and only daily quotas apply to it."""
 _TOO_LARGE: Final = Reject(
     Prefix.INVALID,
     f"a request to vanish has at most {MAX_VANISH_BYTES} bytes",
@@ -703,7 +703,8 @@ def check_vanish(
 
 
 def _judge_vanish(candidate: Candidate, world: World) -> Judgement:
-    """Only rates that name the kind apply (N62-11): size and rate are limited here."""
+    """Only rates and daily quotas that name the kind apply (N62-11): size and rate are limited
+    here."""
     request = candidate.event
     refusal = check_vanish(
         candidate, world.groups, world.relay, world.now, world.policy.limits.created_at_upper
@@ -717,8 +718,9 @@ def _judge_vanish(candidate: Candidate, world: World) -> Judgement:
         name = subnet_of(candidate.sender.address)
         if not world.vanished.allows(name, world.now):
             return Judgement(TOO_MANY_VANISH)
-    # Only of rules that name the kind.
-    tokens = _tokens(candidate, world, facts_of(candidate, world), None, is_stored=False)
+    # Only of rules that name the kind. As if it were kept whole: else the answer would tell whether
+    # anything of the key is stored.
+    tokens = _tokens(candidate, world, facts_of(candidate, world), None, is_stored=True)
     if isinstance(tokens, Reject):
         return Judgement(tokens)
     return Judgement(WriteOutcome.STORED, vanishes=True, tokens=tokens)

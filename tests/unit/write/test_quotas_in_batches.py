@@ -578,6 +578,29 @@ async def test_requests_to_vanish_are_asked_for_rates_that_name_them_only() -> N
         assert await answer_to(here, here.request(bob), address) == too_many(60)
 
 
+async def test_bytes_of_requests_to_vanish_count_for_their_address() -> None:
+    """A key that has something stored has its request kept whole, for ever, and anybody may store
+    a gift wrap by a new key first. The answer is the same of a key that has nothing stored."""
+    quota = full("address", "bytes = 3000", "match = { kinds = [62] }")
+    over = (False, "rate-limited: full: at most 3000 bytes a day from one address")
+    async with home(quota) as here:
+
+        async def answer(number: int, length: int, address: str = "192.0.2.1") -> tuple[bool, str]:
+            request = cast.person(f"key {number}").sign(
+                62, [["relay", "ALL_RELAYS"]], "x" * length, here.now
+            )
+            return await answer_to(here, request, address)
+
+        for number in (1, 2, 3):
+            await here.do(cast.person(f"key {number}"), 1)
+        assert await answer(1, 1200) == STORED
+        assert await answer(1, 1100) == STORED, "the last one of the key covers it, and is kept"
+        for number in (2, 4):
+            assert await answer(number, 1200) == over
+        assert await answer(2, 0) == STORED
+        assert await answer(3, 1200, "192.0.2.2") == STORED
+
+
 # who is known here --------------------------------------------------------------------------------
 
 NOT_HERE = (False, "restricted: only people known here may write; join a group first")

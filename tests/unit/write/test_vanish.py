@@ -757,7 +757,7 @@ async def kept_requests(home: Home) -> Size:
 
 
 async def test_a_request_to_vanish_is_small(home: Home) -> None:
-    """No rule or quota is asked about it, and it is kept for ever."""
+    """No rule is asked about it, and it is kept for ever."""
     tags = [["relay", "ALL_RELAYS"]]
     least = len(alice.sign(62, tags, "", NOON).raw)
     over = alice.sign(62, tags, "x" * (4097 - least), NOON)
