@@ -255,25 +255,27 @@ def amounts_text(rule: WriteRule) -> str:
     limit, parts = rule.usage_limit, []
     if limit is not None and limit.rate is not None:
         rate = limit.rate
-        parts.append(f"{rate.refill} a minute per {rate.per.value}, {rate.burst} at once")
+        parts.append(f"{rate.refill} a minute {_of(rate.per)}, {rate.burst} at once")
     if limit is not None and limit.quota is not None:
         quota = limit.quota
         parts += [
-            f"{number} {what} {_STORED[quota.per is Per.ADDRESS]} per {quota.per.value}"
+            f"{number} {what} {'a day' if quota.is_of_a_day else 'stored'} {_of(quota.per)}"
             for number, what in ((quota.events, "events"), (quota.bytes, "bytes"))
             if number is not None
         ]
     return ", ".join(parts)
 
 
-_STORED: Final = {False: "stored", True: "a day"}
-"""Whether a quota is per address."""
 _KEEPS: Final = {
     Keep.ALL: "all versions",
     Keep.LATEST: "the latest version",
     Keep.LATEST_TS: "the latest version by ts",
     Keep.FIRST: "the first version",
 }
+
+
+def _of(per: Per) -> str:
+    return "for the whole relay" if per is Per.RELAY else f"per {per.value}"
 
 
 def keep_text(keep: Keep) -> str:

@@ -16,7 +16,7 @@ from relay.toml.fields import Table
 if TYPE_CHECKING:
     from policies.conditions import Condition
 
-_QUOTAS_ARE_PER: Final = (Per.AUTHOR, Per.GROUP, Per.ADDRESS, Per.RECIPIENT)
+_QUOTAS_ARE_PER: Final = (Per.AUTHOR, Per.GROUP, Per.ADDRESS, Per.RECIPIENT, Per.RELAY)
 _DAY_S: Final = 86_400
 _WRAPS: Final = KindSet.of(kinds.GIFT_WRAP)
 _NEVER_COUNTED: Final = sorted(
@@ -65,7 +65,7 @@ def _rate(rule: Table, name: str) -> Rate | None:
     if per is None or burst is None or per_minute is None:
         return None
     if per is Per.RECIPIENT:
-        table.wrong("per", "a rate is per author, connection, address, group or kind")
+        table.wrong("per", "a rate is per author, connection, address, group, kind or relay")
     return Rate(_name_of(rule, name), per, burst, per_minute)
 
 
@@ -84,19 +84,18 @@ def _quota(rule: Table, name: str, match: Condition) -> Quota | None:
         if per is not None:
             table.wrong(
                 "per",
-                "a quota is per author, group, address or recipient;"
+                "a quota is per author, group, address, recipient or relay;"
                 f" usage is not counted per {per.value}",
             )
         return None
-    if per is Per.ADDRESS:
+    if per in (Per.ADDRESS, Per.RELAY):
         key = _name_of(rule, name)
         allowances = [
             Rate(f"{unit.value} of {key}", per, most, max(most, 1), _DAY_S, unit)
             for unit, most in ((Unit.EVENTS, events), (Unit.BYTES, size))
             if most is not None
         ]
-        # Deletions count, too, if the rule names them: they free nothing of the quota of an
-        # address.
+        # Deletions count, too, if the rule names them: they free nothing of what a day may bring.
         counted = _counted(None) if match.kinds is None else match.kinds
         return Quota(per, events, size, counted, allowances=tuple(allowances))
     _refuse_uncounted_keys(rule)

@@ -245,6 +245,8 @@ class Per(Enum):
     KIND = "kind"
     RECIPIENT = "recipient"
     """Recipient of a gift wrap; for quotas only."""
+    RELAY = "relay"
+    """All clients together."""
 
 
 class Unit(Enum):
@@ -274,19 +276,24 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """`quota` of a rule: the most that may be stored per author, group or recipient; or per address
-    and day."""
+    """`quota` of a rule: the most that may be stored per author, group or recipient; or in a day,
+    per address or of all clients together."""
 
     per: Per
-    """AUTHOR, GROUP, RECIPIENT or ADDRESS."""
+    """AUTHOR, GROUP, RECIPIENT, ADDRESS or RELAY."""
     events: int | None = None
     bytes: int | None = None
     kinds: KindSet | None = None
     h: bool | frozenset[str] | None = None
     """Which rows count, as in a match."""
     allowances: tuple[Rate, ...] = ()
-    """Only for ADDRESS: a bucket for the events of a day, and one for their bytes. Addresses are
-    not stored, so the buckets are full after a restart."""
+    """Only for ADDRESS and RELAY: a bucket for the events of a day, and one for their bytes.
+    Addresses are not stored, so the buckets are full after a restart."""
+
+    @property
+    def is_of_a_day(self) -> bool:
+        """What is stored is not added up: only `allowances` count."""
+        return self.per in (Per.ADDRESS, Per.RELAY)
 
     def counts(self, kind: int) -> bool:
         return self.kinds is None or kind in self.kinds
@@ -295,7 +302,7 @@ class Quota:
         """The accounts that the event adds to in this group."""
         if self.per is Per.RECIPIENT:
             return accounts_of_recipients(event)
-        account = None if self.per is Per.ADDRESS else self.account_of(event.pubkey, group)
+        account = None if self.is_of_a_day else self.account_of(event.pubkey, group)
         return () if account is None else (account,)
 
     def account_of(self, pubkey: str, group: str | None) -> Account | None:
@@ -344,7 +351,8 @@ class UsageLimit:
 
     def too_much_today(self) -> Reject:
         assert self.quota is not None
-        text = self.reject or f"full: at most {self.quota.text} a day from one address"
+        whose = "one address" if self.quota.per is Per.ADDRESS else "all clients together"
+        text = self.reject or f"full: at most {self.quota.text} a day from {whose}"
         return Reject(Prefix.RATE_LIMITED, text, self.rule)
 
     def over_quota(self, before: Size, after: Size) -> Reject | None:
@@ -419,7 +427,8 @@ class CountedEvent(msgspec.Struct, frozen=True, gc=False):
     is_told: bool = True
     """False: its buckets are not those on which other answers depend."""
     is_sent: bool = True
-    """By a client. False: rates and quotas per connection or address do not apply (imports)."""
+    """By a client. False: rates and quotas per connection or address, or of all clients, do not
+    apply (imports)."""
 
     def bucket(self, per: Per) -> str | None:
         """The name of the event's bucket; None: it has none."""
@@ -433,7 +442,7 @@ class CountedEvent(msgspec.Struct, frozen=True, gc=False):
                 if self.is_own or not self.is_sent:
                     return pubkey
                 return f"{pubkey} from {subnet_of(self.address)}"
-            case Per.CONNECTION | Per.ADDRESS if not self.is_sent:
+            case Per.CONNECTION | Per.ADDRESS | Per.RELAY if not self.is_sent:
                 return None
             case Per.CONNECTION if self.connection is not None:
                 return str(self.connection)
@@ -444,6 +453,8 @@ class CountedEvent(msgspec.Struct, frozen=True, gc=False):
                 return self.group
             case Per.KIND:
                 return str(self.event.kind)
+            case Per.RELAY:
+                return "all"
             case Per.RECIPIENT:
                 return None
             case _:
@@ -490,14 +501,14 @@ def check_usage_limits(
             if wait_s > 0:
                 return limit.too_fast(wait_s)
             tokens.append((rate, name, 1))
-        if quota is None or quota.per is not Per.ADDRESS or not counted.is_stored:
+        if quota is None or not quota.is_of_a_day or not counted.is_stored:
             continue
-        address = counted.bucket(Per.ADDRESS)
-        if address is None:
+        name = counted.bucket(quota.per)
+        if name is None:
             continue
         for allowance in quota.allowances:
             cost = allowance.cost_of(counted.event)
-            if buckets.wait_s(allowance, address, now, cost) > 0:
+            if buckets.wait_s(allowance, name, now, cost) > 0:
                 return limit.too_much_today()
-            tokens.append((allowance, address, cost))
+            tokens.append((allowance, name, cost))
     return tokens

@@ -150,6 +150,9 @@ def test_show_is_a_page_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[s
         'rate = { per = "author", burst = 5, per_minute = 30 }\n'
         '[[rule]]\nname = "sparing"\nmatch = { kinds = [30023] }\n'
         'quota = { per = "author", events = 100 }\n'
+        '[[rule]]\nname = "in all"\nmatch = { kinds = [1984] }\n'
+        'rate = { per = "relay", burst = 9, per_minute = 3 }\n'
+        'quota = { per = "relay", bytes = 1000 }\n'
         '[[rule]]\nname = "stay"\nmatch = { kinds = [0] }\nread = ["member", "tag:scope"]\n'
         '[[retention]]\nname = "final"\nmatch = { kinds = [30023] }\nkeep = "first"\n'
         '[[retention]]\nname = "dear"\nmatch = { kinds = [20] }\nnever = true\n'
@@ -168,12 +171,14 @@ def test_show_is_a_page_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[s
         f"  {articles}: tags title",
         "  chat (9) in tea: 30 a minute per author, 5 at once",
         "  articles (30023): 100 events stored per author",
+        "  reports (1984): 3 a minute for the whole relay, 9 at once, "
+        "1000 bytes a day for the whole relay",
         "  members of any group, the keys in its scope tags: profiles (0)",
         "  articles (30023): the first version",
         "  clears (30096): while there are summaries (30094), tool history (30095) of the same "
         "author and hk, no newer by ts",
         "  kind 20: always",
-        f"      dear · {tmp_path}/a.toml:31",
+        f"      dear · {tmp_path}/a.toml:36",
         "  created_at at most 15 min in the future, 14 d in the past",
         "  no unencrypted memory may match: 1 pattern",
         "  aman: with equal ts the highest id is kept; ts and created_at: order; hashes are not "

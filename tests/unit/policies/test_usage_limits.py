@@ -79,9 +79,10 @@ def test_no_quota_is_about_what_makes_room_or_leads_groups(tmp_path: Path, kind:
         assert not quota.counts(kind)
 
 
-def test_a_quota_per_address_counts_what_its_rule_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("per", ["address", "relay"])
+def test_a_quota_of_a_day_counts_what_its_rule_names(tmp_path: Path, per: str) -> None:
     """Also what makes room: it frees nothing of an address."""
-    quota = 'quota = { per = "address", bytes = 9 }'
+    quota = f'quota = {{ per = "{per}", bytes = 9 }}'
     policy = rules(tmp_path, quota, f"match = {{ kinds = [5, 9000] }}\n{quota}")
     for kind, counting in ((1, ["r0"]), (kinds.DELETION, ["r1"]), (kinds.PUT_USER, ["r1"])):
         limits = policy.usage_limits(event_by(alice, kind), NOBODY)

@@ -422,7 +422,7 @@ async def test_events_of_a_banned_key_are_deleted_where_files_say_delete() -> No
         assert [event.id for event in await here.log()] == [kept.id]
 
 
-# per address and per recipient -------------------------------------------------------------------
+# per address, of the whole relay, and per recipient ----------------------------------------------
 
 
 async def answer_to(
@@ -501,6 +501,55 @@ async def test_a_quota_of_nothing_per_address_takes_nothing() -> None:
     over = (False, "rate-limited: full: at most 0 events a day from one address")
     async with home(full("address", "events = 0")) as here:
         assert await answer_to(here, here.made(alice, 1), "192.0.2.1") == over
+
+
+async def test_a_rate_of_the_relay_counts_what_all_clients_send() -> None:
+    async with home(slowly("relay")) as here:
+        notes = [here.made(alice, 1) for _ in range(3)]
+        assert await here.take(*notes, origin=Origin.IMPORT) == [STORED] * 3
+        assert await answer_to(here, here.made(alice, 1), "192.0.2.1") == STORED
+        assert await answer_to(here, here.made(bob, 9), "192.0.2.2", bob) == STORED
+        assert await answer_to(here, here.made(mallory, 1), "192.0.2.3") == too_many(60)
+        assert await answer_to(here, here.made(mallory, 7), "192.0.2.3") == STORED
+
+
+async def test_a_quota_of_the_relay_is_of_a_day() -> None:
+    async with home(full("relay", "events = 2, bytes = 2000")) as here:
+        day = 86_400
+        over = (
+            False,
+            "rate-limited: full: at most 2 events, 2000 bytes a day from all clients together",
+        )
+        big = here.made(mallory, 1, content="x" * 1500)
+        assert await here.take(here.made(alice, 1), origin=Origin.IMPORT) == [STORED]
+        assert await answer_to(here, here.made(alice, 1), "192.0.2.1") == STORED
+        assert await answer_to(here, big, "192.0.2.2") == over
+        assert await answer_to(here, here.made(bob, 1), "192.0.2.3") == STORED
+        assert await answer_to(here, here.made(bob, 1), "192.0.2.4") == over
+        assert await here.take(here.made(bob, 1), origin=Origin.IMPORT) == [STORED]
+        here.now += day // 2
+        assert await answer_to(here, here.made(bob, 1), "192.0.2.3") == STORED
+        assert await answer_to(here, here.made(bob, 1), "192.0.2.1") == over
+        here.now += day
+        assert await answer_to(here, big, "192.0.2.1") == STORED
+
+
+@pytest.mark.parametrize("order", [1, -1])
+async def test_what_one_address_sends_beyond_its_own_quota_takes_nothing_of_the_relays(
+    order: int,
+) -> None:
+    own, total = full("address", "events = 2"), full("relay", "events = 3").replace("full", "all")
+    async with home(*(own, total)[::order]) as here:
+        answers = [await answer_to(here, here.made(mallory, 1), "192.0.2.1") for _ in range(9)]
+        refused = (False, "rate-limited: full: at most 2 events a day from one address")
+        assert answers == [STORED] * 2 + [refused] * 7
+        assert await answer_to(here, here.made(alice, 1), "192.0.2.2") == STORED
+        refused = (False, "rate-limited: full: at most 3 events a day from all clients together")
+        assert await answer_to(here, here.made(alice, 1), "192.0.2.2") == refused
+        # What it refuses takes nothing of an address.
+        here.now += 86_400
+        answers = [await answer_to(here, here.made(alice, 1), "192.0.2.2") for _ in range(2)]
+        assert answers == [STORED] * 2
 
 
 def wrap(here: Home, *recipients: SecretKey) -> Event:

@@ -256,7 +256,9 @@ async def test_a_rule_about_stored_events_is_not_passed_by_leaving_out_the_login
 _BY_ADDRESS = [
     'rate = { per = "address", burst = 1, per_minute = 1 }',
     'rate = { per = "connection", burst = 1, per_minute = 1 }',
+    'rate = { per = "relay", burst = 1, per_minute = 1 }',
     'quota = { per = "address", events = 1 }',
+    'quota = { per = "relay", events = 1 }',
 ]
 _BY_AUTHOR = [
     'rate = { per = "author", burst = 1, per_minute = 1 }',
@@ -313,9 +315,13 @@ async def test_a_limit_of_what_is_stored_tells_others_nothing_of_a_hidden_group(
 
 
 @pytest.mark.proves("N01-96")
-async def test_a_rate_of_an_author_does_not_tell_others_what_is_stored() -> None:
+@pytest.mark.parametrize("per", ["author", "relay"])
+async def test_a_rate_of_an_author_or_the_relay_does_not_tell_others_what_is_stored(
+    per: str,
+) -> None:
     """What is answered as if it were stored took no token of it."""
-    rate = 'rate = { per = "author", burst = 2, per_minute = 1 }'
+    match = "match = { kinds = [9] }"
+    rate = f'{match}\nrate = {{ per = "{per}", burst = 2, per_minute = 1 }}'
     answers: list[list[tuple[bool, str]]] = []
     for is_stored in (False, True):
         async with Home(
@@ -326,6 +332,7 @@ async def test_a_rate_of_an_author_does_not_tell_others_what_is_stored() -> None
             said = [home.made(alice, 9, h="den") for _ in range(3)]
             if is_stored:
                 assert await home.take(*said[:2], logins=[alice.pubkey]) == [STORED] * 2
+            home.now += 120
             letters = [home.post(event, connection=7) for event in said]
             answers.append([await letter.answer for letter in letters])
     assert answers[0] == answers[1]
