@@ -11,7 +11,7 @@ from policies.engine import Stage
 from policies.load import load
 from policies.write_rule import RulesByKind
 from relay.access.quotas import Per, Quota, Rate, UsageLimit
-from relay.facts import Origin
+from relay.facts import Origin, Who
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
 from tests.cast import alice
@@ -71,7 +71,7 @@ def test_each_event_meets_the_rules_about_it_in_their_order(tmp_path: Path) -> N
 )
 def test_no_quota_is_about_what_makes_room_or_leads_groups(tmp_path: Path, kind: int) -> None:
     policy = rules(tmp_path, QUOTA, f"match = {{ kinds = [{kind}, 1] }}\n{QUOTA}\n{RATE}")
-    assert all(quota.per is Per.ADDRESS for quota in policy.quotas_of(kind)), "packaged"
+    assert all(quota.is_of_a_day for quota in policy.quotas_of(kind)), "packaged"
     limits = policy.usage_limits(event_by(alice, kind), NOBODY)
     assert ("r1", None) in [(limit.rule, limit.quota) for limit in limits]
     assert all(limit.quota is None for limit in limits if limit.rule in ("r0", "r1"))
@@ -101,6 +101,27 @@ def test_the_packaged_rules_measure_nothing(tmp_path: Path) -> None:
     policy = load(tmp_path, MEMORY_SYSTEMS)
     assert all(policy.quotas_of(kind) == () for kind in (0, 1, 9, 30023, 30095))
     assert met(policy, 1) == []
+
+
+@pytest.mark.parametrize("kind", [kinds.DELETION, kinds.VANISH])
+def test_what_unknown_senders_leave_for_ever_has_a_limit_per_address_and_a_total(
+    tmp_path: Path, kind: int
+) -> None:
+    """One address is far from the total."""
+    policy = load(tmp_path, MEMORY_SYSTEMS)
+    known = replace(NOBODY, who=NOBODY.who | {Who.KNOWN})
+    login = replace(NOBODY, authenticated_who=NOBODY.authenticated_who | {Who.KNOWN})
+    unknown, *others = (
+        [
+            limit.quota
+            for limit in policy.usage_limits(event_by(alice, kind), facts)
+            if limit.quota is not None and limit.quota.bytes is not None
+        ]
+        for facts in (NOBODY, known, login)
+    )
+    total = sum(quota.bytes or 0 for quota in unknown if quota.per is Per.RELAY)
+    assert total >= 20 * min(quota.bytes or 0 for quota in unknown if quota.per is Per.ADDRESS) > 0
+    assert all(quota.per is not Per.RELAY for quotas in others for quota in quotas)
 
 
 def test_a_bucket_is_named_for_all_that_its_rule_says(tmp_path: Path) -> None:
