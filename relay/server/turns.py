@@ -5,11 +5,12 @@ A task that reads input never gives up the loop while more is buffered: it must 
 
 Invariants: of all tasks that wait for a turn one goes on per iteration of the loop. So an iteration
 takes one slice longer, however many wait. When deliveries make iterations long, a few go on in
-each, of different accounts, while their work takes no longer than the deliveries. The next is the
-one whose `Account` has used least. Who has used nothing for long counts as `CREDIT_S` behind the
-others (start-time fair queuing): it goes first for that much work, then they share; nobody waits
-for ever. Those without a known key have an eighth of the turns together, however many are known. Of
-many that begin at once few have credit. Work while nobody else waits counts for nothing. Handshakes
+each, of different accounts, while their work takes no longer than the deliveries. Those with a
+known key and those without have every second turn, however many of the others wait. The next of
+them is the one whose `Account` has used least. Who has used nothing for long counts as `CREDIT_S`
+behind the others (start-time fair queuing): it goes first for that much work, then they share;
+nobody waits for ever. Of many that begin at once few have credit. Work while nobody else waits
+counts for nothing. Handshakes
 of websockets and other HTTP requests have every second turn, by turns, so that who comes waits for
 as many turns as there are addresses that come, and not for as many times the accounts that wait.
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import count
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Final
@@ -52,11 +53,6 @@ CREDIT_S: Final = 0.05
 """What one may have used less than the others that still counts."""
 _BEGIN_S: Final = 0.01
 """So much less credit has each that begins, while the others use no more."""
-_KNOWN_WEIGHT: Final = 0.1
-"""The part of their work that counts for connections with a known key."""
-_KNOWN_IN_ROW: Final = 7
-"""Turns that those with a known key may have one after the other while somebody else waits: in an
-open relay anybody makes hundreds of keys known."""
 
 _COSTLY_S: Final = 0.002
 """Work after which `CostlyWork` rests."""
@@ -71,27 +67,48 @@ little work could otherwise keep it waiting for as long as they like."""
 class Account:
     """The work that several connections have done together; they compete for turns as one."""
 
-    __slots__ = (
-        "__weakref__",
-        "costly_from",
-        "is_known",
-        "subscriptions",
-        "used",
-        "used_apart",
-        "weight",
-    )
+    __slots__ = ("__weakref__", "costly_from", "is_known", "queue", "subscriptions", "used")
 
-    def __init__(self, used: float, used_apart: float = 0.0, *, is_known: bool = False) -> None:
-        self.used = used
-        """Seconds of work, times `weight`."""
-        self.used_apart = used_apart
-        """Seconds of work, compared with others that have no known key."""
+    def __init__(self, queue: FairQueue, *, is_known: bool = False) -> None:
+        self.is_known = is_known
+        self.queue = queue
+        self.used = queue.begin()
+        """Seconds of work."""
         self.subscriptions = 0
         """Open on these connections: an event of somebody else may have to be sent to each."""
         self.costly_from = 0.0
         """Where its next piece of costly work begins, see `CostlyWork._reached`."""
-        self.is_known = is_known
-        self.weight = _KNOWN_WEIGHT if is_known else 1.0
+
+
+class FairQueue:
+    """Accounts that wait for turns."""
+
+    __slots__ = ("_begun", "_numbers", "_waiting", "reached")
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[float, int, Account]] = []
+        """Heap."""
+        self._numbers = count()
+        self._begun = 0.0
+        self.reached = 0.0
+        """The most that one had used, in seconds, when it got a turn that others waited for too."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def begin(self) -> float:
+        """What one counts as having used that begins: who always comes anew has no credit."""
+        credited = max(self._begun + _BEGIN_S, self.reached - CREDIT_S)
+        self._begun = min(credited, self.reached)
+        return self._begun
+
+    def push(self, account: Account) -> None:
+        heappush(self._waiting, (account.used, next(self._numbers), account))
+
+    def pop(self) -> tuple[float, Account]:
+        """Take out who goes next, and what it had used."""
+        used, _, account = heappop(self._waiting)
+        return used, account
 
 
 class Turns:
@@ -101,12 +118,9 @@ class Turns:
         """`clock`: seconds that the loop has worked, from any point in time: waiting for the
         processor gives no more turns."""
         self._clock = clock
-        self._waiting: list[tuple[float, int, Account]] = []
-        """Heap of the accounts in `_turns`."""
-        self._unknown: set[Account] = set()
-        """Of these, those without a known key."""
-        self._known_in_row = 0
-        """Turns since the last one of an account without a known key."""
+        self._queues = {is_known: FairQueue() for is_known in (False, True)}
+        """The accounts in `_turns`: those without a known key, and those with one."""
+        self._is_known_next = True
         self._turns: dict[Account, list[asyncio.Future[None]]] = {}
         """Of tasks that wait: by their accounts."""
         self._handshakes: dict[str, list[asyncio.Future[None]]] = {}
@@ -119,7 +133,6 @@ class Turns:
         self._arriving = deque((self._handshakes, self._requests, self._inputs))
         """In the order in which they have every second turn."""
         self._is_arriving_next = True
-        self._numbers = count()
         self._given_at = 0.0
         """When turns were given, or could first have been."""
         self._worked = 0.0
@@ -129,11 +142,6 @@ class Turns:
         much time of others. At most `CREDIT_S`."""
         self._accounts: WeakValueDictionary[tuple[str, bool], Account] = WeakValueDictionary()
         """Of each client address: that of its unknown keys, and that of known ones."""
-        self.reached = 0.0
-        """The most that one had used, in seconds, when it got a turn that others waited for too."""
-        self.reached_apart = 0.0
-        """The same of `Account.used_apart`; those that begin have no credit there."""
-        self._begun = 0.0
         self.spent = 0.0
         """Seconds of work in this iteration of the loop, and of up to `_SHORT_S` before it."""
         self._ends = False
@@ -141,10 +149,10 @@ class Turns:
         self.costly = CostlyWork()
         """Of all clients without a known key."""
 
-    def has_time(self, used: float) -> bool:
-        """Whether one that has used so much may begin more work in this iteration of the loop: who
-        has used little may when others may not."""
-        is_light = used < self.reached - CREDIT_S / 2
+    def has_time(self, account: Account, more: float) -> bool:
+        """Whether it may begin more work in this iteration of the loop: who has used little may
+        when others may not. `more`: seconds of work that it is not charged with yet."""
+        is_light = account.used + more < account.queue.reached - CREDIT_S / 2
         return self.spent < (LIGHT_ITERATION_S if is_light else ITERATION_S)
 
     def spend(self, seconds: float) -> bool:
@@ -164,18 +172,12 @@ class Turns:
         self.spent = 0.0
         self._ends = False
 
-    def begin(self) -> float:
-        """What one counts as having used that begins: who always comes anew has no credit."""
-        credited = max(self._begun + _BEGIN_S, self.reached - CREDIT_S)
-        self._begun = min(credited, self.reached)
-        return self._begun
-
     def account(self, address: str | None = None, *, is_known: bool = False) -> Account:
         """The account of all connections from this address that have a known key, or have none: to
         open more gives no more turns. None: a new account."""
         account = None if address is None else self._accounts.get((address, is_known))
         if account is None:
-            account = Account(self.begin(), self.reached_apart, is_known=is_known)
+            account = Account(self._queues[is_known], is_known=is_known)
             if address is not None:
                 self._accounts[address, is_known] = account
         return account
@@ -186,7 +188,7 @@ class Turns:
         queued = self._turns.get(account)
         if queued is None:
             queued = self._turns[account] = []
-            self._push(account)
+            account.queue.push(account)
         queued.append(turn)
         await turn
 
@@ -215,30 +217,12 @@ class Turns:
         return asyncio.get_running_loop().create_future()
 
     def _is_anybody_waiting(self) -> bool:
-        return bool(self._waiting) or any(self._arriving)
+        return self._next_queue() is not None or any(self._arriving)
 
-    def _push(self, account: Account) -> None:
-        heappush(self._waiting, (account.used, next(self._numbers), account))
-        if not account.is_known:
-            self._unknown.add(account)
-
-    def _pop(self) -> tuple[float, Account]:
-        """Take out who goes next, and what it had used."""
-        waiting = self._waiting
-        used, _, account = waiting[0]
-        if account.is_known and self._unknown and self._known_in_row >= _KNOWN_IN_ROW:
-            account, used = min(self._unknown, key=_used_apart), 0.0
-            waiting[:] = [each for each in waiting if each[2] is not account]
-            heapify(waiting)
-        else:
-            heappop(waiting)
-        if account.is_known:
-            self._known_in_row += 1
-        else:
-            self._known_in_row = 0
-            self._unknown.remove(account)
-            self.reached_apart = max(self.reached_apart, account.used_apart)
-        return used, account
+    def _next_queue(self) -> FairQueue | None:
+        """The one that has the next turn; None: no account waits."""
+        first, second = self._queues[self._is_known_next], self._queues[not self._is_known_next]
+        return first if first else second if second else None
 
     def _schedule(self) -> None:
         self._given_at, self._worked = self._clock(), 0.0
@@ -251,29 +235,31 @@ class Turns:
         number = min(max(1 + int(left / _OTHER_S), 1), _MAX_TURNS)
         served: list[Account] = []
         while number > 0 and self._is_anybody_waiting():
-            if self._is_arriving_next or not self._waiting:
+            queue = self._next_queue()
+            if self._is_arriving_next or queue is None:
                 self._is_arriving_next = False
                 arriving = self._next_arriving()
                 if arriving is not None:
                     arriving.set_result(None)
                     number -= 1
                 continue
-            used, account = self._pop()
+            used, account = queue.pop()
             turn = _first(self._turns[account])
             if turn is None:
                 del self._turns[account]
                 continue
             if served or self._is_anybody_waiting():
-                self.reached = max(self.reached, used)
+                queue.reached = max(queue.reached, used)
             else:  # what kept nobody else waiting is forgotten
-                account.used = min(account.used, self.reached)
+                account.used = min(account.used, queue.reached)
             turn.set_result(None)
+            self._is_known_next = queue is self._queues[False]
             served.append(account)
             self._is_arriving_next = True
             number -= 1
         for account in served:
             if self._turns[account]:
-                self._push(account)
+                account.queue.push(account)
             else:
                 del self._turns[account]
         if self._is_anybody_waiting():
@@ -287,10 +273,6 @@ class Turns:
             if turn is not None:
                 return turn
         return None
-
-
-def _used_apart(account: Account) -> float:
-    return account.used_apart
 
 
 def _next(addresses: dict[str, list[asyncio.Future[None]]]) -> asyncio.Future[None] | None:
@@ -414,7 +396,7 @@ class Slice:
         """See `Turns.has_time`."""
         turns = self._turns
         # The first without a call: three times per message.
-        return turns.spent < ITERATION_S or turns.has_time(self.account.used + self._worked)
+        return turns.spent < ITERATION_S or turns.has_time(self.account, self._worked)
 
     def begin(self) -> float:
         """A piece of work begins. Returns the time of the clock."""
@@ -458,11 +440,7 @@ class Slice:
     def charge(self) -> None:
         """Count the work for the account. Before a turn, and when the task ends."""
         account = self.account
-        used = max(account.used, self._turns.reached - CREDIT_S)
-        account.used = used + self._worked * account.weight
-        if not account.is_known:
-            used = max(account.used_apart, self._turns.reached_apart - CREDIT_S)
-            account.used_apart = used + self._worked
+        account.used = max(account.used, account.queue.reached - CREDIT_S) + self._worked
         self._worked = 0.0
 
 
