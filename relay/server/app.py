@@ -200,7 +200,9 @@ class Server:
         self.addresses = self._own_addresses()
         self._elsewhere = frozenset(each for each in self.addresses if not _is_loopback(each.host))
         """Those that do not name another relay on another machine."""
-        is_local = all(_is_loopback(each.getsockname()[0]) for each in listening)
+        is_local = not services.config.server.trusted_proxies and all(
+            _is_loopback(each.getsockname()[0]) for each in listening
+        )
         self.addresses_from_anywhere = (
             self.addresses if services.config.relay.url or is_local else self._elsewhere
         )
@@ -340,6 +342,10 @@ class Server:
         if self._config.relay.url or came_in_on is None:
             return self.addresses
         name, port = came_in_on
+        if _is_loopback(name) and http.is_from_elsewhere(
+            request, self._config.server.trusted_proxies
+        ):
+            return self._elsewhere
         came_in = relay_address(f"{self._scheme}://{_in_url(name)}:{port}")
         known = self.addresses if _is_loopback(name) else self._elsewhere
         return known | {came_in} if came_in and came_in not in known else known

@@ -157,7 +157,7 @@ def client_address(
 ) -> IPv4Address | IPv6Address | None:
     """The client's address behind trusted proxies. None: unknown, so no list trusts it."""
     peer = _address(request.remote or "")
-    is_forwarded = any(name in request.headers for name in FORWARDED)
+    is_forwarded = _is_forwarded(request)
     # When a proxy, trusted or not, names no client, the proxy's own address must not count as the
     # client's: it may be loopback.
     if is_within(peer, trusted_proxies) is not is_forwarded:
@@ -191,6 +191,14 @@ def is_local(request: web.Request, trusted_proxies: Sequence[IPv4Network | IPv6N
     return is_within(counted_address(request, trusted_proxies), LOOPBACK) and not is_within(
         peer, trusted_proxies
     )
+
+
+def is_from_elsewhere(
+    request: web.Request, trusted_proxies: Sequence[IPv4Network | IPv6Network]
+) -> bool:
+    """Whether a proxy, trusted or not, passed the request on, but for a client on this machine."""
+    client = client_address(request, trusted_proxies)
+    return _is_forwarded(request) and not is_within(client, LOOPBACK)
 
 
 def is_of_page(request: web.Request, here: Iterable[RelayAddress]) -> bool:
@@ -230,6 +238,10 @@ def is_within(
     mapped = getattr(address, "ipv4_mapped", None)
     names = (address, _IPV4_LOOPBACK) if address == _IPV6_LOOPBACK else (mapped or address,)
     return any(name in network for network in networks for name in names)
+
+
+def _is_forwarded(request: web.Request) -> bool:
+    return any(name in request.headers for name in FORWARDED)
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:

@@ -451,12 +451,14 @@ async def test_programs_of_this_machine_are_not_counted() -> None:
         assert await relay.counts("rookery_connections") == len(visits)
 
 
+PROXIED = '[relay]\nurl = "ws://relay.example"\n[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
+
+
 async def test_one_address_cannot_keep_all_others_out() -> None:
     """When all places are taken, those lose one who have most that nobody known is logged in on."""
-    proxied = 'max_connections = 4\n[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
-    async with serving(f"[limits]\n{proxied}") as relay:
+    async with serving(PROXIED + "[limits]\nmax_connections = 4\n") as relay:
         known = await relay.visit(X_Forwarded_For="10.0.0.1")
-        assert await known.logs_in(owner, f"ws://{relay.at}") == (True, "")
+        assert await known.logs_in(owner, "ws://relay.example") == (True, "")
         crowd = [await relay.visit(X_Forwarded_For="10.0.0.1") for _ in range(3)]
         first = await relay.visit(X_Forwarded_For="10.0.0.2")
         assert await crowd[0].hears() == ["closed", 1013]
@@ -488,16 +490,15 @@ async def test_a_handshake_that_is_refused_closes_no_other_connection(
 @pytest.mark.parametrize("made_up", [False, True])
 async def test_a_member_is_not_kept_out_by_others_of_the_same_host(*, made_up: bool) -> None:
     """40 connections without a login, or with keys that nobody knows, got the owner a 503."""
-    proxied = 'connections_per_address = 10\n[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
-    async with serving(f"[limits]\n{proxied}") as relay:
+    async with serving(PROXIED + "[limits]\nconnections_per_address = 10\n") as relay:
         at = {"X_Forwarded_For": "10.0.0.1"}
         flood = [await relay.visit(**at) for _ in range(40)]
         if made_up:
             for number, visit in enumerate([*flood[:8], *flood[38:]]):
                 key = person(f"made up {number}")
-                assert await visit.logs_in(key, f"ws://{relay.at}") == (True, "")
+                assert await visit.logs_in(key, "ws://relay.example") == (True, "")
         known = await relay.visit(**at)
-        assert await known.logs_in(owner, f"ws://{relay.at}") == (True, "")
+        assert await known.logs_in(owner, "ws://relay.example") == (True, "")
         flood += [await relay.visit(**at) for _ in range(40)]
         assert await known.asks({}) == [["EOSE", "s"]]
         assert await flood[0].asks({}) == [["EOSE", "s"]], "who came before the flood stays"
@@ -1016,20 +1017,43 @@ async def test_a_login_from_the_network_names_no_loopback_address(
         assert (await (await relay.visit()).logs_in(alice, f"ws://192.0.2.7:{port}"))[0]
 
 
+@pytest.mark.parametrize(
+    ("proxies", "client", "accepted"),
+    [
+        ("127.0.0.1/32", "203.0.113.9", False),
+        ("127.0.0.1/32", "nobody", False),
+        ("127.0.0.1/32", "127.0.0.2", True),
+        ("127.0.0.1/32", None, True),
+        ("10.0.0.1/32", "203.0.113.9", False),
+        ("10.0.0.1/32", "127.0.0.1", False),
+    ],
+)
+async def test_a_login_that_a_proxy_passes_on_names_no_loopback_address(
+    proxies: str, client: str | None, *, accepted: bool
+) -> None:
+    """The proxy is on this machine, its clients are not."""
+    said = {"X_Forwarded_For": client} if client else {}
+    async with serving(f'[server]\ntrusted_proxies = ["{proxies}"]\n') as relay:
+        hosts = {"localhost", "127.0.0.1", "[::1]"} if has_ipv6_loopback() else {"127.0.0.1"}
+        for host in hosts:
+            visit = await relay.visit(**said)
+            assert (await visit.logs_in(alice, f"ws://{host}:{relay.server.port}"))[0] is accepted
+
+
 @pytest.mark.proves("N62-03")
 @pytest.mark.parametrize(
-    ("host", "url", "known"),
+    ("host", "config", "known"),
     [
-        ("127.0.0.1", None, {"127.0.0.1", "::1", "localhost"}),
-        ("0.0.0.0", None, set[str]()),
-        ("0.0.0.0", "ws://localhost:7777", {"localhost"}),
+        ("127.0.0.1", "", {"127.0.0.1", "::1", "localhost"}),
+        ("127.0.0.1", '[server]\ntrusted_proxies = ["127.0.0.1/32"]\n', set[str]()),
+        ("0.0.0.0", "", set[str]()),
+        ("0.0.0.0", '[relay]\nurl = "ws://localhost:7777"\n', {"localhost"}),
     ],
 )
 async def test_a_request_to_vanish_names_localhost_only_where_nobody_else_connects(
-    host: str, url: str | None, known: set[str]
+    host: str, config: str, known: set[str]
 ) -> None:
     """Anybody may pass on one that was meant for a relay on another machine."""
-    config = f'[relay]\nurl = "{url}"\n' if url else ""
     async with serving(config, host=host) as relay:
         found = {each.host for each in relay.server.addresses_from_anywhere}
         assert found == (known if has_ipv6_loopback() else known - {"::1"})

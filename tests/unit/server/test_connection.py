@@ -68,14 +68,17 @@ async def logged_in(relay: Relay, who: SecretKey) -> Visit:
     return visit
 
 
+PROXIED = '[relay]\nurl = "ws://relay.example"\n[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
+
+
 async def connected_from(
     address: str, relay: Relay, http: ClientSession, who: SecretKey | None
 ) -> ClientWebSocketResponse:
-    """A connection that a proxy forwards from this address, logged in as `who`."""
+    """A connection that a proxy forwards from this address, logged in as `who`. With `PROXIED`."""
     socket = await http.ws_connect(f"http://{relay.at}/", headers={"X-Forwarded-For": address})
     _, challenge = await socket.receive_json()
     if who is not None:
-        tags = [["relay", f"ws://{relay.at}"], ["challenge", challenge]]
+        tags = [["relay", "ws://relay.example"], ["challenge", challenge]]
         await socket.send_json(["AUTH", fields(who.sign(22242, tags, "", NOW))])
         assert (await socket.receive_json())[2]
     return socket
@@ -315,8 +318,7 @@ async def test_connections_of_one_address_share_their_turns_and_known_keys_have_
         await wait(self, account)
 
     monkeypatch.setattr(Turns, "wait", noted)
-    settings = '[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
-    async with serving(settings) as relay, ClientSession() as http:
+    async with serving(PROXIED) as relay, ClientSession() as http:
         relay.state.adopt(relay.state.groups.with_group(DEN))
 
         async def account_of(address: str, who: SecretKey | None = None) -> Account:
@@ -338,8 +340,10 @@ async def test_connections_of_one_address_share_their_turns_and_known_keys_have_
 async def test_unknown_keys_of_one_address_have_so_many_subscriptions_in_all() -> None:
     """An event of somebody else may have to be sent to each: 50 connections of 100 kept all others
     waiting for a second."""
-    settings = '[server]\ntrusted_proxies = ["127.0.0.1/32"]\n[limits]\nmax_subscriptions = 2\n'
-    async with serving(settings) as relay, ClientSession() as http:
+    async with (
+        serving(PROXIED + "[limits]\nmax_subscriptions = 2\n") as relay,
+        ClientSession() as http,
+    ):
         relay.state.adopt(relay.state.groups.with_group(DEN))
 
         async def visit(address: str, who: SecretKey | None = None) -> ClientWebSocketResponse:
@@ -468,8 +472,7 @@ async def test_costly_requests_of_all_without_a_known_key_rest_together(
     """Two connections that opened 9,900 values again and again slowed all writes down by 100."""
     rests = list[tuple[CostlyWork, Account, float]]()
     monkeypatch.setattr(CostlyWork, "end", lambda *rest: rests.append(rest))
-    settings = '[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
-    async with serving(settings) as relay, ClientSession() as http:
+    async with serving(PROXIED) as relay, ClientSession() as http:
         relay.state.adopt(relay.state.groups.with_group(DEN))
         first, second, member = [
             await connected_from(f"203.0.113.{number}", relay, http, who)
