@@ -18,6 +18,7 @@ from relay.storage import PageQuery
 from relay.storage.postgres import following, listening
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
+from tests.contract.test_store_search import indexed, sought
 from tests.contract.writing import (
     EVERYTHING,
     MAX,
@@ -190,6 +191,32 @@ async def test_nothing_of_others_is_committed_before_it_is_taken_over(
         assert one.store.committed() == 0
         await one.store.follow()
         assert one.store.committed() == 1
+
+
+async def test_a_count_has_no_row_that_is_not_taken_over(postgres: PostgresServer) -> None:
+    """What was committed with it may be that the reader has left the group."""
+    who = cast.alice.pubkey
+    filters = {
+        "all": [asked()],
+        "kinds": [asked(kinds=[1, 7])],
+        "an author": [asked(authors=[who])],
+        "a tag": [asked(tag_t=["tea"])],
+        "tags": [asked(tag_t=["tea", "milk"])],
+        "words": [sought("tea")],
+        "several": [asked(kinds=[1]), asked(authors=[who])],
+    }
+    async with processes(postgres, 2) as (one, other):
+        event = unsigned(cast.alice, tags=[["t", "tea"]], content="tea")
+        for expected in (0, 1):
+            await stored(other.store, event)
+            await indexed(other.store)
+            for name, listed in filters.items():
+                count = await one.store.count(listed, EVERYTHING, now=0)
+                authors = await one.store.authors(listed[0], EVERYTHING, now=0, at_most=9)
+                assert (name, count, authors) == (name, expected, [bytes.fromhex(who)] * expected)
+            await one.store.news()
+            await one.store.follow()
+            event = unsigned(cast.alice, tags=[["t", "tea"]], content="more tea", at=1001)
 
 
 async def keeps_a_page(store: PostgresStore) -> bytes:

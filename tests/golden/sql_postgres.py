@@ -21,6 +21,8 @@ from relay.storage.tokens import Tokenizer
 from tests.golden import sql
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from relay.access.visibility import Visibility
     from relay.nostr.filters import Filter
     from relay.storage import PageQuery
@@ -44,6 +46,14 @@ class _Composing:
         text = self._compiler.visible(visibility, filter_, p)
         values: Any = tuple([tuple(each) if isinstance(each, list) else each for each in p.values])
         return Condition(_NUMBERED.sub("?::", text), values)
+
+    def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> Query:
+        return _plain(self._compiler.count(filters, visibility, upto=1000, now=now))
+
+    def authors(self, filter_: Filter, visibility: Visibility, *, now: int, at_most: int) -> Query:
+        return _plain(
+            self._compiler.authors(filter_, visibility, upto=1000, now=now, at_most=at_most)
+        )
 
     def __getattr__(self, name: str) -> Any:
         compose = getattr(self._compiler, name)

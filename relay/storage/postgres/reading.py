@@ -160,7 +160,7 @@ class Reader(ABC):
         possible = [filter_ for filter_ in filters if not filter_.impossible]
         if not possible:
             return 0
-        query = self._compiler.count(possible, visibility, now=now)
+        query = self._compiler.count(possible, visibility, upto=self.committed(), now=now)
         rows = await self._counted(possible, query, visibility, address)
         number: int = rows[0][0]
         return number
@@ -176,7 +176,9 @@ class Reader(ABC):
     ) -> Sequence[bytes] | None:
         if filter_.impossible:
             return []
-        query = self._compiler.authors(filter_, visibility, now=now, at_most=at_most + 1)
+        query = self._compiler.authors(
+            filter_, visibility, upto=self.committed(), now=now, at_most=at_most + 1
+        )
         keys = [key for (key,) in await self._counted([filter_], query, visibility, address)]
         return keys if len(keys) <= at_most else None
 
@@ -274,7 +276,8 @@ class Reader(ABC):
         possible = [filter_ for filter_ in filters if not filter_.impossible][:_MAX_EXPLAINED]
         steps: list[str] = []
         if verb == "COUNT" and possible:
-            steps += await self._plan(self._compiler.count(possible, visibility, now=now))
+            query = self._compiler.count(possible, visibility, upto=self.committed(), now=now)
+            steps += await self._plan(query)
         elif verb == "REQ":
             for filter_ in possible:
                 query = self._first_page(filter_, visibility, now)

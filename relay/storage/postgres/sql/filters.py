@@ -213,27 +213,34 @@ class Compiler:
             f" {_looked_up('k')}"
         )
 
-    def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> Query:
+    def count(
+        self, filters: Sequence[Filter], visibility: Visibility, *, upto: int, now: int
+    ) -> Query:
         """One number: rows that match any of the filters."""
         p = _Known()
-        return p.query(f"SELECT count(*) FROM ({self._found(filters, visibility, now, p)}) AS k")
+        found = self._found(filters, visibility, upto, now, p)
+        return p.query(f"SELECT count(*) FROM ({found}) AS k")
 
-    def authors(self, filter_: Filter, visibility: Visibility, *, now: int, at_most: int) -> Query:
+    def authors(
+        self, filter_: Filter, visibility: Visibility, *, upto: int, now: int, at_most: int
+    ) -> Query:
         """Distinct public keys of the rows that `count` counts."""
         p = _Known()
-        found = self._found([filter_], visibility, now, p)
+        found = self._found([filter_], visibility, upto, now, p)
         return p.query(
             f"SELECT DISTINCT e.pubkey FROM ({found}) AS k JOIN events AS e ON e.seq = k.seq"
             f" LIMIT {p.add(at_most, 'bigint')}"
         )
 
-    def _found(self, filters: Sequence[Filter], visibility: Visibility, now: int, p: _Known) -> str:
-        """Distinct seq of the rows that match any of the filters."""
+    def _found(
+        self, filters: Sequence[Filter], visibility: Visibility, upto: int, now: int, p: _Known
+    ) -> str:
+        """Distinct seq of the rows up to `upto` that match any of the filters."""
         asked = asked_by(filters, visibility)
         parts = []
         for filter_ in filters:
-            p.late = self._late(filter_, now)
-            rest = [unexpired(p)]
+            p.late = self._late(filter_, now, upto)
+            rest = [f"e.seq <= {p.add(UPTO, 'bigint')}", unexpired(p)]
             if len(filters) == 1:
                 rest.append(self.visible(visibility, filter_, p))
                 return self._matching(filter_, rest, p)
