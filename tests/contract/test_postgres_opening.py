@@ -266,6 +266,30 @@ async def pages_read(
 
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+async def test_whether_anything_of_a_key_is_stored_is_looked_up_before_the_first_vacuum(
+    postgres: PostgresServer, mode: str
+) -> None:
+    """Of many wraps with the same tags, each request to vanish of an unknown key read all: 0.5 s.
+    By statistics every key has thousands of rows."""
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    await write(store, *[unsigned(cast.alice, 1059, at=at) for at in range(2000)])
+    await store.close()
+    await executed(
+        url,
+        "INSERT INTO tags (hash, created_at, id_key, seq, kind)"
+        " SELECT t, e.created_at, e.id_key, e.seq, 1059"
+        " FROM events AS e, generate_series(1, 20) AS t",
+    )
+    await executed(url, "ANALYZE events, tags")
+    for keys in (1, 100):
+        unknown = [number.to_bytes(32, "big") for number in range(keys)]
+        read = await pages_read(url, {"keys_stored": (unknown, list(range(-keys, 0)))}, mode)
+        assert read["keys_stored"] < 30 * keys, read
+    await postgres.empty(url)
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 async def test_of_many_tombstones_for_few_ids_no_more_are_read_than_asked_for(
     postgres: PostgresServer, mode: str
 ) -> None:

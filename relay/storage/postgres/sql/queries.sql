@@ -313,9 +313,15 @@ WHERE substring(o.grp, 1, 64) = substring($1::bytea, 1, 64) AND o.grp = $1 AND N
 LIMIT $2;
 
 -- :keys_stored  [pubkey], [hash of p] -> those of which something would go
+-- One kind at a time, as `kinds_to_one`: or all tags would be read while they are not vacuumed.
 SELECT w.pubkey FROM unnest($1::bytea[], $2::bigint[]) AS w (pubkey, p)
 WHERE EXISTS (SELECT FROM events AS e WHERE e.pubkey = w.pubkey) OR EXISTS (
-    SELECT FROM tags AS t WHERE t.hash = w.p AND t.kind IN (1059, 9000, 44100, 44101));
+    SELECT FROM (VALUES (1059), (9000), (44100), (44101)) AS k (kind) CROSS JOIN LATERAL (
+        SELECT FROM tags
+        WHERE hash = w.p AND kind IN (1059, 9000, 44100, 44101) AND kind = k.kind
+        ORDER BY created_at LIMIT 1
+    ) AS found
+);
 
 -- :groups_with_keys  [pubkey], [hash of p] -> groups in which something would go with one of the keys
 SELECT grp FROM sizes WHERE pubkey = ANY($1::bytea[]) AND grp <> ''
