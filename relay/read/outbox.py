@@ -8,6 +8,7 @@ slowly is closed with a reason; no frame is dropped from the middle; no buffer g
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections import deque
 from itertools import chain, repeat
@@ -17,6 +18,8 @@ from relay.observe import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+_log = logging.getLogger(__name__)
 
 _LARGE_BYTES: Final = 65_536
 """An outbox with more may wait for a later iteration; others are written at once."""
@@ -109,9 +112,9 @@ class Outbox:
 
     Promises: order is kept; a frame is sent whole or not at all; when more than `max_bytes` are
     queued here and in the transport together, or twice as much while this waits for a later
-    iteration, `overflow` is called once and further frames are ignored. `unread` is called when
-    more than `FEW_UNREAD` bytes wait in the transport after a write, or in backlogs, with the
-    number of bytes that waited before it.
+    iteration, or if they cannot be written, `overflow` is called once and further frames are
+    ignored. `unread` is called when more than `FEW_UNREAD` bytes wait in the transport after a
+    write, or in backlogs, with the number of bytes that waited before it.
     """
 
     __slots__ = (
@@ -241,17 +244,21 @@ class Outbox:
         if self._sink.is_closing():
             self.closed = True
             return
-        written = b"".join(pieces)
-        self._sink.write(written)
-        self.written_bytes += len(written)
-        traffic = self._flush_queue.traffic
-        traffic.frames_out += frames
-        traffic.bytes_out += len(written)
-        unread = self._sink.get_write_buffer_size()
-        if unread > self._max_bytes:
-            self._check()
-        elif unread > FEW_UNREAD:
-            self._unread(unread - len(written) + self.held_bytes)
+        try:
+            written = b"".join(pieces)
+            self._sink.write(written)
+            self.written_bytes += len(written)
+            traffic = self._flush_queue.traffic
+            traffic.frames_out += frames
+            traffic.bytes_out += len(written)
+            unread = self._sink.get_write_buffer_size()
+            if unread > self._max_bytes:
+                self._check()
+            elif unread > FEW_UNREAD:
+                self._unread(unread - len(written) + self.held_bytes)
+        except Exception:  # such as MemoryError: the outboxes behind it must be written  # noqa: BLE001
+            _log.exception("a client is closed, because its frames cannot be written")
+            self._end()
 
     @property
     def waiting_bytes(self) -> int:
@@ -273,7 +280,11 @@ class Outbox:
         # Of what could have been written, a client that reads would have read some; to write it now
         # would take the loop 6 ms in the middle of a delivery.
         most = self._max_bytes * (2 if self.is_late else 1)
-        if not (self.closed or self._full) and self.buffered_bytes > most:
+        if not self.closed and self.buffered_bytes > most:
+            self._end()
+
+    def _end(self) -> None:
+        if not self._full:
             self._full = True
             self._overflow()
 

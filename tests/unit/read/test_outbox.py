@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -414,3 +415,32 @@ def test_live_rows_are_counted_until_they_are_written_or_dropped(
     outbox.put_live(b"[", b"y" * 40_000, b"]")
     loop.turns()
     assert loop.flush_queue.live_bytes == 0
+
+
+@pytest.mark.parametrize("size", [10_000, 100_000])
+def test_an_outbox_that_cannot_be_written_stops_no_other(
+    size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as when there is no memory to join its pieces: its client would miss a frame, so it is
+    closed; those behind it were never written to again, and deliveries waited for their bytes."""
+
+    class Broken(Sink):
+        def write(self, _data: bytes) -> None:
+            raise MemoryError
+
+    loop, closed = Loop(), list[int]()
+    sinks = [Sink(), Broken(), Sink()]
+    outboxes = [
+        Outbox(sink, loop.flush_queue, max_bytes=1 << 20, overflow=partial(closed.append, at))
+        for at, sink in enumerate(sinks)
+    ]
+    for payload in (b"x", b"y"):
+        for outbox in outboxes:
+            outbox.put_framed(framed(payload * size), is_live=True)
+        loop.turns()
+    assert loop.flush_queue.live_bytes == 0
+    assert not loop.soon
+    assert closed == [1]
+    assert "cannot be written" in caplog.text
+    for sink in (sinks[0], sinks[2]):
+        assert sink.payloads == [b"x" * size, b"y" * size]
