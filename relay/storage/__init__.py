@@ -158,7 +158,8 @@ class Appender(EventLog, Protocol):
     @property
     def append_s(self) -> float:
         """Processor seconds of the last `append`, also if it stored nothing; on a server, seconds
-        up to its commit, without waiting for others or taking over what they stored."""
+        up to its commit, without waiting for others, taking over what they stored, or what short
+        statements wait for a server that is far or busy."""
 
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         """Look up, let `decide` plan, apply the plan, in one transaction.

@@ -6,7 +6,7 @@ import asyncio
 import time
 from contextlib import asynccontextmanager, suppress
 from threading import Event as Signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -311,6 +311,55 @@ async def test_a_batch_that_stores_nothing_does_not_pay_for_the_one_before(
         assert store.append_s < 99
         await store.append(NOTHING_WANTED, taking(100.0, WritePlan()))
         assert store.append_s > 99
+    finally:
+        await store.close()
+    await postgres.empty(url)
+
+
+async def test_a_batch_does_not_pay_for_how_far_the_database_is(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 100 ms for each statement every client was slow, and all waited for half a minute."""
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    late, statement_s, decide_s = 0.0, 0.1, 0.0
+    monkeypatch.setattr(writer, "monotonic", lambda: late)
+    writing = store._connections.writing
+
+    class Far:
+        def __init__(self, db: Any) -> None:
+            self._db = db
+
+        def __getattr__(self, name: str) -> object:
+            nonlocal late
+            late += statement_s
+            return getattr(self._db, name)
+
+    @asynccontextmanager
+    async def far() -> AsyncIterator[Far]:
+        async with writing() as db:
+            yield Far(db)
+
+    async def took_s(number: int) -> float:
+        batch = Batch(unsigned(cast.alice, content=f"{number}"))
+
+        def decide(found: Found) -> WritePlan:
+            nonlocal late
+            late += decide_s
+            return batch.decide(found)
+
+        await store.append(batch.wanted, decide)
+        return store.append_s
+
+    monkeypatch.setattr(store._connections, "writing", far)
+    try:
+        assert {await took_s(number) for number in range(5)} == {0.0}
+        decide_s = 2.0
+        assert await took_s(5) > 1.0, "what takes long there is noticed"
+        statement_s = decide_s = 0.0
+        assert {await took_s(number) for number in range(6, 40)} == {0.0}
+        statement_s = 0.1
+        assert await took_s(40) > 0.25, "it is not always so far"
     finally:
         await store.close()
     await postgres.empty(url)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
+from statistics import median_low
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,6 +67,10 @@ _DAY_S: Final = 86_400
 _ASK_AGAIN_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
 """After a connection was lost in a commit."""
 _MAX_INT: Final = 2**63 - 1
+_NEAR_S: Final = 0.005
+"""A database that answers a short statement within this time is near."""
+_ANSWERS: Final = 31
+"""So many of the last ones say how far it is."""
 
 _Columns = tuple[bytes, int, bytes, bytes, str, str]
 """What follows from the event alone: id, id_key, pubkey, `d`, and the hashes of its tags as two
@@ -90,6 +96,18 @@ class _Change(Growth[_SizeKey]):
         if erasure is not None:
             erasure.add(event_id, kind)
         return event_id
+
+
+class _Counted:
+    """A connection, and how many statements it was given."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+        self.statements = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.statements += 1
+        return getattr(self._db, name)
 
 
 class Writer:
@@ -125,6 +143,8 @@ class Writer:
         """Name of a batch of which it is unknown whether it was committed."""
         self.prepared = PreparedColumns(self._columns_of)
         self.append_s = 0.0
+        self._answers_s = deque[float](maxlen=_ANSWERS)
+        """How long the last look-ups of the head took."""
 
     @property
     def is_in_doubt(self) -> bool:
@@ -145,11 +165,13 @@ class Writer:
         self, db: Any, lookups: Lookups, decide: Callable[[Found], WritePlan]
     ) -> int:
         asked_at = began_at = monotonic()
+        counted = _Counted(db)
         try:
             head = await db.fetchval(QUERIES["head"])
+            self._answers_s.append(monotonic() - asked_at)
             lookups = await self._caught_up(db, head, asked_at) or lookups
             began_at = monotonic()  # what others stored is not this batch's to pay for
-            last_seq = await self._changed(db, Found(head), lookups, decide)
+            last_seq = await self._changed(counted, Found(head), lookups, decide)
             if last_seq is None:
                 await db.execute(QUERIES["rollback"])
                 return int(head)
@@ -157,7 +179,8 @@ class Writer:
             await _rolled_back(db)
             raise
         finally:  # also when nothing is stored
-            self.append_s = monotonic() - began_at
+            took_s = monotonic() - began_at
+            self.append_s = max(0.0, took_s - self._waits_s(counted.statements))
         batch = secrets.token_hex(16)
         try:
             await db.execute(QUERIES["commit"] % (last_seq, last_seq, batch, last_seq))
@@ -167,6 +190,12 @@ class Writer:
                 raise
         self.position = last_seq, batch
         return last_seq
+
+    def _waits_s(self, statements: int) -> float:
+        """Time in which so many statements would be answered that read next to nothing: none if
+        the database is near. Each may take two round trips, as it is prepared first."""
+        answer_s = median_low(self._answers_s or [0.0])
+        return 2 * statements * answer_s if answer_s > _NEAR_S else 0.0
 
     async def follow(self) -> None:
         """As `SharedLog.follow`."""
