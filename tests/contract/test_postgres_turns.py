@@ -163,7 +163,7 @@ async def test_what_closes_waits_for_a_read_and_no_longer(
         assert await db.fetchval("SELECT 1") == 1
 
 
-@pytest.mark.parametrize("reads", ["pages", "counts"])
+@pytest.mark.parametrize("reads", ["pages", "short pages", "counts"])
 async def test_statements_of_clients_keep_a_bounded_part_of_the_memory_of_the_server(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, reads: str
 ) -> None:
@@ -172,6 +172,7 @@ async def test_statements_of_clients_keep_a_bounded_part_of_the_memory_of_the_se
     monkeypatch.setattr(connections, "_READERS", 1)
     policy = policy_of("group")
     seen = visibility_for(ANONYMOUS, policy.read_rules, policy.actors, Groups())
+    seen = EVERYTHING if reads == "short pages" else seen
     url = await postgres.new_schema()
     store = await PostgresStore.open(url, TERMS)
     named = {"authors": [cast.alice.pubkey, cast.bob.pubkey]}
@@ -182,7 +183,7 @@ async def test_statements_of_clients_keep_a_bounded_part_of_the_memory_of_the_se
     ]
     for chosen in product(*times, *lists):
         filter_ = asked(**ChainMap(*chosen))
-        if reads == "pages":
+        if reads != "counts":
             await read(store, filter_, seen)
             await read(store, filter_, seen, size=10)
         else:
@@ -192,5 +193,33 @@ async def test_statements_of_clients_keep_a_bounded_part_of_the_memory_of_the_se
     async with of_pages as pages, of_reads as others:
         assert await pages.fetchval(_KEPT) < 48 << 20
         assert await others.fetchval(_KEPT) < 20 << 20
+    await store.close()
+    await postgres.empty(url)
+
+
+async def test_pages_of_common_clients_stay_prepared(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 64 texts on a connection each was prepared again for every page."""
+    monkeypatch.setattr(connections, "_PAGERS", 1)
+    policy = policy_of("open")
+    viewers = [ANONYMOUS, *(Viewer(frozenset({who.pubkey})) for who in (cast.alice, cast.owner))]
+    seen = [visibility_for(each, policy.read_rules, policy.actors, Groups()) for each in viewers]
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    conditions: list[dict[str, object]] = [
+        {"authors": [cast.alice.pubkey]},
+        {"#t": ["x"]},
+        {"#e": ["0" * 64]},
+        {"#p": [cast.bob.pubkey]},
+        {"#h": ["tea"]},
+        {"since": 5},
+        {"until": 9},
+    ]
+    for chosen in product(*[({}, each) for each in conditions]):
+        for visibility in seen:
+            await read(store, asked(kinds=[1, 6], **ChainMap(*chosen)), visibility)
+    async with store._connections.paging() as db:
+        assert await db.fetchval("SELECT count(*) FROM pg_prepared_statements") > 100
     await store.close()
     await postgres.empty(url)

@@ -14,6 +14,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import asyncpg
+from asyncpg.connection import _StatementCache
 
 from relay.errors import StoreFault, TooSlow
 
@@ -77,12 +78,41 @@ _OWN_STATEMENTS: Final = 512, 32_768
 for one is 60 to 200 bytes for each character, …"""
 _READ_STATEMENTS: Final = 64, 4_096
 """… and clients choose those of counts and searches, which are planned for their values anyway …"""
-_PAGE_STATEMENTS: Final = 64, 12_288
+_PAGE_STATEMENTS: Final = 256, 12_288
 """… and those of pages, which take up to ten times as long if they are not prepared. With the
-packaged rules they have up to 9,500."""
+packaged rules they have up to 9,500; those of common clients are some 170, most of 1,000."""
+_CHARACTERS: Final = 420_000
+"""In the texts that a connection keeps prepared …"""
+_TEXT: Final = 500
+"""… where each counts as so many more: 48 MB of the server's memory at most."""
 On = Literal["reading", "paging", "snapshot", "for_relay"]
 """The method of `Connections` that a read takes its connection from."""
 SET_BACK: Final = "the database is not as this relay knew it: the relay starts again"
+
+
+class _Statements(_StatementCache):  # type: ignore[misc]
+    """Those used last; asyncpg bounds only their number."""
+
+    __slots__ = ()
+
+    @classmethod
+    def take_over(cls, db: Any) -> None:
+        """Before its first statement."""
+        theirs = db._stmt_cache
+        size, on_remove = theirs.get_max_size(), theirs._on_remove
+        db._stmt_cache = cls(loop=db._loop, max_size=size, on_remove=on_remove, max_lifetime=0)
+
+    def put(self, query: object, statement: Any) -> None:
+        super().put(query, statement)
+        most, size = self.get_max_size(), sum(map(_size, self.iter_statements()))
+        while size > _CHARACTERS:
+            size -= _size(next(self.iter_statements()))  # used longest ago
+            self.set_max_size(len(self) - 1)
+        self.set_max_size(most)
+
+
+def _size(statement: Any) -> int:
+    return len(statement.query) + _TEXT
 
 
 def fault_of(error: BaseException) -> StoreFault:
@@ -269,6 +299,7 @@ class Connections:
 
     def _on(self, url: str, db: Any) -> Any:
         self._urls = [url, *[each for each in self._urls if each != url]]
+        _Statements.take_over(db)
         tcp = db._transport.get_extra_info("socket")  # asyncpg has no setting for it
         if tcp.family != socket.AF_UNIX:
             for option, value in _TCP_OPTIONS.items():
