@@ -29,6 +29,10 @@ _FEW_ROWS: Final = 16
 """That are read of one filter at a time, however many others there are."""
 _LITTLE: Final = 64 << 10
 """The same while others hold very much."""
+_FEWEST_ROWS: Final = 32
+"""Of all filters together, while others hold very much; but two of each."""
+_PLACE_BYTES: Final = 224
+"""Of a row, besides its own bytes: its `Place`, with three numbers, and two tuples."""
 _MAX_HELD: Final = 64 << 20
 """Bytes that all queries hold, see `Shares`: each may wait for its turn or its client for long."""
 _ORDINARY_HELD: Final = 1 << 20
@@ -211,6 +215,7 @@ class _FilterScan:
         self._size = max(PAGE_ROWS // filters, _FEW_ROWS)
         self._bytes = _MERGED_BYTES // filters
         self._little = _LITTLE // filters
+        self._fewest = max(_FEWEST_ROWS // filters, 2)
         self._after: Place | None = None
         self._rows: Sequence[tuple[Place, bytes]] = ()
         self._row_bytes = 0
@@ -248,10 +253,10 @@ class _FilterScan:
             self.forget()
             size, most = self._size, self._bytes
             if not self._held.has_room(visibility):
-                size, most = min(size, _FEW_ROWS), self._little
+                size, most = min(size, self._fewest), self._little
             # Before the read: others that wait for theirs look at it too.
-            self._row_bytes = most
-            self._held.add(most)
+            self._row_bytes = most + size * _PLACE_BYTES
+            self._held.add(self._row_bytes)
             rows = await self._store.places(self._query(visibility, now, size))
             self._keep(rows, most)
             self._read_as, self.is_done = ref(visibility), not rows
@@ -266,7 +271,7 @@ class _FilterScan:
         ]
         self._index = 0
         self._held.add(-self._row_bytes)
-        self._row_bytes = sum([len(raw) for _, raw in self._rows])
+        self._row_bytes = sum([_PLACE_BYTES + len(raw) for _, raw in self._rows])
         self._held.add(self._row_bytes)
 
     @property

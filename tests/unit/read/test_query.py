@@ -186,6 +186,30 @@ async def test_of_queries_that_wait_for_their_turn_few_rows_are_held(
     assert relay.queries.held_rows.used == 0
 
 
+async def test_places_of_rows_that_are_merged_count_and_are_few_while_others_hold_much(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 rows of each of 50 filters took 0.3 MB of each of 1,200 clients."""
+    relay.store.page_size = None
+    await relay.write(*(note(number, at=number) for number in range(100)))
+    filters = [asked(since=number) for number in range(20)]
+    sizes, places = list[int](), relay.store.places
+
+    async def noted(query: PageQuery) -> Sequence[tuple[Place, bytes]]:
+        sizes.append(query.size)
+        return await places(query)
+
+    monkeypatch.setattr(relay.store, "places", noted)
+    whole = await relay.answered(Client(), *filters)
+    assert max(sizes) == 25
+    sizes.clear()
+    monkeypatch.setattr("relay.read.scan._ORDINARY_HELD", 0)
+    relay.queries.held_rows.add("others", 64 << 20)
+    assert await relay.answered(Client(), *filters) == whole
+    assert max(sizes) == 2
+    assert relay.queries.held_rows.used == 64 << 20
+
+
 @pytest.mark.proves("N01-77", "N11-18")
 async def test_limits_are_per_filter_and_capped(relay: QuerySide) -> None:
     """N01-77, N01-79, N11-18, N11-19."""
