@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import secrets
 from enum import Enum
 from functools import partial
@@ -102,7 +103,9 @@ _VALUE_S: Final = 3e-6
 """Estimated time on the loop of each of these, to be parsed and as in `work_of`."""
 _FEW_VALUES_FRAME: Final = 384
 """Bytes; a smaller one is not looked at."""
-_EVENT: Final = b'["EVENT"'
+_EVENT: Final = re.compile(rb'\s*+\[\s*+"EVENT"')
+_KEPT: Final = re.compile(rb'\s*+\[\s*+"(?:EVENT|AUTH)"')
+"""What is taken although its client has left: an event, and the login that it may need."""
 _HANDLED: Final = MESSAGES | {WSMsgType.PING, WSMsgType.PONG}
 _FRAME_S: Final = 3e-6
 """Estimated time of aiohttp for a frame, spent before the measurement here begins."""
@@ -477,19 +480,14 @@ class Connection:
                     socket.taken += 1
                     socket.taken_bytes += len(frame.data) + FRAME_HEAD
                 if frame.type is WSMsgType.TEXT:
-                    is_long = len(frame.data) > _LARGE_FRAME or self._session.is_heavy
-                    costly_s = self._costly_s(frame.data)
-                    if costly_s:
-                        await self._take_costly(frame.data, costly_s, is_long=is_long)
-                    else:
-                        if is_long:  # others may have sent as much just now
-                            is_event = frame.data.startswith(_EVENT)
-                            async with self._input.waiting(len(frame.data), is_kept=is_event):
-                                await work.rest()
-                        elif not work.has_time:
-                            await work.rest()
-                        work.begin()
-                        self._take_text(frame.data)
+                    if self.is_over and self._may_skip(frame.data):
+                        continue  # nobody is there to be answered
+                    try:
+                        await self._take_in_turn(frame.data)
+                    except ConnectionError:
+                        if not self._may_skip(frame.data):
+                            raise
+                        continue
                 elif frame.type is WSMsgType.BINARY:
                     work.begin()
                     self._take(_BINARY, frame.data)
@@ -546,15 +544,32 @@ class Connection:
             await self._slice.rest()
         return frame
 
+    def _may_skip(self, data: bytes) -> bool:
+        """Whether this message of a client that has left is dropped alone: events may have arrived
+        behind it."""
+        return self._hangup is None and not _KEPT.match(data)
+
+    async def _take_in_turn(self, data: bytes) -> None:
+        """Raises ConnectionError when it had to wait and is dropped, see `SocketInput.waiting`."""
+        work = self._slice
+        is_long = len(data) > _LARGE_FRAME or self._session.is_heavy
+        costly_s = self._costly_s(data)
+        if costly_s:
+            await self._take_costly(data, costly_s, is_long=is_long)
+            return
+        if is_long:  # others may have sent as much just now
+            async with self._input.waiting(len(data), is_kept=bool(_KEPT.match(data))):
+                await work.rest()
+        elif not work.has_time:
+            await work.rest()
+        work.begin()
+        self._take_text(data)
+
     def _costly_s(self, data: bytes) -> float:
         """Estimated seconds on the loop, if it has many filter values, tag names or searches.
 
         0: few, or the client has a known key."""
-        if (
-            len(data) <= _FEW_VALUES_FRAME
-            or self._slice.account.is_known
-            or data.startswith(_EVENT)
-        ):
+        if len(data) <= _FEW_VALUES_FRAME or self._slice.account.is_known or _EVENT.match(data):
             return 0.0
         values = data.count(b",") + len(data) // 128
         tags = data.count(b'"#') + data.count(b'"\\u0023')

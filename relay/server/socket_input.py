@@ -185,6 +185,7 @@ class SocketInput(web.RequestHandler):
         "_heard_at",
         "_held",
         "_is_compressed",
+        "_is_dropped",
         "_is_kept",
         "_is_small",
         "_leave",
@@ -227,6 +228,8 @@ class SocketInput(web.RequestHandler):
         """Bytes of a whole message, see `waiting`."""
         self._is_kept = False
         """That message is handled although the socket is closed meanwhile."""
+        self._is_dropped = False
+        """No message that has to wait is handled any more."""
         self._leave: asyncio.Timeout | None = None
         """Ends `while_open`."""
 
@@ -274,7 +277,8 @@ class SocketInput(web.RequestHandler):
     @asynccontextmanager
     async def while_open(self) -> AsyncIterator[None]:
         """Raises ConnectionError when the socket is closed, before or meanwhile."""
-        if not self._is_kept and (self.transport is None or self.transport.is_closing()):
+        is_closed = self.transport is None or self.transport.is_closing()
+        if self._is_dropped or (is_closed and not self._is_kept):
             raise ConnectionResetError
         try:
             async with asyncio.timeout(None) as self._leave:
@@ -303,7 +307,8 @@ class SocketInput(web.RequestHandler):
             self._unfinished.note(self, self.unfinished())
 
     def drop(self) -> None:
-        """Close the socket, and drop the message that waits."""
+        """Close the socket, and drop the message that waits, and those behind it that would."""
+        self._is_dropped = True
         if self.transport is not None:
             self.transport.abort()
         if self._leave is not None:

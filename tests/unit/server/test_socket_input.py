@@ -298,6 +298,78 @@ async def test_a_large_event_is_taken_although_its_client_has_left(
             await relay.disk.append_called.wait()
 
 
+@pytest.mark.parametrize(
+    ("first", "end", "is_taken"),
+    [
+        ("a REQ", "it leaves", True),
+        ("a costly REQ", "it leaves", True),
+        ("a CLOSE", "it leaves", True),
+        ("a login", "it leaves", True),
+        ("nothing", "it leaves", True),
+        ("a REQ", "all together are too large", False),
+        ("a login", "all together are too large", False),
+        ("a CLOSE", "its address is blocked", False),
+    ],
+)
+async def test_an_event_is_taken_behind_what_waited_when_its_client_left(
+    monkeypatch: pytest.MonkeyPatch, first: str, end: str, *, is_taken: bool
+) -> None:
+    """Any other frame that waited ended the connection, with all that had arrived behind it."""
+    may_go_on, wait = asyncio.Event(), Turns.wait
+    is_armed = False
+
+    async def noted(self: Turns, account: Account) -> None:
+        task = asyncio.current_task()
+        if is_armed and task is not None and task.get_name() != "input waits for its turn":
+            await may_go_on.wait()
+        await wait(self, account)
+
+    async with serving() as relay:
+        monkeypatch.setattr(Turns, "wait", noted)
+        visit = await relay.visit()
+        (connection,) = relay.server.connections
+        authors = [f"{number:064x}" for number in range(1000)]
+        tags = [["-"]] if first == "a login" else []
+        # A socket is not read while much has arrived: that it is closed is then not noticed.
+        is_large = first == "nothing" or end == "all together are too large"
+        event = alice.sign(1, tags, "x" * (20_000 if is_large else 9), NOW)
+        frames = [b' [ "EVENT", %s]' % event.raw]  # blanks may be anywhere in JSON
+        if first == "a REQ":
+            connection.account.is_known = True
+            frames.insert(0, orjson.dumps(["REQ", "s", {"authors": authors[:300]}]))
+        elif first == "a costly REQ":
+            await connection._turns.costly.begin(Account(0.0), 0.1)
+            frames.insert(0, orjson.dumps(["REQ", "s", {"authors": authors}]))
+        elif first == "a CLOSE":
+            connection._session.is_heavy = True
+            frames.insert(0, b'["CLOSE","s"]')
+        elif first == "a login":
+            connection._session.is_heavy = True
+            relays = [["relay", f"ws://{relay.at}"], ["challenge", visit.challenge]]
+            frames.insert(0, b'["AUTH",%s]' % alice.sign(22242, relays, "", NOW).raw)
+        is_armed = True
+        for frame in frames:
+            await visit.socket._writer.send_frame(frame, 1)
+        arrived = len(frames)
+        await eventually("all arrive", lambda: connection._socket.arrived()[0] == arrived)
+        await eventually("the first waits", lambda: connection.message == 1)
+        if end == "its address is blocked":
+            connection.close_blocked()
+        if end == "all together are too large":
+            connection._input.drop()
+        else:
+            visit.socket._writer.transport.abort()
+        await eventually("it has left", lambda: connection._input.transport is None)
+        may_go_on.set()
+        await eventually("it is over", lambda: not relay.server.connections)
+        if is_taken:
+            await eventually("it is written", relay.disk.append_called.is_set)
+        else:
+            assert connection._unanswered == 0
+            assert not relay.disk.append_called.is_set()
+        assert connection._input._unfinished._total == 0
+
+
 async def test_compressed_frames_that_nobody_takes_any_more_are_expanded_in_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
