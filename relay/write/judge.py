@@ -386,9 +386,6 @@ def _judge_after_rules(
     group_id, quiet = candidate.row_group, False
     if candidate.targets is not None:
         group_id, quiet = _deletion_reach(candidate, candidate.targets, world)
-        is_sent = facts.origin is Origin.WIRE
-        if is_sent and candidate.group is None and group_id in world.ending:
-            group_id, quiet = None, True  # not one more row to delete with the group
     elif candidate.named is not None:
         group_id = derived_group(candidate, world)
     delay = _delay_of_an_end(group_id, candidate, world) if outcome is None else None
@@ -666,9 +663,12 @@ def _deletion_reach(
     if group_id is None:
         groups = {row.group for row in removed} | {row.group for row in before.rows.values()}
         if len(groups - {None}) == 1:
-            return (groups - {None}).pop(), quiet
-        if not groups:
-            return derived_group(candidate, world), quiet
+            group_id = (groups - {None}).pop()
+        elif not groups:
+            group_id = derived_group(candidate, world)
+        if candidate.sender.origin is Origin.WIRE and group_id in world.ending:
+            # Not one more row to delete with the group. What it only names may be hidden.
+            return None, quiet or not groups
     return group_id, quiet
 
 

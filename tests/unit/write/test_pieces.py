@@ -1130,16 +1130,23 @@ async def test_nobody_delays_the_end_of_a_group_by_writing_into_it(
 
 
 @pytest.mark.parametrize("logged_in", [True, False])
-@pytest.mark.parametrize("size", [1, 3000])
+@pytest.mark.parametrize(("number", "size"), [(3, 1), (80, 1), (80, 3000)])
+@pytest.mark.parametrize("is_hidden", [True, False])
 async def test_a_deletion_of_few_rows_of_an_ending_group_and_many_others_is_done(
-    home: Home, monkeypatch: pytest.MonkeyPatch, size: int, *, logged_in: bool
+    home: Home,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    size: int,
+    *,
+    is_hidden: bool,
+    logged_in: bool,
 ) -> None:
     """It was refused until the group had ended, and then for ever; to who may know nothing of a
-    hidden group the answer was OK true."""
+    hidden group the answer was OK true. All learn of it if they could read what it deletes."""
     await tea_with_admin(home)
     rows = await rows_of_alice(home, h="tea")
-    notes = [await home.do(alice, 1, content=f"{n:0{size}}") for n in range(80)]
-    await home.do(owner, 9002, ["name", "tea"], ["private"], ["hidden"], ["closed"], h="tea")
+    notes = [await home.do(alice, 1, content=f"{n:0{size}}") for n in range(number)]
+    await home.do(owner, 9002, ["name", "tea"], ["closed"], *HIDDEN[is_hidden], h="tea")
     deletion = home.made(alice, 5, *[["e", each.id] for each in (*notes, rows[-1])])
     letters: list[Letter] = []
     stored = home.ingest._stored
@@ -1158,6 +1165,44 @@ async def test_a_deletion_of_few_rows_of_an_ending_group_and_many_others_is_done
     assert await letters[0].answer == STORED
     assert await home.found(kinds=[1]) == []
     assert "tea" in home.groups.ended
+    group, is_quiet = await placed(home, deletion)
+    assert group is None
+    if number == 3:  # else the end may have taken the row
+        assert is_quiet is is_hidden
+
+
+async def test_what_only_names_rows_of_a_hidden_group_that_ends_is_not_shown_to_all(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kind 5 of rows that others wrote deletes nothing."""
+    await tea_with_admin(home)
+    await home.do(owner, 9002, ["name", "tea"], ["closed"], *HIDDEN[True], h="tea")
+    rows = await rows_of_alice(home, h="tea")
+    deletion = home.made(admin, 5, *named(rows[-1:]))
+    letters: list[Letter] = []
+    stored = home.ingest._stored
+
+    async def then_delete(items: Sequence[Any]) -> Any:
+        batch = await stored(items)
+        if batch.is_piece and not letters:
+            letters.append(home.post(deletion, logins=[admin.pubkey], connection=2))
+            while not home.ingest.waiting["commit"]:  # noqa: ASYNC110 -- a thread verifies
+                await asyncio.sleep(0.001)
+        return batch
+
+    monkeypatch.setattr(home.ingest, "_stored", then_delete)
+    assert await home.take(home.made(admin, 9008, h="tea")) == [STORED]
+    assert await letters[0].answer == STORED
+    assert await placed(home, deletion) == (None, True)
+
+
+HIDDEN: dict[bool, list[list[str]]] = {True: [["private"], ["hidden"]], False: []}
+
+
+async def placed(home: Home, event: Event) -> tuple[str | None, bool]:
+    """The group of a stored event, and whether it is quiet."""
+    (row,) = [row for row in await home.store.since(0, 1000) if row.event.id == event.id]
+    return row.group, row.quiet
 
 
 async def test_nobody_delays_a_request_to_vanish_by_putting_its_key_into_groups(
