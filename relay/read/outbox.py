@@ -113,8 +113,9 @@ class Outbox:
     Promises: order is kept; a frame is sent whole or not at all; when more than `max_bytes` are
     queued here and in the transport together, or twice as much while this waits for a later
     iteration, or if they cannot be written, `overflow` is called once and further frames are
-    ignored. `unread` is called when more than `FEW_UNREAD` bytes wait in the transport after a
-    write, or in backlogs, with the number of bytes that waited before it.
+    ignored; a page of stored rows that is put while few bytes are queued has room in any case.
+    `unread` is called when more than `FEW_UNREAD` bytes wait in the transport after a write, or in
+    backlogs, with the number of bytes that waited before it.
     """
 
     __slots__ = (
@@ -124,6 +125,7 @@ class Outbox:
         "_live_bytes",
         "_max_bytes",
         "_overflow",
+        "_page_bytes",
         "_pieces",
         "_sink",
         "_unread",
@@ -157,6 +159,8 @@ class Outbox:
         """Of these, in live rows."""
         self.written_bytes = 0
         """Given to the transport since the beginning."""
+        self._page_bytes = 0
+        """Of the last page of stored rows."""
         self._full = False
         self.closed = False
         self.is_held = False
@@ -201,7 +205,13 @@ class Outbox:
             self._check()
 
     def put_each(self, head: bytes, bodies: Sequence[bytes], tail: bytes) -> None:
-        """Queue a message `head` + body + `tail` for each body; concatenated only when written."""
+        """Queue a message `head` + body + `tail` for each body, a page of stored rows; concatenated
+        only when written."""
+        before = self.queued_bytes
+        self._queue_each(head, bodies, tail)
+        self._page_bytes = self.queued_bytes - before
+
+    def _queue_each(self, head: bytes, bodies: Sequence[bytes], tail: bytes) -> None:
         if self.closed or self._full or not bodies:
             return
         if not (self._pieces or self.is_held):
@@ -227,7 +237,7 @@ class Outbox:
         """Queue the three joined, as `put`. Until the write, the body is shared with other
         outboxes."""
         before = self.queued_bytes
-        self.put_each(head, (body,), tail)
+        self._queue_each(head, (body,), tail)
         size = self.queued_bytes - before
         self._live_bytes += size
         self._flush_queue.live_bytes += size
@@ -254,7 +264,7 @@ class Outbox:
             unread = self._sink.get_write_buffer_size()
             if unread > self._max_bytes:
                 self._check()
-            elif unread > FEW_UNREAD:
+            if unread > FEW_UNREAD and not self._full:
                 self._unread(unread - len(written) + self.held_bytes)
         except Exception:  # such as MemoryError: the outboxes behind it must be written  # noqa: BLE001
             _log.exception("a client is closed, because its frames cannot be written")
@@ -279,7 +289,7 @@ class Outbox:
     def _check(self) -> None:
         # Of what could have been written, a client that reads would have read some; to write it now
         # would take the loop 6 ms in the middle of a delivery.
-        most = self._max_bytes * (2 if self.is_late else 1)
+        most = max(self._max_bytes, 2 * self._page_bytes) * (2 if self.is_late else 1)
         if not self.closed and self.buffered_bytes > most:
             self._end()
 

@@ -349,6 +349,46 @@ def test_nothing_is_queued_after_the_overflow(loop: Loop) -> None:
     assert outbox.buffered_bytes == 124
 
 
+def test_a_page_of_stored_rows_has_room_in_any_case(loop: Loop) -> None:
+    """One of 512 KiB closed a client that read slowly, each time that it asked."""
+    told: list[str] = []
+    unread: list[int] = []
+    sink = Sink(reads=False)
+    outbox = Outbox(
+        sink,
+        loop.flush_queue,
+        max_bytes=100_000,
+        overflow=lambda: told.append("slow"),
+        unread=unread.append,
+    )
+    outbox.put(b"x" * 20_000)
+    outbox.flush()
+    outbox.put_each(b"<", [b"y" * 50_000] * 6, b">")
+    loop.turns()
+    outbox.put(b"eose")
+    outbox.put_live(b"<", b"z" * 50_000, b">")
+    outbox.flush()
+    assert not told
+    assert sink.stuck > 370_000
+    assert len(unread) == 2
+    for _ in range(6):
+        outbox.put_live(b"<", b"z" * 50_000, b">")
+    outbox.flush()
+    assert told == ["slow"]
+
+
+def test_a_page_gives_live_rows_no_more_room_once_another_has_followed(loop: Loop) -> None:
+    told: list[str] = []
+    sink = Sink(reads=False)
+    outbox = outbox_to(sink, loop, max_bytes=100_000, overflow=lambda: told.append("slow"))
+    outbox.put_each(b"<", [b"y" * 50_000] * 6, b">")
+    outbox.flush()
+    sink.stuck = 0
+    outbox.put_each(b"<", [b"last"], b">")
+    outbox.put_live(b"<", b"z" * 100_000, b">")
+    assert told == ["slow"]
+
+
 # the end -----------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ Over real sockets; `serving` is a relay in this process.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from itertools import count
 from string import ascii_letters
@@ -609,12 +610,19 @@ async def test_a_relay_that_stops_waits_for_no_rest(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-async def test_a_slow_reader_receives_a_long_answer_completely() -> None:
+@pytest.mark.parametrize("outbox_bytes", [5000, 524_288, 4_194_304])
+async def test_a_slow_reader_receives_a_long_answer_completely(outbox_bytes: int) -> None:
     """In pages under back-pressure; other clients are served at the same time."""
-    async with serving() as relay:
+    async with serving(f"[limits]\noutbox_bytes = {outbox_bytes}\n") as relay:
         rows = [unsigned(alice, content=str(n).rjust(4000), at=n) for n in range(3000)]
         await write(relay.disk, *rows)
         slow, other = await relay.visit(), await relay.visit()
+        for connection in relay.server.connections:
+            transport = connection._request.transport
+            assert transport is not None
+            transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384
+            )
         await slow.says("REQ", "s", {})
         assert await other.publishes(note("3000", at=0)) == (True, "")
         frames = [await slow.hears() for _ in range(len(rows) + 2)]
