@@ -32,8 +32,8 @@ _RESERVE: Final = (
     200  # bytes of a frame kept free for the end of the current range and the closing one
 )
 _BLOCK: Final = 256  # items per precomputed sum
-_MAX_GROUPS: Final = 65_536
-"""Of a set; with more they count as unknown."""
+_MAX_GROUPS: Final = 4096
+"""Of a set; with more they count as unknown: the loop hashes and sorts these in 2 ms."""
 
 
 class Mode(IntEnum):
