@@ -666,8 +666,10 @@ def _deletion_reach(
             group_id = (groups - {None}).pop()
         elif not groups:
             group_id = derived_group(candidate, world)
-        if candidate.sender.origin is Origin.WIRE and group_id in world.ending:
-            # Not one more row to delete with the group. What it only names may be hidden.
+        is_over = group_id in world.ending or (groups and group_id in world.groups.ended)
+        if candidate.sender.origin is Origin.WIRE and is_over:
+            # Not one more row to delete with the group, or to be left in it. What it only names may
+            # be hidden.
             return None, quiet or not groups
     return group_id, quiet
 

@@ -1205,6 +1205,36 @@ async def placed(home: Home, event: Event) -> tuple[str | None, bool]:
     return row.group, row.quiet
 
 
+@pytest.mark.parametrize("is_hidden", [True, False])
+async def test_a_deletion_is_of_no_group_that_ends_between_its_pieces(
+    home: Home, monkeypatch: pytest.MonkeyPatch, *, is_hidden: bool
+) -> None:
+    """Nothing would delete it any more there, and its author could not read it."""
+    await tea_with_admin(home)
+    await home.do(owner, 9002, ["name", "tea"], ["closed"], *HIDDEN[is_hidden], h="tea")
+    rows = await rows_of_alice(home, 2, h="tea")
+    notes = await rows_of_alice(home, 20)
+    deletion, end = home.made(alice, 5, *named([*rows, *notes])), home.made(admin, 9008, h="tea")
+    letters: list[Letter] = []
+    stored = home.ingest._stored
+
+    async def then_end(items: Sequence[Any]) -> Any:
+        batch = await stored(items)
+        if batch.is_piece and not letters:
+            letters.append(home.post(end, logins=[admin.pubkey], connection=2))
+            while not home.ingest.waiting["commit"]:  # noqa: ASYNC110 -- a thread verifies
+                await asyncio.sleep(0.001)
+        return batch
+
+    monkeypatch.setattr(home.ingest, "_stored", then_end)
+    assert await home.take(deletion, logins=[alice.pubkey]) == [STORED]
+    assert await letters[0].answer == STORED
+    log = [event.id for event in await home.log()]
+    assert log.index(end.id) < log.index(deletion.id)
+    assert await home.found(kinds=[1]) == []
+    assert await placed(home, deletion) == (None, is_hidden)
+
+
 async def test_nobody_delays_a_request_to_vanish_by_putting_its_key_into_groups(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
