@@ -20,6 +20,7 @@ from relay.nostr.event import event_from_raw
 from relay.storage import PageQuery
 from relay.storage.sqlite import connections, searching, text_index
 from relay.storage.sqlite import store as sqlite_store
+from relay.storage.sqlite.sql import recall
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
 from tests.contract.test_sqlite_erasure import becomes
@@ -237,6 +238,40 @@ async def test_a_search_that_takes_too_long_is_interrupted(
         with pytest.raises(TooWide):
             await store.count([sought("tea")], EVERYTHING, now=0)
     assert len(await found(store, "tea", limit=5)) == 5
+    await store.close()
+
+
+async def test_a_question_over_many_long_texts_reads_little_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All their stems are more than one value may have."""
+    monkeypatch.setattr(connections, "MAX_VALUE", 1_000_000)
+    store = await opened(tmp_path)
+    others = " ".join([f"word{number}" for number in range(10_000)])
+    for text in ("tea", "tea milk"):
+        await says(store, *[f"{text} {n} {others}" for n in range(6)], at=len(text))
+    await says(store, "tea tea")
+    best = await found(store, "match:any tea milk")
+    assert [text[:8] for text in best] == ["tea tea"] + ["tea milk"] * 6 + [
+        f"tea {n} wo" for n in range(5, -1, -1)
+    ]
+    await store.close()
+
+
+async def test_a_question_that_finds_too_many_long_texts_reads_the_short_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the others a word counts once, where it found them."""
+    store = await opened(tmp_path)
+    long = " ".join([f"word{number}" for number in range(50)])
+    texts = f"kettle kettle {long}", f"kettle is {long}", "tea", "tea tea tea tea", f"milk {long}"
+    await says(store, *texts)
+    with monkeypatch.context() as limited:
+        limited.setattr(recall, "_MAX_READ", 60)
+        limited.setattr(recall, "_SIZED_ROWS", 2)
+        few = await found(store, "match:any tea kettle")
+    assert few == [texts[3], texts[2], texts[1], texts[0]]
+    assert await found(store, "match:any tea kettle") == [texts[3], texts[2], *texts[:2]]
     await store.close()
 
 

@@ -20,6 +20,7 @@ from relay.groups.group import Group, Groups
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.storage import recall
+from relay.storage.sqlite.sql import recall as sqlite_recall
 from tests import cast
 from tests.contract.writing import MAX, change, unsigned, write
 from tests.effort import examples
@@ -94,7 +95,8 @@ filters = st.builds(
 )
 corpora = st.lists(rows(), min_size=1, max_size=14)
 limits = st.sampled_from([(recall.MAX_ROWS, recall.PAIRED_ROWS), (2, 3), (1, 2)])
-"""The second and third: with words that too many rows have to be looked for by themselves."""
+"""The second and third: with words that too many rows have to be looked for by themselves, and few
+texts read at once."""
 
 
 @contextmanager
@@ -102,6 +104,9 @@ def limited_to(rows: tuple[int, int]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recall, "MAX_ROWS", rows[0])
         patch.setattr(recall, "PAIRED_ROWS", rows[1])
+        if rows[0] < 10:
+            patch.setattr(sqlite_recall, "_READ_AT_ONCE", 30)
+            patch.setattr(sqlite_recall, "_SIZED_ROWS", 3)
         yield
 
 

@@ -11,7 +11,7 @@ from relay.storage.recall import Ranked
 from relay.storage.sqlite import fts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from relay.nostr.nip50 import Search
     from relay.storage.sqlite.readable_rows import KnownRows
@@ -44,11 +44,21 @@ _AMONG: Final = (
 )
 _RANKED: Final = (
     "SELECT json_group_array(r.seq), json_group_array(r.thread), json_group_array(r.created_at),"
-    " json_group_array(r.once), json_group_array(r.repeated), json_group_array(r.frequent),"
-    f" group_concat(t.stems, char({ord(_BETWEEN)}))"
+    " json_group_array(r.once), json_group_array(r.repeated), json_group_array(r.frequent)"
     " FROM json_each(?) AS j CROSS JOIN search.ranks AS r ON r.seq = j.value"
-    " CROSS JOIN search.texts AS t ON t.seq = j.value"
 )
+_OF_TEXTS: Final = "FROM json_each(?) AS j CROSS JOIN search.texts AS t ON t.seq = j.value"
+_SIZES: Final = f"SELECT json_group_array(t.seq), json_group_array(length(t.stems)) {_OF_TEXTS}"
+_STEMS: Final = (
+    f"SELECT json_group_array(t.seq), group_concat(t.stems, char({ord(_BETWEEN)})) {_OF_TEXTS}"
+)
+_MAX_READ: Final = 32 << 20
+"""Characters of stems that one search reads, of the texts with the fewest words first. In others a
+term counts once, where it has found them."""
+_READ_AT_ONCE: Final = 512 << 10
+"""Characters of stems of several rows in one value: while it is converted no other thread runs."""
+_SIZED_ROWS: Final = 500
+"""Rows whose sizes are read at once; SQLite reads the stems for it."""
 
 
 class Asked(NamedTuple):
@@ -76,6 +86,8 @@ class Asking:
         self._stems = stems
         self._asked = asked
         self._known = known
+        self._newest: dict[str, Sequence[int]] = {}
+        """What `newest` returned, by match."""
 
     def match(self, search: Search) -> str:
         return f"({fts.expression(search)})"
@@ -88,6 +100,11 @@ class Asking:
 
     async def newest(self, matches: Iterable[str], limit: int) -> list[list[int]]:
         every = [*matches]
+        found = self._found(every, limit)
+        self._newest.update(zip(every, found, strict=True))
+        return found
+
+    def _found(self, every: Sequence[str], limit: int) -> list[list[int]]:
         if self._known.is_little:
             return self._readable(every, limit)
         found = _lists(self._rows(FOUND, [self._asked.upto, limit, _json(every)]))
@@ -121,19 +138,46 @@ class Asking:
         return hidden
 
     async def ranked(self, seqs: Sequence[int], terms: Mapping[str, Search]) -> Ranked:
-        ((*columns, listed),) = self._rows(_RANKED, [_json(seqs)])
+        (columns,) = self._rows(_RANKED, [_json(seqs)])
         found, threads, times, once, repeated, frequent = map(orjson.loads, columns)
         # Counted in these rows: reading all rows of a frequent word would take much longer, and SQL
         # three times as long as Python.
-        stems = listed.split(_BETWEEN) if found else []
-        tokens = self._stems.of(terms)
-        counted = [
-            _counts(stems, *tokens[term])
-            if len(tokens[term]) == 1
-            else self._counted(found, search, term)
+        tokens = {term: its[0] for term, its in self._stems.of(terms).items() if len(its) == 1}
+        counted = {
+            term: [0] * len(found) if term in tokens else self._counted(found, search, term)
             for term, search in terms.items()
-        ]
-        return Ranked(found, threads, times, once, repeated, frequent, counted)
+        }
+        shortest = sorted(range(len(found)), key=once.__getitem__, reverse=True)
+        unread = {found[place]: place for place in shortest}
+        for part in self._parts([*unread]) if tokens else ():
+            of, listed = self._rows(_STEMS, [_json(part)])[0]
+            places = [unread.pop(seq) for seq in orjson.loads(of)]
+            stems = listed.split(_BETWEEN) if places else []
+            for term, token in tokens.items():
+                for place, count in zip(places, _counts(stems, token), strict=True):
+                    counted[term][place] = count
+        for term in tokens if unread else ():
+            for seq in unread.keys() & self._newest.get(self.match(terms[term]), ()):
+                counted[term][unread[seq]] = 1
+        return Ranked(found, threads, times, once, repeated, frequent, [*counted.values()])
+
+    def _parts(self, seqs: Sequence[int]) -> Iterator[list[int]]:
+        """The rows whose stems are read together, up to `_MAX_READ`."""
+        part: list[int] = []
+        size, left = 0, _MAX_READ
+        for begin in range(0, len(seqs), _SIZED_ROWS):
+            (columns,) = self._rows(_SIZES, [_json(seqs[begin : begin + _SIZED_ROWS])])
+            for seq, length in zip(*map(orjson.loads, columns), strict=True):
+                left -= length
+                if left < 0:
+                    yield part
+                    return
+                size += length
+                if part and size > _READ_AT_ONCE:
+                    yield part
+                    part, size = [], length
+                part.append(seq)
+        yield part
 
     def _counted(self, seqs: Sequence[int], search: Search, term: str) -> list[int]:
         """As `Ranked.counted`, of a term of several words."""
