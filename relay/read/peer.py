@@ -46,5 +46,8 @@ class Peer(Protocol):
     def request_id(self) -> str:
         """Id of the message that is being handled, for the log."""
 
+    def hold(self, size: int) -> None:
+        """Count bytes that a query holds for it; negative when they are gone."""
+
     def closed_by_relay(self, sub: str) -> None:
         """The relay ended this subscription with CLOSED."""

@@ -450,7 +450,7 @@ class QueryRunner:
 
         A page is sent only while the reader may read its rows, else it is read again (N29-94).
         """
-        held = HeldRows(self.held_rows, peer.counted_as)
+        held = HeldRows(self.held_rows, peer)
         sent: set[int] | None = set() if len(subscription.filters) > 1 else None
         upto, retries = subscription.cursor, 0
         try:

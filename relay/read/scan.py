@@ -165,16 +165,18 @@ class HeldRows:
     """Bytes that a query holds while it waits for its turns or its client: of rows that are merged,
     and what a search has found."""
 
-    def __init__(self, shares: Shares, address: str | None) -> None:
+    def __init__(self, shares: Shares, peer: Peer) -> None:
         """`shares`: of all queries."""
         self._shares = shares
         self._own = 0
-        self.address = address
+        self._peer = peer
+        self.address = peer.counted_as
 
     def add(self, size: int) -> None:
         """Negative when they are gone."""
         if size:
             self._own += size
+            self._peer.hold(size)
             self._shares.add(self.address, size)
 
     def end(self) -> None:

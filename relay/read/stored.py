@@ -69,6 +69,9 @@ class _Peer:
     def request_id(self) -> str:
         return "no connection"
 
+    def hold(self, size: int) -> None:
+        """Nobody looks at it."""
+
     def closed_by_relay(self, sub: str) -> None:
         """`_Rows` has the CLOSED."""
 

@@ -145,6 +145,7 @@ class Connection:
         "_outbox_bytes",
         "_queries",
         "_request",
+        "_rows_bytes",
         "_services",
         "_session",
         "_silent_checks",
@@ -225,6 +226,8 @@ class Connection:
         """True: it ends, and what it had counts no longer, except for `unsent`."""
         self._open_of_all = Shares() if open_filters is None else open_filters
         self._open_weight = 0
+        self._rows_bytes = 0
+        """Of rows that its queries hold."""
         """Of this connection, in `_open_of_all`."""
         self._turns = turns
         self.counted_as = counted_as
@@ -325,7 +328,7 @@ class Connection:
         """What is in memory for it, as its limits count that."""
         outbox = self.outbox
         of_client = self._open_weight + self._unanswered_weight + self._input.unfinished()
-        of_queries = self._queries.held_bytes + self._negentropy.held_bytes
+        of_queries = self._queries.held_bytes + self._rows_bytes + self._negentropy.held_bytes
         return of_client + outbox.waiting_bytes + outbox.queued_bytes + of_queries
 
     @property
@@ -369,6 +372,9 @@ class Connection:
 
     def request_id(self) -> str:
         return request_id(self.connection, self.message)
+
+    def hold(self, size: int) -> None:
+        self._rows_bytes += size
 
     def closed_by_relay(self, sub: str) -> None:
         self._session.closed_by_relay(sub)

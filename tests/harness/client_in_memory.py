@@ -48,6 +48,7 @@ class Client:
         self.may_read_on = asyncio.Event()
         self.may_read_on.set()
         self.has_a_page = asyncio.Event()
+        self.held_bytes = 0
         self.closed: list[str] = []
         """Subscriptions that the relay closed."""
         self.received: list[list[Any]] = []
@@ -79,6 +80,9 @@ class Client:
 
     def request_id(self) -> str:
         return "1.1"
+
+    def hold(self, size: int) -> None:
+        self.held_bytes += size
 
     def closed_by_relay(self, sub: str) -> None:
         self.closed.append(sub)

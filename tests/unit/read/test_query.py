@@ -170,6 +170,7 @@ async def test_of_queries_that_wait_for_their_turn_few_rows_are_held(
         async def turn(self, seconds: float) -> None:
             nonlocal most
             most = max(most, relay.queries.held_rows.used)
+            assert relay.queries.held_rows.used == sum(each.held_bytes for each in clients)
             await asyncio.sleep(0)  # all others have turns
 
         def worked(self, seconds: float) -> bool:
@@ -183,7 +184,7 @@ async def test_of_queries_that_wait_for_their_turn_few_rows_are_held(
     for answer in answers:
         assert await answer == [*newest_first(*notes), "<EOSE>"]
     assert 100_000 < most < 2_000_000
-    assert relay.queries.held_rows.used == 0
+    assert relay.queries.held_rows.used == sum(each.held_bytes for each in clients) == 0
 
 
 async def test_places_of_rows_that_are_merged_count_and_are_few_while_others_hold_much(
