@@ -185,6 +185,7 @@ class Ingest:
         """Until the next of them is served."""
         self._changing = asyncio.Lock()
         """Held from the look-ups of a batch until its state is in force."""
+        self._dry_runs: set[asyncio.Task[None]] = set()
         self._batch: Batch | None = None
         """That the store has."""
         self._signatures = SignatureChecks(
@@ -409,8 +410,15 @@ class Ingest:
             seen.append(DryRun(screen_and_judge(candidate, world).result, facts))
             return WritePlan()
 
-        async with self._changing:  # the store may hand over what others wrote
-            await self._store.append(wanted, decide)
+        async def append() -> None:
+            async with self._changing:  # the store may hand over what others wrote
+                await self._store.append(wanted, decide)
+
+        # Also when the caller is cancelled: the store goes on.
+        task = asyncio.create_task(append(), name="dry run")
+        self._dry_runs.add(task)
+        task.add_done_callback(self._dry_runs.discard)
+        await asyncio.shield(task)
         return seen[0]
 
     def manage(self, command: ManagementChange) -> None:

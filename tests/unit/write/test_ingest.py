@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from relay.errors import Result
     from relay.facts import Facts
-    from relay.lifecycle.rows import Stored
+    from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan
     from relay.nostr.keys import SecretKey
     from relay.write.candidate import Candidate
 
@@ -1452,6 +1452,39 @@ async def test_a_dry_run_stores_and_delivers_nothing(relay: Relay) -> None:
     head = await relay.store.head()
     assert await relay.take(chat(alice, "still here")) == [STORED]
     assert await relay.store.head() == head + 1
+
+
+async def test_no_batch_begins_before_a_cancelled_dry_run_has_left_the_store(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL's goes on, and may take over the commits of other relays: a batch that began
+    meanwhile was given the new state by the dry run, which made its look-ups."""
+    append, began, may_end = relay.store.append, asyncio.Event(), asyncio.Event()
+    order: list[str] = []
+
+    async def appended(lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
+        name = "a batch" if order else "dry run"
+        order.append(f"{name} begins")
+        began.set()
+        if name == "dry run":
+            await may_end.wait()
+        head = await append(lookups, decide)
+        order.append(f"{name} ends")
+        return head
+
+    async def shielded(lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
+        return await asyncio.shield(asyncio.create_task(appended(lookups, decide)))
+
+    monkeypatch.setattr(relay.store, "append", shielded)
+    asking = asyncio.create_task(relay.ingest.dry_run(out(alice), Letter()))
+    await began.wait()
+    asking.cancel()
+    await asyncio.wait([asking])
+    assert asking.cancelled()
+    assert relay.ingest._changing.locked()
+    may_end.set()
+    assert await relay.take(chat(alice, "tea?")) == [STORED]
+    assert order == ["dry run begins", "dry run ends", "a batch begins", "a batch ends"]
 
 
 async def test_a_dry_run_includes_checks_before_the_signature(relay: Relay) -> None:
