@@ -1,7 +1,8 @@
 """What an edit of policies permits to everybody, or forbids to all, compared with before.
 
 Invariants: computed by the judge and the read rules, for representative people, events and rows,
-not from the text of the rules. Plug-ins are not run.
+not from the text of the rules; by the settings themselves where they take kinds out of groups.
+Plug-ins are not run.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from relay.nostr import kinds
 from relay.nostr.event import signed
 from relay.nostr.filters import Filter
 from relay.write.candidate import Sender
-from relay.write.derived import derived_group
 from relay.write.judge import screen_and_judge
 from relay.write.lookups import accounts_of
 from relay.write.world import World
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from relay.access.actors import Actors
     from relay.memory.registry import MemorySystems
     from relay.nostr.event import Event
-    from relay.write.candidate import Candidate
     from relay.write.judge import Judgement
 
 _NOW: Final = 1_800_000_000
@@ -125,6 +124,16 @@ def access_changes(before: PolicySet, after: PolicySet) -> list[str]:
         f"{change} now: {_listed(what)}; before: {', '.join(then) or 'nobody'}"
         for (change, then), what in alike.items()
     ]
+    for gone, which in (
+        (after.groups.foreign_h - before.groups.foreign_h, "with an `h`"),
+        (before.groups.derived - after.groups.derived, "without `h` that name a group's event"),
+    ):
+        if gone:
+            listed = _listed([f"{kind}" for kind in sorted(gone)])
+            lines.append(
+                f"events {which} are in no group now: kinds {listed}; whoever may read such events"
+                " outside groups reads those about private groups too"
+            )
     if _names_nobody(after.actors) and not _names_nobody(before.actors):
         lines.append(
             "the policies no longer name an owner, agent or allowed key: outside groups only"
@@ -174,9 +183,7 @@ def access_under(policy: PolicySet) -> Access:
     writers["new groups (9007)"] = created
     invited = (UNKNOWN, _OWNER) if Who.ANYONE in policy.members.invite else (_OWNER,)
     writers["requests for an invite code of the relay (28935)"] = invited
-    rows = list(_rows(policy))
-    rows.append(_comment(policy, actors, groups))
-    readers = dict(_readings(policy, actors, groups, rows))
+    readers = dict(_readings(policy, actors, groups, list(_rows(policy))))
     if new_group is not None:
         new = [("messages (9) of groups made from now on", _row(kinds.CHAT, group=_NEW))]
         readers |= dict(_readings(policy, actors, groups, new))
@@ -238,24 +245,13 @@ def _judged(
     who: str,
 ) -> Judgement:
     """The judgement on the act, on a connection where its author is logged in."""
-    return screen_and_judge(*_attempt(policy, actors, groups, act, who))
-
-
-def _attempt(
-    policy: PolicySet,
-    actors: Actors,
-    groups: Groups,
-    act: _Act,
-    who: str,
-    stored: Sequence[Stored] = (),
-) -> tuple[Candidate, World]:
     key = _key(who)
     sender = Sender(Origin.WIRE, frozenset({key}))
     candidate = candidate_in(_event(key, act.kind, act.tags), policy, sender)
-    found = Found(0, rows={row.event.id: row for row in stored})
+    found = Found(0)
     for account in accounts_of(candidate, policy):
         found.usage.open(account, Size())
-    return candidate, World(policy, groups, actors, found, actors.relay, _NOW)
+    return screen_and_judge(candidate, World(policy, groups, actors, found, actors.relay, _NOW))
 
 
 def _is_refused(judged: Judgement) -> bool:
@@ -294,17 +290,6 @@ def _row(
 ) -> Stored:
     h = [] if group is None else [["d" if kind in kinds.GROUP_STATE else "h", group]]
     return Stored(1, _event(_key(author), kind, [*h, *tags]), group)
-
-
-def _comment(policy: PolicySet, actors: Actors, groups: Groups) -> tuple[str, Stored]:
-    """One without `h`, whose group is that of what it answers. Like the other rows it is
-    looked at whether or not the policy accepts it."""
-    message = _row(kinds.CHAT, group=_PRIVATE)
-    tags = ("e", message.event.id), ("k", f"{kinds.CHAT}")
-    act = _Act("", kinds.COMMENT, tags)
-    group = derived_group(*_attempt(policy, actors, groups, act, _INSIDER, [message]))
-    row = structs.replace(_row(kinds.COMMENT, *tags), group=group)
-    return "comments (1111) on messages of private groups", row
 
 
 def _rows(policy: PolicySet) -> Iterator[tuple[str, Stored]]:
@@ -346,8 +331,7 @@ def _readings(
     }
     for words, each in rows:
         event = each.event
-        in_group = each.group if event.kind == kinds.COMMENT else policy.row_group(event)
-        row = structs.replace(each, group=in_group)
+        row = structs.replace(each, group=policy.row_group(event))
         named = frozenset(event.tag_values("p"))
         asked = Filter(
             frozenset({event.id}), frozenset({event.pubkey}), tags=(("p", named),) if named else ()

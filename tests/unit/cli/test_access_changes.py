@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ALL = "known keys, members of the group, admins of the group, agents, owners"
 IN_GROUP = "members of the group, admins of the group, owners"
+OUTSIDE = "whoever may read such events outside groups reads those about private groups too"
 KNOWN_WRITE = '[[rule]]\nname = "known people write"\n'
 
 
@@ -94,21 +95,31 @@ WIDER = {
         ],
     ),
     "messages are in no group": (
-        "[groups]\nforeign_h = [9]",
+        "[groups]\nforeign_h = [9, 443, 444, 445]",
         [
             "anybody, without a login, may read now: messages (9) of private groups, messages (9)"
             " of hidden groups, messages (9) of private groups that their admin opens; before:"
             f" {IN_GROUP}",
             "anybody, without a login, may read now: messages (9) of groups made from now on;"
             " before: owners",
+            f"events with an `h` are in no group now: kinds 9; {OUTSIDE}",
         ],
     ),
-    "comments are in no group": (
+    "threads, articles and reports are in no group": (
+        "[groups]\nforeign_h = [443, 444, 445, 30023, 1984, 11]",
+        [f"events with an `h` are in no group now: kinds 11, 1984, 30023; {OUTSIDE}"],
+    ),
+    "nothing without `h` is in a group": (
         "[groups]\nderived = []",
         [
-            "anybody, without a login, may read now: comments (1111) on messages of private groups;"
-            f" before: {IN_GROUP}",
+            "events without `h` that name a group's event are in no group now: kinds 5, 6, 7, 16,"
+            f" 1018, 1111, 9 more; {OUTSIDE}"
         ],
+    ),
+    "reactions are in no group": (
+        "[groups]\nderived = [5, 6, 16, 1018, 1111, 1244, 1311, 1984, 1985, 4550, 9321, 9735, 9802,"
+        " 40003]",
+        [f"events without `h` that name a group's event are in no group now: kinds 7; {OUTSIDE}"],
     ),
     "whoever asks joins the relay": (
         '[members]\njoin = "anyone"\ninvite = ["anyone"]',
@@ -153,6 +164,8 @@ WIDER = {
     ),
 }
 SILENT = {
+    "more kinds are in groups": "[groups]\nforeign_h = []\nderived = [5, 6, 7, 16, 1018, 1068, 1111,"
+    " 1244, 1311, 1984, 1985, 4550, 9321, 9735, 9802, 40003]",
     "nothing is edited": "",
     "a pace is added": rule("pace", 'rate = { per = "address", burst = 9, per_minute = 9 }'),
     "a quota is added": rule("room", 'quota = { per = "author", events = 1 }'),
@@ -202,7 +215,7 @@ def test_an_edit_that_allows_comments_and_takes_them_out_of_groups_opens_them(
 ) -> None:
     refused = rule("comments", 'match = { kinds = [1111] }\nwrite = ["nobody"]')
     _, before = edited(tmp_path, refused)
-    text, says = WIDER["comments are in no group"]
+    text, says = WIDER["nothing without `h` is in a group"]
     assert access_changes(before, edited(tmp_path, text)[1]) == says
 
 
