@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from relay.write.sweeper import SweepLine
 
 _EXPORT_PAGE: Final = 500
+_MOST_FOUND: Final = 32 << 20
+"""Bytes of rows that an index finds, which are held until they are sorted: 16 of the largest."""
 _MAX_SEQ: Final = 2**63 - 1
 _MOST_LATER: Final = 100_000
 """Rows that are read of what is committed during an export; as many as were there before, if these
@@ -105,16 +107,17 @@ class LocalFolder:
     async def events(
         self, filter_: Filter, rows: Rows = Rows.ALL
     ) -> AsyncIterator[Sequence[bytes]]:
+        seq, head = 0, await self.head()
         if rows is Rows.ALL and _is_indexed(filter_):
-            now = self._services.clock()
-            found = await self._services.store.matching(filter_, limit=_EXPORT_PAGE, now=now)
-            weight = sum([parsing_weight(row.event.raw) for row in found])
-            if len(found) < _EXPORT_PAGE and weight < PAGE_BYTES:  # else there may be more
-                yield [row.event.raw for row in sorted(found, key=lambda row: row.seq)]
-                return
+            known = self._services.store.committed()
+            found = await self._found_by_index(filter_)
+            if found is not None:
+                yield [raw for row_seq, raw in found if row_seq <= known]
+                if head == known == await self.head():
+                    return
+                seq = known
         # To the end, with what is committed meanwhile: where that replaces a row before it is read,
         # no version would be in the result. When nothing is left, all that is stored was read.
-        seq, head = 0, await self.head()
         most = head + max(head, _MOST_LATER)
         while page := await self._rows_after(seq, rows):
             now = self._services.clock()
@@ -130,6 +133,24 @@ class LocalFolder:
                     "events are stored faster than they are read, and records that were replaced"
                     " meanwhile may be missing; try again when less is written"
                 )
+
+    async def _found_by_index(self, filter_: Filter) -> Sequence[tuple[int, bytes]] | None:
+        """seq and bytes of all matches, in order of seq; None: they are many."""
+        now = self._services.clock()
+        found: list[tuple[int, bytes]] = []
+        last: Stored | None = None
+        size = 0
+        while True:
+            page = await self._services.store.matching(
+                filter_, limit=_EXPORT_PAGE, now=now, after=last
+            )
+            found += [(row.seq, row.event.raw) for row in page]
+            size += sum([len(row.event.raw) for row in page])
+            if len(found) >= _EXPORT_PAGE or size > _MOST_FOUND:
+                return None
+            if sum([parsing_weight(row.event.raw) for row in page]) < PAGE_BYTES:
+                return sorted(found)
+            last = page[-1]
 
     async def _rows_after(self, seq: int, rows: Rows) -> Sequence[Stored]:
         """The next rows of an export, in order of seq."""

@@ -309,10 +309,12 @@ class EventReader(EventLog, ClientReads, Protocol):
     async def old_version(self, slot: Slot, event_id: str) -> Stored | None:
         """For the relay itself: an old version of the slot, also when it has expired."""
 
-    async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
+    async def matching(
+        self, filter_: Filter, *, limit: int, now: int, after: Stored | None = None
+    ) -> Sequence[Stored]:
         """For the relay itself: the newest `limit` rows, without a Visibility.
 
-        In order of Place; fewer once their `parsing_weight` is PAGE_BYTES.
+        In order of Place, those behind `after`; fewer once their `parsing_weight` is PAGE_BYTES.
         """
 
 

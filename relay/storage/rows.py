@@ -29,7 +29,8 @@ from relay.nostr import kinds
 from relay.nostr.erasure import Erasure
 from relay.nostr.event import event_from_raw, most_tags
 from relay.nostr.kinds import KindClass, class_of
-from relay.storage import PAGE_BYTES, PARSED_BYTES
+from relay.storage import PAGE_BYTES, PARSED_BYTES, Place
+from relay.storage.hashes import id_key
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -65,6 +66,10 @@ EVERYTHING: Final = everything_visible(Actors(), Groups())
 _HEX: Final = frozenset("0123456789abcdef")
 DAMAGED: Final = "if `rookery verify` says so too, the file is damaged: restore a backup"
 """A disk that fails once gives the same error."""
+
+
+def place_of(row: Stored) -> Place:
+    return Place(row.event.created_at, id_key(row.event.id), row.seq)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -114,6 +114,20 @@ async def test_the_last_page_has_no_next(store: Store) -> None:
     assert (list(nothing.raws), nothing.next) == ([], None)
 
 
+async def test_the_relay_reads_all_matches_page_by_page(store: Store) -> None:
+    """In order of Place, those behind `after`; fewer once their weight is PAGE_BYTES."""
+    events = [unsigned(cast.alice, content=str(n) * 200_000, at=n // 4) for n in range(9)]
+    await write(store, *events, unsigned(cast.alice, 2))
+    for limit in (2, 100):
+        found: list[Stored] = []
+        while page := await store.matching(
+            asked(kinds=[1]), limit=limit, now=0, after=found[-1] if found else None
+        ):
+            assert len(page) <= limit
+            found += page
+        assert [row.event.raw for row in found] == in_order(*events)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [7, 1000])
 async def test_large_rows_take_more_pages(store: Store, size: int) -> None:

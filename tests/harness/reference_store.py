@@ -845,9 +845,13 @@ class ReferenceStore:
             if seq > after
         ][:limit]
 
-    async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
+    async def matching(
+        self, filter_: Filter, *, limit: int, now: int, after: Stored | None = None
+    ) -> Sequence[Stored]:
         self._must_be_open()
         rows = [row for row in self._served(now) if filter_.matches(row.event)]
+        if after is not None:
+            rows = [row for row in rows if _order(_place(row)) > _order(_place(after))]
         return sorted(rows, key=lambda row: _order(_place(row)))[:limit]
 
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:

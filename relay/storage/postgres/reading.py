@@ -24,7 +24,7 @@ from relay.storage.postgres.sql.recall import Asking
 from relay.storage.postgres.sql.words import Words
 from relay.storage.read_turns import ReadTurns
 from relay.storage.recall import best
-from relay.storage.rows import EVERYTHING, event_in, is_full
+from relay.storage.rows import EVERYTHING, event_in, is_full, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -336,10 +336,13 @@ class Reader(ABC):
         found = [stored(row) for row in rows]
         return next((row for row in found if row.slot == slot), None)
 
-    async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
+    async def matching(
+        self, filter_: Filter, *, limit: int, now: int, after: Stored | None = None
+    ) -> Sequence[Stored]:
         if filter_.impossible:
             return []
-        query = PageQuery(filter_, EVERYTHING, limit, self.committed(), now, size=limit)
+        behind = None if after is None else place_of(after)
+        query = PageQuery(filter_, EVERYTHING, limit, self.committed(), now, limit, behind)
         found: list[Stored] = []
         weight = 0
         for columns in await self._for_relay(self._compiler.page(query, _STORED_COLUMNS)):

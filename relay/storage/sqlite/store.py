@@ -46,6 +46,7 @@ from relay.storage.rows import (
     event_in,
     expired_row,
     is_full,
+    place_of,
     rows_after,
     stored,
 )
@@ -600,11 +601,14 @@ class SqliteStore:
         found = [stored(row) for row in await self._all_rows(Query(QUERIES["old_one"], asked))]
         return next((row for row in found if row.slot == slot), None)
 
-    async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
+    async def matching(
+        self, filter_: Filter, *, limit: int, now: int, after: Stored | None = None
+    ) -> Sequence[Stored]:
         self._check_open()
         if filter_.impossible:
             return []
-        query = PageQuery(filter_, EVERYTHING, limit, self._writer.head, now, size=limit)
+        behind = None if after is None else place_of(after)
+        query = PageQuery(filter_, EVERYTHING, limit, self._writer.head, now, limit, behind)
         rows = await self._page_rows(self._compiler.page(query, _STORED_COLUMNS))
         weights = accumulate([parsing_weight(raw) for raw, *_ in rows], initial=0)
         return [

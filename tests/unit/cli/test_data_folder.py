@@ -15,7 +15,7 @@ from relay.errors import StoreFault
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
 from relay.server.control import Rows
-from tests.cast import alice, bob
+from tests.cast import alice, bob, owner
 from tests.harness.relay_in_process import Home, policy_of, store_of
 
 if TYPE_CHECKING:
@@ -113,3 +113,51 @@ async def test_matches_of_an_index_that_are_many_or_large_are_all_given_in_their
         assert parsed([page async for page in folder.events(filter_)]) == made
         by_ids = Filter(ids=frozenset(event.id for event in made))
         assert parsed([page async for page in folder.events(by_ids)]) == made
+
+
+@pytest.mark.parametrize("store", ["reference", "sqlite"])
+async def test_large_matches_of_an_index_are_found_without_reading_all_rows(
+    monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    """16 groups whose 9007 have 34 kB made an import read the whole store again and again."""
+    async with folder_of(store) as (home, folder):
+        await home.do(alice, 1)
+        made: dict[str, Event] = {}
+        for n in range(40):
+            home.now += 2
+            made[f"g{n}"] = await home.do(owner, 9007, h=f"g{n}", content="x" * 34_000)
+        follows = await home.do(alice, 3, *[["p", f"{n:064x}"] for n in range(4500)])
+
+        async def since(seq: int, limit: int) -> Sequence[Stored]:
+            raise AssertionError("rows are read one after the other")
+
+        monkeypatch.setattr(home.store, "since", since)
+        found = await groups_here(folder, made)
+        assert found == {group: {event.id} for group, event in made.items()}
+        by_id = Filter(ids=frozenset({follows.id}))
+        assert parsed([page async for page in folder.events(by_id)]) == [follows]
+
+
+@pytest.mark.parametrize("store", ["reference", "sqlite"])
+async def test_what_replaces_a_match_that_an_index_has_not_given_yet_is_found(
+    monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    async with folder_of(store) as (home, folder):
+        large = "x" * 300_000
+        lists = [
+            await home.do(alice, 30000, ["d", f"{n}"], content=large, at=home.now - 9 + n)
+            for n in range(4)
+        ]
+        matching = home.store.matching
+        newer: list[Event] = []
+
+        async def replaced_meanwhile(*args: Any, **more: Any) -> Sequence[Stored]:
+            page = await matching(*args, **more)
+            if not newer:
+                newer.append(await home.do(alice, 30000, ["d", "0"], content=large))
+            return page
+
+        monkeypatch.setattr(home.store, "matching", replaced_meanwhile)
+        filter_ = Filter(kinds=frozenset({30000}), tags=(("d", frozenset("0123")),))
+        given = parsed([page async for page in folder.events(filter_)])
+        assert given[-4:] == [*lists[1:], *newer]
