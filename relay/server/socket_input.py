@@ -311,8 +311,13 @@ class SocketInput(web.RequestHandler):
         self._is_dropped = True
         if self.transport is not None:
             self.transport.abort()
-        if self._leave is not None:
-            self._leave.reschedule(0)
+        self._end_wait()
+
+    def _end_wait(self) -> None:
+        """Once: a timeout that has run out cannot be changed, and its task may not have run yet."""
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave.reschedule(0)
 
     def carries(self, messages: Messages) -> None:
         """From now on messages of this websocket arrive."""
@@ -452,8 +457,8 @@ class SocketInput(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._left = b""  # aiohttp resumes also after this, when messages that came are handled
         self._unfinished.note(self, self._waiting if self._is_kept else 0)
-        if self._leave is not None and not self._is_kept:
-            self._leave.reschedule(0)
+        if not self._is_kept:
+            self._end_wait()
         if self._resting is not None:
             self._resting.cancel()
         super().connection_lost(exc)

@@ -260,6 +260,34 @@ async def test_whole_messages_that_wait_count_as_unfinished(
         may_go_on.set()
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_message_that_waits_is_dropped_once(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch, *, is_lost: bool
+) -> None:
+    """Before its task has ended, it may be counted and dropped again, or its socket be lost: that
+    raised, where the message of somebody else was counted."""
+    waits = asyncio.Event()
+
+    async def waited(_self: Slice, *_: object) -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Slice, "rest", waited)
+    visit = await relay.visit()
+    (connection,) = relay.server.connections
+    await visit.says("REQ", "s", {"#t": ["x" * 20_000]})
+    await waits.wait()
+    input_ = connection._input
+    leave = input_._leave
+    assert leave is not None
+    input_.drop()
+    while not leave.expired():  # noqa: ASYNC110 -- until its task is cancelled, not until it has run
+        await asyncio.sleep(0)
+    assert connection in relay.server.connections
+    input_.connection_lost(None) if is_lost else input_.drop()
+    await eventually("it is over", lambda: not relay.server.connections)
+
+
 @pytest.mark.parametrize("are_too_large", [False, True])
 async def test_a_large_event_is_taken_although_its_client_has_left(
     monkeypatch: pytest.MonkeyPatch, *, are_too_large: bool
