@@ -101,7 +101,7 @@ async def keep_small(waiting: Callable[[], int]) -> Never:
         least, most = min(least, now), max(most, blocks)
 
 
-async def keep_below(limit: int, close_some: Callable[[int], str]) -> Never:
+async def keep_below(limit: int, close_some: Callable[[int], Awaitable[str]]) -> Never:
     """Let `close_some` close connections while the process is larger than `limit` bytes. Everything
     that clients can fill is bounded, but the sum may be more than a small machine has, and no bound
     is for what nobody has thought of. If it does not help, only what is taken from then on counts,
@@ -122,7 +122,7 @@ async def keep_below(limit: int, close_some: Callable[[int], str]) -> Never:
         await give_back()
         size = own_bytes()
         if size > threshold:
-            closed = close_some(size - threshold)
+            closed = await close_some(size - threshold)
             _log.error(
                 "the relay takes %d MiB of memory, more than %d: closed %s",
                 size >> 20, threshold >> 20, closed or "nothing, no connection has sent much",

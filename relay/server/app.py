@@ -213,9 +213,9 @@ class Server:
         self._pages = pages
         pages.add_routes(self._router, self._path.rstrip("/"))
 
-    def close_heaviest(self, needed: int) -> str:
+    async def close_heaviest(self, needed: int) -> str:
         """The process needs so many bytes of memory."""
-        return close_heaviest(self._connections, needed)
+        return await close_heaviest(self._connections, needed)
 
     @property
     def connections(self) -> Collection[Connection]:

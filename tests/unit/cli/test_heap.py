@@ -197,7 +197,7 @@ async def test_connections_are_closed_while_the_process_is_too_large_and_that_he
     closed every three seconds, for ever."""
     asked: list[int] = []
 
-    def close_some(size: int) -> str:
+    async def close_some(size: int) -> str:
         asked.append(round(size / MIB))
         return "9 connections"
 
