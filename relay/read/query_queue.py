@@ -128,10 +128,11 @@ class QueryQueue:
             self._task = asyncio.create_task(self._run(), name="queries")
 
     async def _run(self, before: asyncio.Task[None] | None = None) -> None:
-        """`before`: a task to wait for, which was cancelled."""
+        """`before`: a cancelled task. The client must have read what it had sent."""
         if before is not None:
             await asyncio.gather(before, return_exceptions=True)
             del before
+            await self._peer.drained()
         while self._ended or self._catching_up or self._counts:
             if self._ended:
                 await self._leave_index()

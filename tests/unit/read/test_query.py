@@ -613,6 +613,27 @@ async def test_a_req_that_is_closed_keeps_no_filters_while_its_client_reads_noth
     assert client.stream("later")[-1] == "<EOSE>"
 
 
+async def test_what_is_asked_anew_waits_until_the_client_reads(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each REQ that a CLOSE follows put one page more into its outbox, up to the limit."""
+    monkeypatch.setattr("relay.read.scan.PAGE_ROWS", PAGE)
+    await relay.write(*(note(number) for number in range(2 * PAGE)))
+    client = Client()
+    client.is_reading = False
+    queue = await scanning(relay, client)
+    had = len(client.received)
+    for number in range(5):
+        queue.cancel(f"{number - 1}" if number else "s")
+        queue.subscribe(f"{number}", (asked(),))
+        for _ in range(30):
+            await asyncio.sleep(0)
+    assert len(client.received) == had
+    client.may_read_on.set()
+    await settled()
+    assert [client.stream(f"{number}")[-1:] for number in range(5)] == [[]] * 4 + [["<EOSE>"]]
+
+
 @pytest.mark.parametrize("number", [1, 2])
 async def test_a_client_that_does_not_read_keeps_no_groups_of_their_time(
     relay: QuerySide, number: int, monkeypatch: pytest.MonkeyPatch
