@@ -30,7 +30,7 @@ from relay.facts import Origin
 from relay.files import content_of
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups, Role
-from relay.groups.key_map import KeyMap
+from relay.groups.key_map import OrderedMap
 from relay.nostr.event import Event, is_hex64, signed
 from relay.toml.fields import Source, Table, nearest
 from relay.toml.lines import lines_of
@@ -136,7 +136,7 @@ class Given:
         group = Group(
             self.group,
             flags=flags,
-            members=KeyMap(members),
+            members=OrderedMap(members),
             supported_kinds=self.kinds,
             founder=cast.key(self.founder),
         )

@@ -27,7 +27,7 @@ from relay.groups.actions import (
     UpdatePins,
     logged_action,
 )
-from relay.groups.key_map import KeyMap, TwoWayMap
+from relay.groups.key_map import KeyMap, OrderedMap, TwoWayMap
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ _K = TypeVar("_K")
 _NONE: Final = KeyMap[str, Any]()
 """Shared, as `_NO_REQUESTS`: anybody may make 100,000 groups, and most have one member only."""
 _NO_REQUESTS: Final = TwoWayMap[str, str]()
+_NOBODY: Final = OrderedMap[str, tuple[str, ...]]()
 _NOTICES: Final = {kind: kind for kind in kinds.GROUP_STATE}
 """One int object for each kind."""
 
@@ -93,7 +94,7 @@ class Group:
     """Tags of 39000 in order, without `d`, the flags, `supported_kinds`, `parent` and `child`."""
     flags: frozenset[Flag] = frozenset()
     supported_kinds: frozenset[int] | None = None
-    members: KeyMap[str, tuple[str, ...]] = field(default_factory=lambda: _NONE)
+    members: OrderedMap[str, tuple[str, ...]] = field(default_factory=lambda: _NOBODY)
     """pubkey → roles; a plain member has none."""
     invites: KeyMap[str, Invite] = field(default_factory=lambda: _NONE)
     """code → invite."""
@@ -156,7 +157,7 @@ class Group:
 
     def admins(self) -> dict[str, tuple[str, ...]]:
         """pubkey → roles of members with a role: what 39001 lists (N29-110)."""
-        return {pubkey: roles for pubkey, roles in self.members.items() if roles}
+        return {key: roles for key in self.members.in_order() if (roles := self.members[key])}
 
     def is_relay_key(self, pubkey: str, relay_pubkey: str) -> bool:
         """Whether the key is this relay's or a former relay's (N29-80, N29-152)."""

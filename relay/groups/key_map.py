@@ -116,6 +116,36 @@ class _Items(ItemsView[_K, _V]):
         return chain.from_iterable(part.items() for part in self._mapping.parts)
 
 
+class OrderedMap(KeyMap[_K, _V]):
+    """Also knows the order in which its keys were added."""
+
+    __slots__ = ("_next", "_numbers")
+
+    def __init__(self, items: Mapping[_K, _V] | None = None) -> None:
+        super().__init__(items)
+        self._numbers: KeyMap[_K, int] | None = None
+        """None while there is one part, a dict, which has the order itself."""
+        self._next = 0
+
+    def changed(self, added: Mapping[_K, _V], removed: Iterable[_K] = ()) -> Self:
+        gone = [*removed]
+        new = super().changed(added, gone)
+        if new is self or len(new.parts) == 1:
+            return new
+        numbers, begin = self._numbers, self._next
+        if numbers is None:
+            numbers, begin = KeyMap({key: n for n, key in enumerate(self)}), self._size
+        numbers = numbers.without(gone)
+        fresh = [key for key in added if key not in numbers]
+        new._numbers = numbers.changed({key: begin + n for n, key in enumerate(fresh)})
+        new._next = begin + len(fresh)
+        return new
+
+    def in_order(self) -> Iterable[_K]:
+        """The keys, first those that were added first."""
+        return self if self._numbers is None else sorted(self, key=self._numbers.__getitem__)
+
+
 class TwoWayMap(KeyMap[_K, _V]):
     """Also finds the key of a value. No two keys have the same value."""
 

@@ -165,7 +165,9 @@ def ruling_on_leave(action: LeaveRequest, group: Group, context: GroupContext) -
 
 def loses_last_admin(before: Group, after: Group, banned: frozenset[str]) -> bool:
     """Whether members would be left without an admin who is not banned (N29-42, N29-114)."""
-    return bool(after.members) and before.has_admin(banned) and not after.has_admin(banned)
+    changed = before.members.differing(after.members)  # all members would be many
+    loses_one = any(before.is_admin(key) and key not in banned for key in changed)
+    return bool(after.members) and loses_one and not after.has_admin(banned)
 
 
 # -- what follows from deleted rows ---------------------------------------------------------------

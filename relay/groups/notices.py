@@ -191,6 +191,11 @@ def named_together(keys: Sequence[_T]) -> Iterator[Sequence[_T]]:
         yield keys[start : start + count]
 
 
+def _has_other_roles(before: Group, after: Group) -> bool:
+    was, is_now = before.members, after.members
+    return any(was.get(key, ()) != is_now.get(key, ()) for key in was.differing(is_now))
+
+
 def _has_other_members(before: Group, after: Group) -> bool:
     was, is_now = before.members, after.members
     return any((key in was) is not (key in is_now) for key in was.differing(is_now))
@@ -206,13 +211,13 @@ def _changed(
         before is None or description_tags(before, compat) != description_tags(after, compat)
     ):
         yield kinds.GROUP_METADATA, description_tags(after, compat)
-    if kinds.GROUP_ADMINS in which and (
-        before is None
-        or (before.members is not after.members and before.admins() != after.admins())
-    ):
+    if kinds.GROUP_ADMINS in which and (before is None or _has_other_roles(before, after)):
         yield kinds.GROUP_ADMINS, _list_of(after, _admins(after, compat))
     if kinds.GROUP_MEMBERS in which and (before is None or _has_other_members(before, after)):
-        yield kinds.GROUP_MEMBERS, _list_of(after, (("p", pubkey) for pubkey in after.members))
+        yield (
+            kinds.GROUP_MEMBERS,
+            _list_of(after, (("p", pubkey) for pubkey in after.members.in_order())),
+        )
     if kinds.GROUP_ROLES in which and before is None:
         yield kinds.GROUP_ROLES, _list_of(after, (("role", name, text) for name, text in _ROLES))
     if kinds.GROUP_PINS in which and after.pins != (() if before is None else before.pins):

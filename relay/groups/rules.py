@@ -463,9 +463,7 @@ def check_has_effect(action: Moderation, group: Group, context: GroupContext) ->
     match action:
         case RemoveUsers(pubkeys=pubkeys):
             # A 9001 also declines a pending request.
-            if pubkeys.isdisjoint(group.members) and not any(
-                key in group.requests for key in pubkeys
-            ):
+            if not any(key in group.members or key in group.requests for key in pubkeys):
                 return rejected(Prefix.INVALID, "p: none of these keys is a member")
         case DeleteEvents() if not _deletable(action, group, context):
             # One text whether an id is unknown, of another group or undeletable (N29-50).

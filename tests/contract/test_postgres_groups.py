@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from relay.groups.group import EndedGroup, Group
-from relay.groups.key_map import KeyMap
+from relay.groups.key_map import OrderedMap
 from relay.storage.postgres.store import PostgresStore
 from tests.contract.writing import TERMS, change, set_groups
 
@@ -50,12 +50,12 @@ async def test_a_change_of_a_group_leaves_its_other_members_as_they_are(
         return {pubkey: (admin, int(by)) for pubkey, admin, by in found}
 
     try:
-        tea = Group("tea", members=KeyMap({**PEOPLE, FIRST: ("admin",)}))
+        tea = Group("tea", members=OrderedMap({**PEOPLE, FIRST: ("admin",)}))
         await set_groups(store, tea=tea)
         before = await rows()
         members = {**PEOPLE, SECOND: ("moderator",), "f" * 64: ()}
         del members[f"{500:064x}"]
-        after = Group("tea", members=KeyMap(members))
+        after = Group("tea", members=OrderedMap(members))
         await change_members(store, tea, after)
         now = await rows()
         admins = {key: is_admin for key, (is_admin, _) in now.items()}

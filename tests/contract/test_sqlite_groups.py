@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.groups.group import Group
-from relay.groups.key_map import KeyMap
+from relay.groups.key_map import OrderedMap
 from relay.storage.sqlite.store import SqliteStore
 from relay.write.replay import rebuilt_groups
 from tests import cast
@@ -51,8 +51,8 @@ async def test_the_first_change_after_a_start_writes_what_differs(
     tmp_path: Path, members: dict[str, tuple[str, ...]]
 ) -> None:
     """In 24 groups of 10,000 members it kept all writers waiting for 1.7 s."""
-    tea = Group("tea", members=KeyMap({**PEOPLE, FIRST: ("admin",)}))
-    after = replace(tea, members=KeyMap(members))
+    tea = Group("tea", members=OrderedMap({**PEOPLE, FIRST: ("admin",)}))
+    after = replace(tea, members=OrderedMap(members))
 
     async with opened(tmp_path) as store:
         await set_groups(store, tea=tea)

@@ -15,7 +15,7 @@ from relay.errors import StoreFault, WriteOutcome
 from relay.facts import Who
 from relay.groups.actions import Flag
 from relay.groups.group import EndedGroup, Group, Groups
-from relay.groups.key_map import KeyMap
+from relay.groups.key_map import OrderedMap
 from relay.lifecycle.rows import (
     MAX_WITH_PREFIX,
     MOST_TOMBSTONES,
@@ -679,7 +679,7 @@ async def test_all_is_there_after_a_crash(reopenable: Reopenable) -> None:
 
 async def _survives(reopenable: Reopenable, again: object) -> None:
     store = await reopenable.open()
-    tea = Group("tea", flags=frozenset({Flag.PRIVATE}), members=KeyMap({ALICE: ()}))
+    tea = Group("tea", flags=frozenset({Flag.PRIVATE}), members=OrderedMap({ALICE: ()}))
     doomed, deletion, last = (
         unsigned(cast.bob, content="doomed"),
         unsigned(cast.bob, 5, [["k", "1"]]),

@@ -15,7 +15,7 @@ from relay.errors import WriteOutcome
 from relay.facts import Who
 from relay.groups.actions import Flag
 from relay.groups.group import EndedGroup, Group, Groups
-from relay.groups.key_map import KeyMap
+from relay.groups.key_map import OrderedMap
 from relay.lifecycle.rows import Found, Stored, WritePlan
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import MAX_PREFIXES
@@ -574,7 +574,7 @@ async def test_groups_change_with_the_rows_that_change_them(store: Store) -> Non
     chat = unsigned(cast.bob, 9, [["h", "tea"]])
     note = unsigned(cast.bob, 1)
     await write(store, chat, note)
-    tea = Group("tea", flags=frozenset({Flag.PRIVATE}), members=KeyMap({BOB: ("admin",)}))
+    tea = Group("tea", flags=frozenset({Flag.PRIVATE}), members=OrderedMap({BOB: ("admin",)}))
     rules = (rule(Match(h=True), Who.GROUP),)
 
     async def seen(viewer: Viewer, groups: Groups) -> list[bytes]:
@@ -585,11 +585,11 @@ async def test_groups_change_with_the_rows_that_change_them(store: Store) -> Non
 
     steps: list[tuple[Group | None, list[bytes], list[bytes]]] = [
         (tea, only_note, only_note),
-        (replace(tea, members=KeyMap({BOB: ("admin",), ALICE: ()})), both, only_note),
-        (replace(tea, members=KeyMap({BOB: ("admin",)})), only_note, only_note),
+        (replace(tea, members=OrderedMap({BOB: ("admin",), ALICE: ()})), both, only_note),
+        (replace(tea, members=OrderedMap({BOB: ("admin",)})), only_note, only_note),
         (replace(tea, flags=frozenset()), both, both),
         (replace(tea, flags=frozenset({Flag.HIDDEN})), only_note, only_note),
-        (replace(tea, flags=frozenset(), members=KeyMap({})), both, both),
+        (replace(tea, flags=frozenset(), members=OrderedMap({})), both, both),
     ]
     groups = Groups()
     for group, alice_sees, stranger_sees in steps:
@@ -616,12 +616,12 @@ async def test_a_failed_change_of_a_group_reveals_nothing(store: Store) -> None:
     """None leaves half a change."""
     chat = unsigned(cast.bob, 9, [["h", "tea"]])
     await write(store, chat)
-    tea = Group("tea", flags=frozenset({Flag.PRIVATE}), members=KeyMap({BOB: ()}))
+    tea = Group("tea", flags=frozenset({Flag.PRIVATE}), members=OrderedMap({BOB: ()}))
     await set_groups(store, tea=tea)
 
     def decide(_found: Found) -> WritePlan:
         plan = WritePlan()
-        plan.groups["tea"] = replace(tea, flags=frozenset(), members=KeyMap({ALICE: ()}))
+        plan.groups["tea"] = replace(tea, flags=frozenset(), members=OrderedMap({ALICE: ()}))
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError):
@@ -682,7 +682,7 @@ async def test_who_words_mean_the_same_in_a_store(store: Store, word: str) -> No
         Group(
             "tea",
             flags=frozenset({Flag.PRIVATE}),
-            members=KeyMap({ALICE: ("label",), BOB: ("admin",)}),
+            members=OrderedMap({ALICE: ("label",), BOB: ("admin",)}),
         )
     )
     await set_groups(store, **groups.by_id)
@@ -719,7 +719,7 @@ async def test_a_household_reads_what_its_own_keys_wrote(store: Store) -> None:
         ),
     )
     groups = Groups().with_group(
-        Group("tea", members=KeyMap(dict.fromkeys((BOB, CAROL, cast.dave.pubkey), ())))
+        Group("tea", members=OrderedMap(dict.fromkeys((BOB, CAROL, cast.dave.pubkey), ())))
     )
     for word, reader, expected in (
         (Who.OWNER, ALICE, notes[:2]),
@@ -792,8 +792,8 @@ async def test_an_admin_of_one_group_is_no_admin_of_another(store: Store) -> Non
     await write(store, *chats)
     groups = (
         Groups()
-        .with_group(Group("tea", members=KeyMap({ALICE: ("admin",)})))
-        .with_group(Group("den", members=KeyMap({ALICE: ("label",)})))
+        .with_group(Group("tea", members=OrderedMap({ALICE: ("admin",)})))
+        .with_group(Group("den", members=OrderedMap({ALICE: ("label",)})))
     )
     await set_groups(store, **groups.by_id, gone=EndedGroup())
     for word, expected in ((Who.ADMIN, chats[:1]), (Who.INSIDER, chats[:2])):

@@ -17,7 +17,7 @@ from relay.access.visibility import ANONYMOUS
 from relay.facts import Who
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
-from relay.groups.key_map import KeyMap
+from relay.groups.key_map import OrderedMap
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.kinds import KindSet
 from relay.storage import PageQuery
@@ -174,8 +174,12 @@ async def test_a_target_is_asked_for_by_its_tag(store: Store) -> None:
 @pytest.mark.proves("X-22")
 async def test_the_group_of_the_target_says_who_reads_what_points_to_it(store: Store) -> None:
     await write(store, vouch(), entry("aa", cast.alice, ["h", "den"]))
-    den = Group("den", flags=frozenset({Flag.PRIVATE}), members=KeyMap({ALICE: (), CAROL: ()}))
-    for group in (den, replace(den, members=KeyMap({CAROL: ()})), replace(den, flags=frozenset())):
+    den = Group("den", flags=frozenset({Flag.PRIVATE}), members=OrderedMap({ALICE: (), CAROL: ()}))
+    for group in (
+        den,
+        replace(den, members=OrderedMap({CAROL: ()})),
+        replace(den, flags=frozenset()),
+    ):
         groups = Groups().with_group(group)
         await set_groups(store, den=group)
         for pubkey in (ALICE, CAROL, cast.dave.pubkey):

@@ -21,7 +21,7 @@ from relay.access.visibility import ANONYMOUS, Viewer, everything_visible, visib
 from relay.facts import Who
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
-from relay.groups.key_map import KeyMap
+from relay.groups.key_map import OrderedMap
 from relay.lifecycle.retention import LastScan, MaxAge, MaxAmount, Scope, SweepRule
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.kinds import KindSet
@@ -52,11 +52,11 @@ MANY: Final = [f"{n:064x}" for n in range(20)]
 
 GROUPS: Final = (
     Groups()
-    .with_group(Group("open", members=KeyMap({ALICE: ()})))
+    .with_group(Group("open", members=OrderedMap({ALICE: ()})))
     .with_group(
-        Group("closed", flags=frozenset({Flag.PRIVATE}), members=KeyMap({ALICE: ("admin",)}))
+        Group("closed", flags=frozenset({Flag.PRIVATE}), members=OrderedMap({ALICE: ("admin",)}))
     )
-    .with_group(Group("hidden", flags=frozenset({Flag.HIDDEN}), members=KeyMap({BOB: ()})))
+    .with_group(Group("hidden", flags=frozenset({Flag.HIDDEN}), members=OrderedMap({BOB: ()})))
 )
 ACTORS: Final = Actors(
     owners=frozenset({OWNER}),

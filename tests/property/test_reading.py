@@ -17,7 +17,7 @@ from policies import load
 from relay.access.actors import Attestations
 from relay.access.read_rules import judged_by_text
 from relay.access.visibility import ANONYMOUS, Reading, Viewer, visibility_for
-from relay.groups.key_map import KeyMap
+from relay.groups.key_map import KeyMap, OrderedMap
 from relay.lifecycle.rows import Found, Keep, Stored, Tie, WritePlan, outline
 from relay.lifecycle.versions import plan_for
 from relay.memory.systems import MEMORY_SYSTEMS
@@ -260,7 +260,7 @@ def test_removing_a_member_makes_no_more_rows_readable(
     if group is None:
         return
     left = {key: roles for key, roles in group.members.items() if key != member}
-    after = case.groups.with_group(replace(group, members=KeyMap(left)))
+    after = case.groups.with_group(replace(group, members=OrderedMap(left)))
 
     async def law() -> None:
         async with new_store() as store:

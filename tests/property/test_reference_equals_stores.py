@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from relay.access.quotas import Account, SizedBy
 from relay.access.visibility import visibility_for
 from relay.groups.group import EndedGroup, Group, Groups
-from relay.groups.key_map import KeyMap
+from relay.groups.key_map import OrderedMap
 from relay.lifecycle.deletion import address_target, event_target, key_target
 from relay.lifecycle.rows import Forgotten, Lookups, Slot, Tombstone, Vanish
 from relay.lifecycle.versions import History
@@ -194,7 +194,7 @@ class Twins(RuleBasedStateMachine):
     ) -> None:
         if group_id in self.groups.ended:
             return
-        group = Group(group_id, flags=flags, members=KeyMap(members))
+        group = Group(group_id, flags=flags, members=OrderedMap(members))
         self.both(lambda store: change(store, lambda plan: plan.groups.update({group_id: group})))
         self.groups = self.groups.with_group(group)
         self.ask(asked)

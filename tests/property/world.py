@@ -17,7 +17,7 @@ from relay.access.visibility import Viewer
 from relay.facts import Who
 from relay.groups.actions import Flag
 from relay.groups.group import EndedGroup, Group, Groups
-from relay.groups.key_map import KeyMap
+from relay.groups.key_map import OrderedMap
 from relay.nostr.agents import Attestation
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import filter_from
@@ -285,7 +285,7 @@ peoples = st.builds(
 
 roles = st.lists(st.sampled_from(["admin", "moderator", "label", "agent"]), max_size=2).map(tuple)
 flags = st.frozensets(st.sampled_from([Flag.PRIVATE, Flag.HIDDEN, Flag.CLOSED]), max_size=2)
-members = st.dictionaries(pubkeys, roles, max_size=3).map(KeyMap[str, tuple[str, ...]])
+members = st.dictionaries(pubkeys, roles, max_size=3).map(OrderedMap[str, tuple[str, ...]])
 
 
 @st.composite

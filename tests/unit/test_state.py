@@ -20,7 +20,7 @@ from relay.access.visibility import Viewer
 from relay.facts import Origin
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups, ended
-from relay.groups.key_map import KeyMap
+from relay.groups.key_map import KeyMap, OrderedMap
 from relay.lifecycle.rows import Stored
 from relay.nostr.agents import Attestation
 from relay.observe import Metrics
@@ -152,7 +152,8 @@ def test_an_owner_of_many_agents_is_looked_at_once_until_the_groups_change(
 
     def groups_named(*names: str) -> Groups:
         groups = Groups().with_groups(
-            Group(name, members=KeyMap({alice.pubkey: ()}), founder=owner.pubkey) for name in names
+            Group(name, members=OrderedMap({alice.pubkey: ()}), founder=owner.pubkey)
+            for name in names
         )
         return replace(groups, by_id=Looked(groups.by_id))
 

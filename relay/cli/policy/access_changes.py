@@ -24,7 +24,7 @@ from relay.errors import Prefix, Reject
 from relay.facts import Origin, Who
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups, Role
-from relay.groups.key_map import KeyMap
+from relay.groups.key_map import OrderedMap
 from relay.lifecycle.rows import Found, Stored
 from relay.nostr import kinds
 from relay.nostr.event import signed
@@ -203,10 +203,12 @@ def _people(actors: Actors) -> Actors:
 
 def _groups() -> Groups:
     admin, insider, known = (_key(name) for name in (_ADMIN, _INSIDER, _KNOWN))
-    groups = Groups().with_group(Group(_ELSEWHERE, members=KeyMap({known: ()})))
+    groups = Groups().with_group(Group(_ELSEWHERE, members=OrderedMap({known: ()})))
     for name, flags in _FLAGS.items():
         members = {admin: (Role.ADMIN.value,), insider: ()}
-        groups = groups.with_group(Group(name, flags=flags, members=KeyMap(members), founder=admin))
+        groups = groups.with_group(
+            Group(name, flags=flags, members=OrderedMap(members), founder=admin)
+        )
     return groups
 
 

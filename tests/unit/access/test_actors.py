@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from relay.access.actors import Actors, Attestations, holds_agent_role, vouches, vouching
 from relay.groups.group import Group, Groups
-from relay.groups.key_map import KeyMap
+from relay.groups.key_map import KeyMap, OrderedMap
 from relay.nostr.agents import Attestation
 from tests.cast import alice, bob, owner, person, robot
 
@@ -26,7 +26,7 @@ class Looked(KeyMap[str, Group]):
 
 def group(group_id: str, founder: str, *roles: str) -> Group:
     return Group(
-        group_id, members=KeyMap({founder: ("admin",), alice.pubkey: roles}), founder=founder
+        group_id, members=OrderedMap({founder: ("admin",), alice.pubkey: roles}), founder=founder
     )
 
 

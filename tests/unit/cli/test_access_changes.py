@@ -164,8 +164,8 @@ WIDER = {
     ),
 }
 SILENT = {
-    "more kinds are in groups": "[groups]\nforeign_h = []\nderived = [5, 6, 7, 16, 1018, 1068, 1111,"
-    " 1244, 1311, 1984, 1985, 4550, 9321, 9735, 9802, 40003]",
+    "more kinds are in groups": "[groups]\nforeign_h = []\nderived = [5, 6, 7, 16, 1018, 1068,"
+    " 1111, 1244, 1311, 1984, 1985, 4550, 9321, 9735, 9802, 40003]",
     "nothing is edited": "",
     "a pace is added": rule("pace", 'rate = { per = "address", burst = 9, per_minute = 9 }'),
     "a quota is added": rule("room", 'quota = { per = "author", events = 1 }'),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.groups.group import Group, Groups, GroupsByKey, Replay, replayed
-from relay.groups.key_map import KeyMap, TwoWayMap
+from relay.groups.key_map import KeyMap, OrderedMap, TwoWayMap
 from relay.nostr.event import event_from_raw
 from tests.cast import admin, alice
 from tests.effort import tries
@@ -17,8 +18,6 @@ from tests.unit.groups.world import RELAY, event
 
 if TYPE_CHECKING:
     from collections.abc import Set
-
-    import pytest
 
 KEYS = st.integers(0, 40)
 CHANGES = st.lists(st.tuples(st.dictionaries(KEYS, st.integers(0, 2)), st.sets(KEYS)))
@@ -84,6 +83,27 @@ def test_a_map_that_grows_and_shrinks_keeps_its_items() -> None:
     assert not found.without(range(MANY))
 
 
+@given(
+    st.lists(
+        st.tuples(st.dictionaries(st.integers(0, 30), st.none()), st.sets(st.integers(0, 30))),
+        max_size=8,
+    ),
+    st.sampled_from([1, 5, 100]),
+)
+def test_an_ordered_map_knows_the_order_of_a_dict(
+    changes: list[tuple[dict[int, None], set[int]]], few: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("relay.groups.key_map._FEW", few)
+        ordered, wanted = OrderedMap[int, None](), dict[int, None]()
+        for added, removed in changes:
+            ordered = ordered.changed(added, removed)
+            for key in removed:
+                wanted.pop(key, None)
+            wanted |= added
+            assert [*ordered.in_order()] == [*wanted]
+
+
 def test_a_record_of_a_group_copies_few_of_the_keys_that_it_knows() -> None:
     """Each of some hundred thousand records copied 100,000 keys at each start: 2.5 ms."""
     keys = [["p", f"{number:064x}"] for number in range(20_000)]
@@ -121,7 +141,7 @@ def test_a_member_more_copies_few_of_those_that_there_are() -> None:
         versions.append(versions[-1].without_users({key}))
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert held < 12_000 * len(versions)
+    assert held < 24_000 * len(versions)
 
 
 def test_a_new_group_copies_few_of_those_that_there_are() -> None:

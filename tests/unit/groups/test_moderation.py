@@ -8,7 +8,8 @@ import pytest
 
 from relay.facts import Origin
 from relay.groups.actions import UNTOLD_FLAGS, Flag
-from relay.groups.membership import MAX_ASKED
+from relay.groups.group import Group
+from relay.groups.membership import MAX_ASKED, loses_last_admin
 from relay.groups.rules import MAX_CHANGED, MAX_CODES, MAX_INVOLVED, MAX_MEMBERS
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, dave, owner, robot, stranger
@@ -417,3 +418,20 @@ def test_a_hidden_group_answers_a_non_member_as_one_that_does_not_exist() -> Non
             world.say(stranger, "hello", group),
         ]
         assert asked == [NOT_A_MEMBER] * len(asked)
+
+
+def test_whether_an_admin_is_left_is_known_without_all_members(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They were looked through twice, for each record that changes some."""
+    keys = {f"{number:064x}": () for number in range(2_000)}
+    before = Group("tea").with_users({admin.pubkey: ("admin",), **keys})
+    monkeypatch.setattr(Group, "has_admin", lambda *_: pytest.fail("all were looked at"))
+    assert not loses_last_admin(before, before.without_users({f"{7:064x}"}), frozenset())
+    assert not loses_last_admin(before, before.with_users({f"{7:064x}": ("admin",)}), frozenset())
+    monkeypatch.undo()
+    assert loses_last_admin(before, before.without_users({admin.pubkey}), frozenset())
+    assert loses_last_admin(before, before.with_users({admin.pubkey: ()}), frozenset())
+    assert not loses_last_admin(
+        before, before.without_users({admin.pubkey}), frozenset({admin.pubkey})
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import pytest
 
 from relay.groups.actions import Flag
 from relay.groups.group import Group
-from relay.groups.key_map import KeyMap
+from relay.groups.key_map import OrderedMap
 from relay.groups.notices import MAX_TAGS_BYTES, membership_notices, notices_for
 from relay.nostr import kinds
 from relay.nostr.event import id_bytes
@@ -29,7 +30,7 @@ def test_a_new_group_is_described_in_full() -> None:
         metadata=(("name", "Tea"), ("about", "leaves"), ("theme", "green")),
         flags=frozenset(Flag),
         supported_kinds=frozenset({11, 9}),
-        members=KeyMap(MEMBERS),
+        members=OrderedMap(MEMBERS),
     )
     stamped, drafts = notices_for(None, group, NOON)
     assert [draft.kind for draft in drafts] == [39000, 39001, 39002, 39003]
@@ -116,14 +117,14 @@ def test_one_notice_of_each_kind_is_stored_and_by_the_relay() -> None:
 
 @pytest.mark.proves("N29-69")
 def test_no_change_makes_no_notice() -> None:
-    group = Group("tea", members=KeyMap(MEMBERS), notice_times={39000: NOON})
+    group = Group("tea", members=OrderedMap(MEMBERS), notice_times={39000: NOON})
     assert notices_for(group, group, NOON) == (group, ())
 
 
 @pytest.mark.proves("N29-64", "N29-71")
 def test_a_list_too_long_for_a_message_is_cut() -> None:
     members = {f"{n:064x}": ("ö" * 64,) * 8 for n in range(8000)}
-    _, drafts = notices_for(None, Group("tea", members=KeyMap(members)), NOON)
+    _, drafts = notices_for(None, Group("tea", members=OrderedMap(members)), NOON)
     for draft in drafts:
         tags = [list(tag) for tag in draft.tags]
         size = len(id_bytes(RELAY, NOON, draft.kind, tags, ""))
@@ -144,8 +145,8 @@ def told(before: Group | None, after: Group | None) -> list[tuple[int, list[str]
 
 @pytest.mark.proves("B-05")
 def test_who_comes_and_who_goes_is_noted_and_a_role_is_not() -> None:
-    group = Group("tea", members=KeyMap(MEMBERS))
-    changed = replace(group, members=KeyMap({alice.pubkey: ("poet",), carol.pubkey: ()}))
+    group = Group("tea", members=OrderedMap(MEMBERS))
+    changed = replace(group, members=OrderedMap({alice.pubkey: ("poet",), carol.pubkey: ()}))
     assert told(group, changed) == [
         (44100, [carol.pubkey]),
         *((44101, [key]) for key in sorted([admin.pubkey, bob.pubkey])),
@@ -159,6 +160,19 @@ def test_who_comes_and_who_goes_is_noted_and_a_role_is_not() -> None:
 @pytest.mark.parametrize("number", [1, 100, 101, 5000])
 def test_many_members_share_at_most_a_hundred_notices(number: int) -> None:
     keys = [f"{n:064x}" for n in range(number)]
-    notices = told(Group("tea"), Group("tea", members=KeyMap(dict.fromkeys(keys, ()))))
+    notices = told(Group("tea"), Group("tea", members=OrderedMap(dict.fromkeys(keys, ()))))
     assert len(notices) <= min(number, 100)
     assert sorted(key for _, part in notices for key in part) == keys
+
+
+@pytest.mark.parametrize("number", [600, 8_000])
+def test_a_long_list_names_those_first_who_joined_first(number: int) -> None:
+    """Above some 6,700 members the others are left out, and agents read the first 500."""
+    keys = [hashlib.sha256(f"{each}".encode()).hexdigest() for each in range(number)]
+    group = Group("tea").with_users({admin.pubkey: ("admin",)})
+    for key in keys:
+        group = group.with_users({key: ()})
+    _, (draft,) = notices_for(None, group, NOON, which={kinds.GROUP_MEMBERS})
+    named = [tag[1] for tag in draft.tags if tag[0] == "p"]
+    assert named == [admin.pubkey, *keys][: len(named)]
+    assert len(named) >= min(number, 6_500)

@@ -16,7 +16,7 @@ import pytest
 from blockbuster import blockbuster_ctx
 
 from relay.groups.actions import Flag
-from relay.groups.key_map import KeyMap
+from relay.groups.key_map import OrderedMap
 from relay.nostr import messages
 from relay.nostr.filters import FilterTerms
 from relay.nostr.messages import NegClose, NegMessage, NegOpen
@@ -641,7 +641,7 @@ async def test_a_refused_id_does_not_keep_its_filter_while_its_client_reads_noth
 
 
 def with_another_member(group: Group, number: int) -> Group:
-    return replace(group, members=KeyMap({**group.members, f"{number:064x}": ()}))
+    return replace(group, members=OrderedMap({**group.members, f"{number:064x}": ()}))
 
 
 async def test_open_ids_do_not_keep_the_groups_of_their_time(relay: NegentropySide) -> None:

@@ -92,6 +92,7 @@ async def test_a_lost_host_is_noticed_by_the_kernel(monkeypatch: pytest.MonkeyPa
         return Connected()
 
     monkeypatch.setattr(asyncpg, "connect", connect)
+    monkeypatch.setattr("relay.storage.postgres.connections._Statements.take_over", id)
     await Connections("postgresql:///rookery").listener()
     with made:
         assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

@@ -17,7 +17,7 @@ from relay.errors import WriteOutcome
 from relay.facts import Origin
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
-from relay.groups.key_map import KeyMap
+from relay.groups.key_map import OrderedMap
 from relay.lifecycle.rows import Found, Stored, slot_of
 from relay.nostr import kinds
 from relay.nostr.agents import Attestation
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
 
 DEN = Group(
-    "den", flags=frozenset({Flag.PRIVATE}), members=KeyMap({alice.pubkey: (), bob.pubkey: ()})
+    "den", flags=frozenset({Flag.PRIVATE}), members=OrderedMap({alice.pubkey: (), bob.pubkey: ()})
 )
-SQUARE = Group("square", flags=frozenset({Flag.RESTRICTED}), members=KeyMap({alice.pubkey: ()}))
+SQUARE = Group("square", flags=frozenset({Flag.RESTRICTED}), members=OrderedMap({alice.pubkey: ()}))
 WALLET = person("wallet")
 
 PRIVATE = alice.sign(9, [["h", "den"], ["t", "thread"]], "private", NOON)

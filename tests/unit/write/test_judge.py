@@ -14,7 +14,7 @@ from relay.errors import Prefix, Reject, WriteOutcome
 from relay.facts import Origin
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
-from relay.groups.key_map import KeyMap
+from relay.groups.key_map import OrderedMap
 from relay.lifecycle.rows import Found, Stored, slot_of
 from relay.nostr import kinds
 from relay.write.candidate import Candidate, Sender, candidate_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TEA = Group(
     "tea",
     flags=frozenset({Flag.PRIVATE, Flag.CLOSED, Flag.RESTRICTED}),
-    members=KeyMap({owner.pubkey: ("admin",), alice.pubkey: ()}),
+    members=OrderedMap({owner.pubkey: ("admin",), alice.pubkey: ()}),
 )
 MALLORY = person("mallory")
 LIMITS = (

@@ -9,7 +9,7 @@ import pytest
 from relay.facts import Origin
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups, Role
-from relay.groups.key_map import KeyMap
+from relay.groups.key_map import OrderedMap
 from relay.lifecycle.rows import Lookups, OwnRow, Slot
 from relay.nostr import kinds
 from relay.nostr.agents import Attestation
@@ -34,7 +34,7 @@ GROUPS = (
         Group(
             "den",
             flags=frozenset({Flag.PRIVATE, Flag.RESTRICTED}),
-            members=KeyMap(
+            members=OrderedMap(
                 {
                     admin.pubkey: (Role.ADMIN.value,),
                     MODERATOR.pubkey: (Role.MODERATOR.value,),
@@ -44,19 +44,19 @@ GROUPS = (
         )
     )
     .with_group(
-        Group("top", members=KeyMap({admin.pubkey: (Role.ADMIN.value,)}), children=("middle",)),
+        Group("top", members=OrderedMap({admin.pubkey: (Role.ADMIN.value,)}), children=("middle",)),
     )
     .with_group(
         Group(
             "middle",
-            members=KeyMap({admin.pubkey: (Role.ADMIN.value,)}),
+            members=OrderedMap({admin.pubkey: (Role.ADMIN.value,)}),
             parent="top",
             children=("lowest",),
         )
     )
     .with_group(Group("lowest", parent="middle"))
     .with_group(Group("home", founder=owner.pubkey).with_request(bob.pubkey, IDS[0]))
-    .with_group(Group("square", members=KeyMap({admin.pubkey: (Role.ADMIN.value,)})))
+    .with_group(Group("square", members=OrderedMap({admin.pubkey: (Role.ADMIN.value,)})))
 )
 
 
