@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +19,7 @@ from relay.storage.postgres.opening import SCHEMA_VERSION
 from relay.storage.postgres.sql.named import QUERIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
     from relay.storage.postgres.connections import Connections
     from relay.storage.postgres.replica import Replica
@@ -34,6 +34,8 @@ _AGAIN_S: Final = 0.5
 _RECONNECT_S: Final = 10.0
 """Time to connect to one of the hosts."""
 _RECENT_S: Final = _POLL_S + _ANSWER_S
+_CATCH_UP_S: Final = 60.0
+"""How long readers wait for it: a group of 150,000 records takes 5 s."""
 _DROP_EVERY_S: Final = 10.0
 _LEFT_S: Final = 15.0
 """How long the server may keep a connection that is lost."""
@@ -54,6 +56,8 @@ class Touch:
         self.is_lost = False
         """The database does not answer."""
         self._confirmed = asyncio.Event()
+        self._caught_up_at = -inf
+        """When `catching_up` ended; in the future while it has not."""
 
     def begin(self) -> None:
         self._at = monotonic()
@@ -84,15 +88,27 @@ class Touch:
         if self.is_lost:
             raise StoreFault(LOST)
 
+    @contextmanager
+    def catching_up(self) -> Iterator[None]:
+        """While commits of others are taken over: the database answers, so readers wait for it."""
+        self._caught_up_at = inf
+        try:
+            yield
+        finally:
+            self._caught_up_at = monotonic()
+
     async def current(self) -> None:
         """Await before stored rows are given to a reader. Raises StoreFault."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_RECENT_S):
-                while not self.is_current():
-                    self.check_answers()
+        began = monotonic()
+        while not self.is_current():
+            self.check_answers()
+            until = max(began, min(self._caught_up_at, began + _CATCH_UP_S)) + _RECENT_S
+            left = until - monotonic()
+            if left <= 0:
+                raise StoreFault(LOST)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, _RECENT_S)):
                     await self._confirmed.wait()
-                return
-        raise StoreFault(LOST)
 
 
 class HeadListener:

@@ -218,12 +218,13 @@ class Writer:
             if self.take_over is None:
                 await self._check_own(db, head)
                 raise Outdated("another process wrote to the database: restart the relay")
-            others, erased, newest = await others_since(db, before, head)
-            if erased:
-                self._erasing.begin(erased)
-                self._erasing.end()
-            changed = await self.take_over(others)
-            self.position = head, newest
+            with self._touch.catching_up():
+                others, erased, newest = await others_since(db, before, head)
+                if erased:
+                    self._erasing.begin(erased)
+                    self._erasing.end()
+                changed = await self.take_over(others)
+                self.position = head, newest
         self._touch.confirm(asked_at)
         return None if changed is None else changed()
 

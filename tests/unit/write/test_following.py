@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
+from threading import Event as Flag
 from threading import get_ident
 from typing import TYPE_CHECKING, Self
 
@@ -13,16 +14,20 @@ from relay.access.visibility import ANONYMOUS
 from relay.lifecycle.rows import ExpiredRow, Stored
 from relay.nostr.filters import Filter
 from relay.read.fanout import Subscription
+from relay.storage import PageQuery
+from relay.storage.postgres.listening import _RECENT_S
 from relay.storage.postgres.store import PostgresStore
 from relay.write.commands import ExpireRows, Purpose
 from relay.write.following import Following
 from relay.write.replay import groups_after
 from tests import cast
 from tests.cast import admin, alice, bob, carol, owner
-from tests.contract.writing import TERMS, asked
+from tests.contract.writing import EVERYTHING, MAX, TERMS, asked
 from tests.harness.client_in_memory import Client
+from tests.harness.patience import ANSWER_S
 from tests.harness.postgres import postgres
 from tests.harness.relay_in_process import NOON, STORED, Home, Loudspeaker, policy_of
+from tests.harness.relay_program import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -263,6 +268,41 @@ async def test_a_group_is_replayed_on_a_thread(
         await agree(one, other)
         assert other.groups.by_id["tea"].members.keys() == {admin.pubkey, bob.pubkey}
     assert get_ident() not in replayed_on != []
+
+
+@pytest.mark.slow
+async def test_readers_wait_while_a_large_group_is_replayed(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that came two seconds after it had begun were told that the database does not answer,
+    until two seconds before its end."""
+    begun, may_end = Flag(), Flag()
+
+    def folded(groups: Groups, others: Others, relay: str) -> Groups:
+        if others.rebuilt:
+            begun.set()
+            may_end.wait(ANSWER_S)
+        return groups_after(groups, others, relay)
+
+    monkeypatch.setattr("relay.write.following.groups_after", folded)
+    async with relays(postgres) as (one, other):
+        await one.do(admin, 9007, h="tea")
+        await one.do(admin, 9000, ["p", alice.pubkey, "admin"], h="tea")
+        await one.do(alice, 9000, ["p", bob.pubkey], h="tea")
+        await agree(one, other)
+        await one.vanish(alice)
+        following = asyncio.create_task(other.catch_up())
+        try:
+            await eventually("it is replayed", begun.is_set)
+            await eventually("rights are old", lambda: not other.store.is_current())
+            query = PageQuery(asked(), EVERYTHING, 10, MAX, now=0, size=10)
+            reading = asyncio.ensure_future(other.store.page(query))
+            ended, _ = await asyncio.wait({reading}, timeout=2 * _RECENT_S)
+            assert not ended
+        finally:
+            may_end.set()
+        await following
+        assert len((await reading).raws) > 0
 
 
 async def test_what_was_passed_on_before_a_list_changed_is_dropped(
