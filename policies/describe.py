@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from relay.access.quotas import Per
+from relay.access.quotas import Per, Unit
 from relay.facts import Who
 from relay.lifecycle.rows import Keep
 from relay.nostr.kinds import MAX_KIND, KindSet
@@ -255,7 +255,8 @@ def amounts_text(rule: WriteRule) -> str:
     limit, parts = rule.usage_limit, []
     if limit is not None and limit.rate is not None:
         rate = limit.rate
-        parts.append(f"{rate.refill} a minute {_of(rate.per)}, {rate.burst} at once")
+        what = "" if rate.counts is Unit.EVENTS else f" {rate.counts.value}"
+        parts.append(f"{rate.refill}{what} a minute {_of(rate.per)}, {rate.burst} at once")
     if limit is not None and limit.quota is not None:
         quota = limit.quota
         parts += [

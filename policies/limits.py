@@ -56,17 +56,18 @@ def _rate(rule: Table, name: str) -> Rate | None:
     table = rule.table("rate")
     if table is None:
         return None
-    table.refuse_unknown(("per", "burst", "per_minute"))
+    table.refuse_unknown(("per", "burst", "per_minute", "counts"))
     for key in ("per", "burst", "per_minute"):
         if not table.has(key):
             table.wrong(key, f"rate needs {key}")
     per = table.choice("per", Per)
     burst, per_minute = table.integer("burst", 1), table.integer("per_minute", 1)
-    if per is None or burst is None or per_minute is None:
+    counts = table.choice("counts", Unit) if table.has("counts") else Unit.EVENTS
+    if per is None or burst is None or per_minute is None or counts is None:
         return None
     if per is Per.RECIPIENT:
         table.wrong("per", "a rate is per author, connection, address, group, kind or relay")
-    return Rate(_name_of(rule, name), per, burst, per_minute)
+    return Rate(_name_of(rule, name), per, burst, per_minute, counts=counts)
 
 
 def _quota(rule: Table, name: str, match: Condition) -> Quota | None:

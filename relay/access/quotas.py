@@ -497,10 +497,11 @@ def check_usage_limits(
         rate, quota = limit.rate, limit.quota
         name = None if rate is None else counted.bucket(rate.per)
         if rate is not None and name is not None:
-            wait_s = buckets.wait_s(rate, name, now)
+            cost = rate.cost_of(counted.event)
+            wait_s = buckets.wait_s(rate, name, now, cost)
             if wait_s > 0:
                 return limit.too_fast(wait_s)
-            tokens.append((rate, name, 1))
+            tokens.append((rate, name, cost))
         if quota is None or not quota.is_of_a_day or not counted.is_stored:
             continue
         name = counted.bucket(quota.per)

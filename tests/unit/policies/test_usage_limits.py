@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from policies.describe import amounts_text
 from policies.engine import Stage
 from policies.load import load
 from policies.write_rule import RulesByKind
@@ -48,6 +49,18 @@ def test_a_rule_may_have_both_and_each_says_what_it_is(tmp_path: Path) -> None:
     assert isinstance(limit.quota, Quota)
     assert (limit.quota.per, limit.quota.events, limit.quota.bytes) == (Per.GROUP, 10, 1000)
     assert policy.quotas_of(1) == (limit.quota,)
+
+
+def test_a_rate_counts_events_or_bytes_and_is_described_so(tmp_path: Path) -> None:
+    in_bytes = RATE.replace("}", ', counts = "bytes" }')
+    policy = rules(tmp_path, RATE, in_bytes)
+    texts = [amounts_text(rule) for rule in policy.write_rules if rule.place.name in ("r0", "r1")]
+    assert texts == ["2 a minute per author, 3 at once", "2 bytes a minute per author, 3 at once"]
+    event = event_by(alice, 1)
+    costs = [
+        limit.rate.cost_of(event) for limit in policy.usage_limits(event, NOBODY) if limit.rate
+    ]
+    assert costs == [1, len(event.raw)]
 
 
 def test_each_event_meets_the_rules_about_it_in_their_order(tmp_path: Path) -> None:

@@ -75,6 +75,44 @@ async def test_a_burst_is_taken_and_then_one_at_a_time() -> None:
         assert await here.take(*notes[2:]) == [STORED, too_many(60)]
 
 
+async def test_a_rate_may_count_bytes() -> None:
+    rule = slowly("author", burst=3000).replace(
+        "per_minute = 1", 'per_minute = 60, counts = "bytes"'
+    )
+    async with home(rule) as here:
+        large = [here.made(alice, 1, content=letter * 1000) for letter in "abc"]
+        size = len(large[0].raw)
+        assert 1000 < size < 1500
+        assert await here.take(*large) == [STORED, STORED, too_many(3 * size - 3000)]
+        here.now += 3 * size - 3000
+        assert await here.take(large[2]) == [STORED]
+        here.now += 3000
+        ((accepted, _),) = await here.take(here.made(alice, 1, content="x" * 4000))
+        assert not accepted, "more than the bucket holds"
+
+
+async def test_calls_of_remote_signers_come_through_from_one_address() -> None:
+    """Ten that were large, or 240, a minute were too few: two devices of one person follow
+    somebody, 300 people of one office log in."""
+    async with home() as here:
+
+        async def sent(who: SecretKey, to: SecretKey, size: int) -> tuple[bool, str]:
+            letter = here.letter_from("192.0.2.7")
+            call = here.made(who, 24133, ["p", to.pubkey], content="x" * size)
+            here.ingest.submit(call, letter, Origin.WIRE)
+            return await letter.answer
+
+        client, signer = cast.person("a client"), cast.person("its signer")
+        for _ in range(12):
+            assert await sent(client, signer, 24_000) == STORED
+            assert await sent(signer, client, 24_000) == STORED
+        for _ in range(300):
+            assert await sent(client, signer, 400) == STORED
+        answers = [await sent(signer, client, 400_000) for _ in range(9)]
+        assert answers[0] == STORED
+        assert answers[-1][1].startswith("rate-limited:")
+
+
 async def test_a_rate_is_each_authors_own_and_of_its_kinds() -> None:
     async with home(slowly("author", burst=1)) as here:
         await here.do(alice, 1)
