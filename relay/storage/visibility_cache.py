@@ -7,7 +7,7 @@ from sys import getsizeof
 from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from relay.access.visibility import Visibility
     from relay.groups.group import Groups
@@ -15,19 +15,23 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 
 CACHED_PLANS: Final = 8 << 20
-"""Bytes of all cached plans together: a client may ask for texts of 30,000 characters, and log in
-with 64 keys, …"""
+"""Bytes of all cached plans together, and as many of conditions: a client may ask for texts of
+30,000 characters, and log in with 64 keys, …"""
 _LEAST: Final = 8192
 """… and each counts as this many at least."""
 
 
-def weight_of_plan(sql: str, values: Iterable[object]) -> int:
-    """Bytes of a statement with the values that are kept with it."""
-    weight = len(sql)
-    for value in values:
-        weight += getsizeof(value)
-        if isinstance(value, list):
-            weight += sum(map(getsizeof, value))
+def weight_of_plan(*parts: object) -> int:
+    """Bytes of what is kept, with all that it refers to, each once."""
+    weight, left = 0, [*parts]
+    counted = set[int]()
+    while left:
+        value = left.pop()
+        if id(value) not in counted:
+            counted.add(id(value))
+            weight += getsizeof(value)
+            if isinstance(value, (list, tuple, frozenset)):
+                left += value
     return max(weight, _LEAST)
 
 
@@ -35,11 +39,12 @@ class VisibilityCache(OrderedDict[tuple[object, ...], tuple["Visibility", Made]]
     """By keys with the `id` of a visibility, which its entry keeps alive, so that no other gets it.
     Over `most`, the sum of the sizes, those go that were longest not moved to the end."""
 
-    def __init__(self, most: int, size: Callable[[Made], int] = lambda _: 1) -> None:
+    def __init__(self, most: int, size: Callable[[Made], int]) -> None:
         super().__init__()
         self._most = most
         self._size = size
         self._sum = 0
+        self._sizes: dict[tuple[object, ...], int] = {}
         self._groups: Groups | None = None
         """Groups of the visibilities in it."""
 
@@ -48,10 +53,12 @@ class VisibilityCache(OrderedDict[tuple[object, ...], tuple["Visibility", Made]]
             # Older visibilities are not used again, and each keeps the groups of its time in
             # memory.
             self.clear()
+            self._sizes.clear()
             self._sum = 0
             self._groups = visibility.groups
         self[key] = visibility, made
-        self._sum += self._size(made)
+        self._sizes[key] = size = self._size(made)
+        self._sum += size
         while self._sum > self._most:
-            _, (_, oldest) = self.popitem(last=False)
-            self._sum -= self._size(oldest)
+            oldest, _ = self.popitem(last=False)
+            self._sum -= self._sizes.pop(oldest)

@@ -4,7 +4,6 @@ an unauthenticated client chooses the filters."""
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain
 from string import ascii_letters
 from sys import getsizeof
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from relay.storage.postgres.hashes import KeyedHashes
 from relay.storage.postgres.sql import filters as postgres_filters
 from relay.storage.postgres.sql.filters import Compiler as PostgresCompiler
 from relay.storage.postgres.sql.words import Words
-from relay.storage.sqlite.sql import filters
+from relay.storage.sqlite.sql import filters, visibility
 from relay.storage.sqlite.sql.filters import Compiler
 from relay.storage.sqlite.tag_buffer import TagBuffer
 from relay.storage.tokens import Tokenizer
@@ -51,9 +50,16 @@ def postgres() -> PostgresCompiler:
     return PostgresCompiler(KeyedHashes(bytes(32)), Words(Tokenizer()))
 
 
-def memory_of(plan: Any) -> int:
-    lists = [value for value in plan.values if isinstance(value, list)]
-    return len(plan.sql) + sum(map(getsizeof, [*plan.values, *chain(*lists)]))
+def memory_of(kept: Any, counted: set[int] | None = None) -> int:
+    """With all that it refers to, each once."""
+    counted = set() if counted is None else counted
+    if id(kept) in counted:
+        return 0
+    counted.add(id(kept))
+    parts = [getattr(kept, name) for name in getattr(kept, "__slots__", ())]
+    if isinstance(kept, (list, tuple, frozenset)):
+        parts += kept
+    return getsizeof(kept) + sum([memory_of(part, counted) for part in parts])
 
 
 class Kept:
@@ -113,20 +119,34 @@ def test_the_plans_are_bounded_with_their_values(
 ) -> None:
     """There may be a thousand, of any length, for viewers of up to 64 keys."""
     for module in (filters, postgres_filters):
-        monkeypatch.setattr(module, "CACHED_PLANS", 400_000)
+        monkeypatch.setattr(module, "CACHED_PLANS", 960_000)
     plans = compiler()
     groups, everywhere = Groups(), ReadRule("tags", Match(), frozenset({Who.AUTHOR, Who.RECIPIENT}))
     values = [str(number) for number in range(16)]
     asked: dict[str, Any] = {f"#{letter}": values for letter in NAMES}
-    for number in range(50):
+    for number in range(60):
         keys = frozenset(f"{number * 64 + key:064x}" for key in range(64))
         rules = tuple(replace(everywhere, name=f"rule {rule}") for rule in range(5))
         seen = visibility_for(Viewer(keys), rules, Actors(), groups)
         page = PageQuery(filter_from(asked, TERMS), seen, 5, upto=9, now=1, size=5)
         plans.page(page, ("raw",) if compiler is postgres else "e.raw")
     kept = [plan for _, plan in plans._plans.values()]
-    assert 5 < len(kept) < 50
-    assert sum(map(memory_of, kept)) <= 400_000
+    assert 5 < len(kept) < 60
+    assert sum(map(memory_of, kept)) <= 970_000
+
+
+def test_the_conditions_are_bounded_with_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """512 of viewers with 64 keys took 12 MB."""
+    monkeypatch.setattr(visibility, "CACHED_PLANS", 400_000)
+    plans, groups = sqlite(), Groups()
+    rules = tuple(replace(RULES[0], name=f"rule {number}") for number in range(5))
+    for number in range(60):
+        keys = frozenset(f"{number * 64 + key:064x}" for key in range(64))
+        seen = visibility_for(Viewer(keys), rules, Actors(), groups)
+        plans.count([filter_from({}, TERMS)], seen, now=1)
+    kept = [condition for _, condition in plans._reading._conditions.values()]
+    assert 5 < len(kept) < 60
+    assert sum(map(memory_of, kept)) <= 420_000
 
 
 def test_what_is_kept_holds_the_groups_of_one_moment_only() -> None:

@@ -125,6 +125,11 @@ class Plan:
         self.sql, self.values = p.used_in(sql)
         self._late = [(at, v) for at, v in enumerate(self.values) if isinstance(v, Late)]
 
+    @property
+    def parts(self) -> Sequence[object]:
+        """All that is kept of it."""
+        return self.sql, self.values, self._late
+
     def bound(self, late: Mapping[Late, Value]) -> Query:
         values = self.values.copy()
         for at, name in self._late:
@@ -139,9 +144,7 @@ class Compiler:
         self._hashes = hashes
         self._words = words
         self._reading = ReadConditions(hashes)
-        self._plans = VisibilityCache[Plan](
-            CACHED_PLANS, lambda plan: weight_of_plan(plan.sql, plan.values)
-        )
+        self._plans = VisibilityCache[Plan](CACHED_PLANS, lambda plan: weight_of_plan(*plan.parts))
 
     def page(self, query: PageQuery, columns: Sequence[str]) -> Query:
         """The next rows in order, until they have PAGE_BYTES: these columns of events."""

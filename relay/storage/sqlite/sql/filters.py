@@ -102,6 +102,12 @@ class Plan:
                     values[at] = "[]"
         self._fixed_hashes = frozenset(fixed)
 
+    @property
+    def parts(self) -> Sequence[object]:
+        """All that is kept of it."""
+        late = self._late, self._late_rows
+        return self.sql, self.values, self._buffered, self._fixed_hashes, *late
+
     def bound(self, arguments: Arguments) -> Query:
         values = self.values.copy()
         lists = arguments.lists
@@ -136,9 +142,7 @@ class Compiler:
         self._hashes = hashes
         self._buffer = buffer
         self._reading = ReadConditions(hashes, index_tags)
-        self._plans = VisibilityCache[Plan](
-            CACHED_PLANS, lambda plan: weight_of_plan(plan.sql, plan.values)
-        )
+        self._plans = VisibilityCache[Plan](CACHED_PLANS, lambda plan: weight_of_plan(*plan.parts))
 
     @property
     def kept(self) -> int:

@@ -25,7 +25,7 @@ from relay.storage.sqlite.sql.conditions import (
     one_of,
     starts_with,
 )
-from relay.storage.visibility_cache import VisibilityCache
+from relay.storage.visibility_cache import CACHED_PLANS, VisibilityCache, weight_of_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from relay.storage.asked import Asked
     from relay.storage.hashes import Hashes
 
-_CACHED_CONDITIONS: Final = 512
 CACHED_KINDS: Final = 64
 """Conditions for a filter of more kinds are not cached: a set of 65,536 takes 5 MB."""
 
@@ -67,7 +66,7 @@ class ReadConditions:
         self._indexed = index_tags | RULE_TAGS
         self._has_of = lru_cache(maxsize=32)(self._made_has)
         """Shared by all rules of a viewer, who may have 64 keys."""
-        self._conditions = VisibilityCache[Readable](_CACHED_CONDITIONS)
+        self._conditions = VisibilityCache[Readable](CACHED_PLANS, weight_of_plan)
 
     def __len__(self) -> int:
         """How many conditions are kept."""
