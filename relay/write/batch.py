@@ -150,8 +150,9 @@ class Batch:
         """Its only item has to come again: it was neither stored nor refused."""
         self._sizes: Mapping[Limited, int] = {}
         """What it read by id, slot and prefix, if that is more than half of `_MOST_READ`."""
-        self.restated = 0
-        """Bytes of the records of groups that keys had moderated which vanished."""
+        self.needs_turn = False
+        """Nothing was done for its only item, a request to vanish: the records of a group that its
+        key moderated are so many that it has to come again with a turn of its own."""
         self._items = items
         self._policy = state.policy
         """Of the look-ups too: a reload meanwhile is for the next batch."""
@@ -405,7 +406,10 @@ class Batch:
             if not _is_accepted(judged, candidate):
                 return self._carry_out(candidate, judged)
             if self._found.too_many_records:
-                return _TOO_MANY_RECORDS
+                if pieces.has_turn:
+                    return _TOO_MANY_RECORDS
+                self.needs_turn = self.is_piece = True
+                return WriteOutcome.STORED  # said to nobody
             rows = pieces.delete(candidate, judged, world, self.plan)
             if self._found.withdrawn:
                 withdraw_requests(self._changes)
@@ -416,7 +420,7 @@ class Batch:
             if pieces.unpinned:
                 self._changes.unpin_rows(pieces.unpinned)
             if self._found.group_records:
-                self.restated += restate_groups(candidate.event, self._changes)
+                restate_groups(candidate.event, self._changes)
             if rows:
                 self._unpin(rows, candidate)
                 self._changes.unpin(judged.outdated_pins)
@@ -437,7 +441,7 @@ class Batch:
             if judged.vanishes:
                 if is_paced(candidate, self._changes.world):
                     self._vanished.count(subnet_of(address), self._now)
-                self.restated += remove_author(candidate.event, self._changes, self._lists)
+                remove_author(candidate.event, self._changes, self._lists)
         elif judged.outcome is WriteOutcome.PASSED_ON:
             # seq 0: it has no place in the log
             row = Stored(0, candidate.event, judged.group)

@@ -168,9 +168,10 @@ class SlowClients:
     Known keys come first in three of four turns, then who waits longest. A client whose transaction
     was long is slow until some of its own were quick. One that comes for the first time is not
     known to be: after a long transaction, events of its kinds by all clients wait here for a while,
-    if the kinds have effects, except those of known keys whose last transaction was quick. Owners
-    who are logged in wait for nobody; anybody may send what an owner signed. `now`: of a clock that
-    never goes back.
+    if the kinds have effects, except those of known keys whose last transaction was quick. A
+    request to vanish that is known to be long, `needs_turn`, waits too, and others of its kind do
+    not because of it. Owners who are logged in wait for nobody; anybody may send what an owner
+    signed. `now`: of a clock that never goes back.
     """
 
     def __init__(self) -> None:
@@ -204,9 +205,9 @@ class SlowClients:
 
     def holds(self, item: LaneItem, now: float) -> bool:
         """Whether the item, which is next on its connection, waits until `next` gives it."""
-        if not (self._quick_left or self._slow_kinds):
-            return False
         if not isinstance(item, WriteEvent) or item.origin is not Origin.WIRE:
+            return False
+        if not (self._quick_left or self._slow_kinds or item.needs_turn):
             return False
         if self.has_turn(item):
             self.served = item  # it may have been put back before the one that was given
@@ -217,7 +218,7 @@ class SlowClients:
             if connections.pop(connection, None) is not None and not connections:
                 del clients[client]
         left = self._quick_left.get(client)
-        if not left:
+        if not (left or item.needs_turn):
             if now >= self._slow_kinds.get(item.event.kind, -inf):
                 return False
             if left == 0 and item.author.is_known:
@@ -226,6 +227,11 @@ class SlowClients:
             return False
         self._waiting[0 if item.author.is_known else 1].setdefault(client, {})[connection] = item
         return True
+
+    def has_request(self, client: object) -> bool:
+        """Whether an event of this client waits that `needs_turn`."""
+        waiting = (clients.get(client, {}).values() for clients in self._waiting)
+        return any(item.needs_turn for items in waiting for item in items)
 
     def next(self, now: float) -> Sequence[WriteEvent]:
         """What waits no longer."""
@@ -277,7 +283,8 @@ class SlowClients:
         pause = _PAUSE * held_s
         self.pause_ends = max(now + pause, min(self.pause_ends + pause, now + _MAX_PAUSE_S))
         for item in events:
-            if item.event.kind in _WITH_EFFECTS and client_or_type(item) in slow:
+            has_effects = item.event.kind in _WITH_EFFECTS and not item.needs_turn
+            if has_effects and client_or_type(item) in slow:
                 self._slow_kinds[item.event.kind] = self.pause_ends + _SLOW_KIND_S
         if len(clients) > 1:
             return [client for client in slow if not isinstance(client, type)]

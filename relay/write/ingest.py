@@ -86,11 +86,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_MAX_RESTATED: Final = 1 << 20
-"""Bytes of the records of groups that a key had moderated which vanishes. Larger ones are read and
-replayed in one transaction, 40 to 140 ms for each megabyte; after that others wait for a while."""
-_RESTATED_S: Final = 4e-6
-"""Seconds of that pause for each byte."""
 _SLOW_END_S: Final = 0.1
 """After the end of a group that took longer, no other large group ends for nine times as long."""
 _SMALL_BATCH: Final = 32
@@ -166,12 +161,8 @@ class Ingest:
         self._buckets = TokenBuckets()
         self._vanished = MinuteCounter(VANISHED_PER_ADDRESS)
         self._joined = MinuteCounter(JOINED_PER_MINUTE)
-        self._vanish_from = 0.0
-        """Time of the loop from which on a key may vanish."""
-        self._restating: LaneItem | None = None
-        """The request to vanish that may go on until then."""
         self._end_from = 0.0
-        """The same for the end of a large group."""
+        """Time of the loop from which on a large group may end."""
         self._vanishing: dict[str, Tombstone] = {}
         """Requests to vanish that are carried out in pieces, by id: what they delete is refused."""
         self._ending: dict[str, str] = {}
@@ -586,31 +577,29 @@ class Ingest:
             self._put_back(own, await self._limited(own))
 
     def _paced(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
-        """Without requests to vanish that follow one too soon for which large groups were read: one
-        in pieces goes on when it is sent again. Without the end of a large group that follows one
-        too soon which took long."""
+        """Without the end of a large group that follows one too soon which took long."""
         now = asyncio.get_running_loop().time()
-        if self._lane.is_ending or now >= max(self._vanish_from, self._end_from):
+        if self._lane.is_ending or now >= self._end_from:
             return batch
         left: list[LaneItem] = []
         for item in batch:
-            if not isinstance(item, WriteEvent) or item.origin is not Origin.WIRE:
-                left.append(item)
-            elif (
-                now < self._vanish_from
-                and item.event.kind == kinds.VANISH
-                and item is not self._restating
+            if (
+                not isinstance(item, WriteEvent)
+                or item.origin is not Origin.WIRE
+                or not self._ends_large_group(item)
             ):
-                self._answer([item], TOO_MANY_VANISH)
-            elif now < self._end_from and self._ends_large_group(item):
-                if item.pieces is not None:
-                    self._lane.put_back([item])
-                    self._lane.rest(client_or_type(item), self._end_from - now)
-                else:
-                    self._answer([item], _TOO_MANY_END)
-            else:
                 left.append(item)
+            elif item.pieces is not None:
+                self._lane.put_back([item])
+                self._lane.rest(client_or_type(item), self._end_from - now)
+            else:
+                self._answer([item], _TOO_MANY_END)
         return left
+
+    def _has_turn(self, item: WriteEvent) -> bool:
+        """Whether others may wait for it as long as it takes."""
+        is_free = item.origin is not Origin.WIRE or item.author.is_owner or self._lane.is_ending
+        return is_free or (item.needs_turn and item is self._slow.served)
 
     def _ends_large_group(self, item: LaneItem) -> bool:
         return (
@@ -711,6 +700,9 @@ class Ingest:
         else:
             batch = batch[: committed.number]
             self._limits.note(committed.large_readers())
+            if committed.needs_turn and self._slow.has_request(client_or_type(batch[0])):
+                self._answer(batch, TOO_MANY_VANISH)
+                return 1
             if not committed.is_piece:
                 self._answer(batch, None)
             await self._delivery.run()
@@ -752,6 +744,9 @@ class Ingest:
     async def _stored(self, items: Sequence[LaneItem]) -> Batch:
         """Judge and commit. Raises StoreFault, and TooMuchToRead with the clients' shares."""
         began = thread_time()
+        first = items[0]
+        if isinstance(first, WriteEvent) and first.pieces is not None:
+            first.pieces.has_turn = self._has_turn(first)
         batch = Batch(
             items,
             self._state,
@@ -784,10 +779,6 @@ class Ingest:
             self._state.adopt(batch.groups)
             self._state.manage(batch.management)
             self._delivery.add(batch.delivered)
-            if batch.restated > _MAX_RESTATED:
-                pause = batch.restated * _RESTATED_S
-                begins = max(self._vanish_from, asyncio.get_running_loop().time())
-                self._vanish_from, self._restating = begins + pause, items[0]
             took = perf_counter() - batch.taken_at
             if ends_large_group and took > _SLOW_END_S:
                 self._end_from = asyncio.get_running_loop().time() + 9 * took
@@ -797,6 +788,8 @@ class Ingest:
             # Delivery not: it costs as much as others have subscribed to.
             took_s = self._store.append_s + loop_s + thread_time() - resumed
             suspects = self._slow.note(done, took_s, max(took, took_s), now)
+            if isinstance(first, WriteEvent):
+                first.needs_turn = batch.needs_turn
             if suspects:
                 self._overruns.shared(done, took_s)
                 self._limits.time_apart(suspects, self._slow.pause_ends)

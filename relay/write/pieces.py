@@ -57,6 +57,8 @@ MOST_RECORDS: Final = 16 << 20
 """Bytes of the records of groups that one transaction replays for a request to vanish: 40 to 140 ms
 and 8 MB of memory for each megabyte. A request of a key that moderated a group with more is
 refused, unless an operator imports it."""
+_RECORDS_AT_ONCE: Final = 1 << 20
+"""The same for a request that has no turn of its own."""
 Target = str | Slot
 """An id or an address."""
 
@@ -74,6 +76,8 @@ class Pieces(ABC):
 
     def __init__(self) -> None:
         self.removed = Removed()
+        self.has_turn = False
+        """Whether this pass may take longer than others."""
         self.signed = Counter[tuple[int, str]]()
         """(kind, group) → in how many passes the relay has signed such events for the request."""
 
@@ -289,6 +293,7 @@ class _Emptying(Pieces):
         if self.is_last:
             return wanted
         event = candidate.event
+        most = MOST_RECORDS if self.has_turn else _RECORDS_AT_ONCE
         pinning = pinning_rows(self._unpinned, groups)
         lists = [wanted.pinned_in(group_id).slots for group_id in pinning]
         notices = frozenset([slot for slot in wanted.slots if slot.d in self._left_groups])
@@ -307,7 +312,7 @@ class _Emptying(Pieces):
                 _PinnedBy(groups, self._unpinned),
                 MOST_DELETED,
                 _RESTATED_AT_ONCE,
-                None if candidate.sender.origin is Origin.TRUSTED_IMPORT else MOST_RECORDS,
+                None if candidate.sender.origin is Origin.TRUSTED_IMPORT else most,
             ),
         )
 
@@ -398,7 +403,7 @@ def bounded(wanted: Lookups, indivisible: int) -> Lookups:
             wanted,
             most_own=MOST_DELETED,
             most_moderated=_RESTATED_AT_ONCE,
-            most_records=MOST_RECORDS,
+            most_records=_RECORDS_AT_ONCE,
         )
     return wanted
 

@@ -36,11 +36,8 @@ if TYPE_CHECKING:
 _ABOUT_MEMBERS: Final = (kinds.PUT_USER, kinds.REMOVE_USER, kinds.DELETE_GROUP)
 
 
-def remove_author(request: Event, changes: Changes, lists: RelayLists) -> int:
-    """Delete all that the author wrote, and take them out of every group (N62-01, N62-07).
-
-    Returns the bytes of the records that were replayed: of groups that the author had moderated.
-    """
+def remove_author(request: Event, changes: Changes, lists: RelayLists) -> None:
+    """Delete all that the author wrote, and take them out of every group (N62-01, N62-07)."""
     before, found = changes.world.groups, changes.found
     _note_slots(changes)
     # Anyone can send an old request again, also one that never came here: it must not end what its
@@ -61,9 +58,9 @@ def remove_author(request: Event, changes: Changes, lists: RelayLists) -> int:
     unrecorded = {
         row.group for row in removed if row.group is not None and row.event.kind in kinds.MODERATION
     }
-    size = _restate(unrecorded, request, changes) if unrecorded else 0
+    if unrecorded:
+        _restate(unrecorded, request, changes)
     changes.notify_since(before)
-    return size
 
 
 def leave_groups(request: Event, group_ids: Set[str], changes: Changes) -> None:
@@ -97,10 +94,9 @@ def withdraw_requests(changes: Changes) -> None:
     changes.notify_since(before)
 
 
-def restate_groups(request: Event, changes: Changes) -> int:
+def restate_groups(request: Event, changes: Changes) -> None:
     """Take the author out of the groups in `Found.group_records`, and make their records expire,
-    before the rest of the request is carried out: it deletes them. Returns the bytes of the records
-    that were replayed."""
+    before the rest of the request is carried out: it deletes them."""
     before, found = changes.world.groups, changes.found
     group_ids = {row.group for row in found.group_records if row.group is not None}
     _note_slots(changes)
@@ -111,9 +107,8 @@ def restate_groups(request: Event, changes: Changes) -> int:
     changes.set_groups(without_pins(own, changes.world.groups))
     rejoined = _rejoined(request, changes)
     _leave(request, changes, (group_ids & before.groups_of(request.pubkey)) - rejoined)
-    size = _restate(group_ids, request, changes)
+    _restate(group_ids, request, changes)
     changes.notify_since(before)
-    return size
 
 
 def _note_slots(changes: Changes) -> None:
@@ -146,9 +141,8 @@ def _leave(request: Event, changes: Changes, left: Set[str]) -> None:
         _sign_for(request, draft, changes)
 
 
-def _restate(group_ids: Set[str], request: Event, changes: Changes) -> int:
-    """Sign with the relay's key what the author's 9000–9020 had said of groups (N29-58). Returns
-    the bytes of the records that are left.
+def _restate(group_ids: Set[str], request: Event, changes: Changes) -> None:
+    """Sign with the relay's key what the author's 9000–9020 had said of groups (N29-58).
 
     The groups are then what the log says, also to an import that leaves out 39000 and 39005: only
     codes that the author made, or that only the author knew to be used, are gone.
@@ -177,7 +171,6 @@ def _restate(group_ids: Set[str], request: Event, changes: Changes) -> int:
     changes.set_groups(
         groups.with_groups([replace(each, pins=pins[each.id]) for each in left.by_id.values()])
     )
-    return sum([len(event.raw) for event in records])
 
 
 def _uncounted_invites(before: Groups, left: Groups) -> Set[str]:

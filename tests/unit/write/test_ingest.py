@@ -1010,25 +1010,6 @@ async def test_lists_that_were_not_signed_before_the_end_are_signed_at_the_start
     assert await relay.store.head() == seq
 
 
-async def test_requests_to_vanish_pause_after_one_that_took_long(
-    relay: Relay, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each admin of a group with 17 MB of records kept all writers waiting for a second."""
-    monkeypatch.setattr(ingest, "_MAX_RESTATED", 100)
-    for who in (alice, bob, carol):
-        assert await relay.take(on(owner, 9000, ["p", who.pubkey, "admin"])) == [STORED]
-        assert await relay.take(on(who, 9009, ["code", f"code-of-{who.pubkey}"])) == [STORED]
-    request, another, third = (
-        who.sign(62, [["relay", "ALL_RELAYS"]], "", NOON) for who in (alice, bob, carol)
-    )
-    refusal = (False, "rate-limited: too many requests to vanish, wait a minute")
-    assert await relay.take(request) == [STORED]
-    assert await relay.take(another, chat(carol, "tea?")) == [refusal, STORED]
-    assert await relay.take(third, origin=Origin.IMPORT) == [STORED]
-    monkeypatch.setattr(relay.ingest, "_vanish_from", 0.0)
-    assert await relay.take(another) == [STORED]
-
-
 async def test_a_large_group_does_not_end_just_after_another(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:

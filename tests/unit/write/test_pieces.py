@@ -20,6 +20,7 @@ from relay.groups.key_map import KeyMap
 from relay.groups.subgroups import detach_subgroups
 from relay.nostr import kinds
 from relay.write.commands import ExpireRows
+from relay.write.pieces import MOST_RECORDS
 from tests.cast import admin, alice, bob, carol, owner, person
 from tests.contract.writing import asked, write
 from tests.effort import examples
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from relay.groups.group import Group, Groups
     from relay.lifecycle.rows import Found, Lookups, WritePlan
     from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
     from relay.storage import Store
     from relay.write.batch import Batch
     from relay.write.commands import LaneItem
@@ -868,32 +870,136 @@ async def test_a_sweep_of_records_that_broke_off_goes_on_after_a_restart(
     assert await records_left(home) == [9007, 9008]
 
 
-async def test_a_request_to_vanish_stops_after_another_that_read_large_groups(
+async def moderators(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alice and Bob are admins of a group whose records are too many for a request to vanish
+    without a turn. Nobody has one before `give_turn`."""
+    monkeypatch.setattr("relay.write.pieces._RECORDS_AT_ONCE", 100)
+    monkeypatch.setattr("relay.write.commit_limits._PAUSE", 1e6)
+    home.ingest._slow.pause_ends = asyncio.get_running_loop().time() + 1e6
+    await home.do(carol, 9007, h="tea")
+    await home.do(carol, 9000, *(["p", who.pubkey, "admin"] for who in (alice, bob)), h="tea")
+    for who in (alice, bob):
+        await home.do(who, 9009, ["code", f"code-of-{who.pubkey}"], h="tea")
+
+
+def vanishing(home: Home, who: SecretKey, address: str, at: int | None = None) -> Letter:
+    letter = home.letter_from(address)
+    letter.counted_as = address
+    home.ingest.submit(home.request(who, at=at), letter, Origin.WIRE)
+    return letter
+
+
+async def waiting(home: Home, *addresses: str) -> None:
+    while not all(map(home.ingest._slow.has_request, addresses)):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+def give_turn(home: Home) -> None:
+    home.ingest._slow.pause_ends = 0.0
+    home.ingest._serve_slow()
+
+
+async def test_requests_to_vanish_that_read_large_groups_wait_for_turns_and_others_do_not(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twenty that had begun read a group of 50 MB one after the other, 4 s each."""
-    monkeypatch.setattr("relay.write.ingest._MAX_RESTATED", 100)
-    monkeypatch.setattr("relay.write.ingest._RESTATED_S", 1.0)
-    await home.do(carol, 9007, h="tea")
-    for who in (alice, bob):
-        await home.do(carol, 9000, ["p", who.pubkey, "admin"], h="tea")
-        await home.do(who, 9009, ["code", f"code-of-{who.pubkey}"], h="tea")
-        for _ in range(12):
-            await home.do(who, 1, content="x" * 500)
-    requests = [home.request(who) for who in (alice, bob)]
-    letters = [home.post(each, connection=place) for place, each in enumerate(requests)]
-    answers = [await letter.answer for letter in letters]
-    refusal = (False, "rate-limited: too many requests to vanish, wait a minute")
-    assert sorted(answers) == [refusal, STORED]
-    refused = answers.index(refusal)
-    late = (alice, bob)[refused]
-    assert late.pubkey in home.groups.by_id["tea"].members
-    left = [each.kind for each in await home.log() if each.pubkey == late.pubkey]
-    assert 1 <= left.count(1) < 12 or left == [9009], "it had begun"
-    monkeypatch.setattr(home.ingest, "_vanish_from", 0.0)
-    assert await home.take(requests[refused]) == [STORED]
-    assert late.pubkey not in home.groups.by_id["tea"].members
+    """Twenty read a group of 50 MB one after the other, 4 s each."""
+    await moderators(home, monkeypatch)
+    rows = [home.made(bob, 1, content="x" * 500) for _ in range(12)]
+    assert await home.take(home.made(admin, 1), *rows) == [STORED] * 13
+    first = vanishing(home, alice, "192.0.2.1")
+    await waiting(home, "192.0.2.1")
+    second = vanishing(home, bob, "192.0.2.2")
+    await waiting(home, "192.0.2.2")
+    assert await vanishing(home, admin, "192.0.2.3").answer == STORED, "no groups to restate"
+    assert await home.take(home.made(carol, 1)) == [STORED]
+    assert {alice.pubkey, bob.pubkey} <= home.groups.by_id["tea"].members.keys()
+    give_turn(home)
+    assert await first.answer == STORED
+    assert not second.answer.done()
+    give_turn(home)
+    assert await second.answer == STORED
+    assert home.groups.by_id["tea"].members.keys() == {carol.pubkey}
     assert await home.rebuilt() == home.groups
+
+
+async def test_who_vanishes_again_and_again_keeps_no_admin_of_a_large_group_from_it(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One key's requests, each a second younger, kept all others out for as long as it liked."""
+    await moderators(home, monkeypatch)
+    again = vanishing(home, alice, "192.0.2.1")
+    await waiting(home, "192.0.2.1")
+    other = vanishing(home, bob, "192.0.2.2")
+    await waiting(home, "192.0.2.2")
+    give_turn(home)
+    assert await again.answer == STORED
+    home.now += 1
+    await home.do(carol, 9000, ["p", alice.pubkey, "admin"], h="tea")
+    await home.do(alice, 9009, ["code", "another-code"], h="tea")
+    again = vanishing(home, alice, "192.0.2.1")
+    await waiting(home, "192.0.2.1")
+    give_turn(home)
+    assert await other.answer == STORED
+    assert not again.answer.done()
+    give_turn(home)
+    assert await again.answer == STORED
+
+
+async def test_nobody_waits_because_groups_that_others_moderated_took_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither after the first of a client nor when it is slow."""
+    monkeypatch.setattr(BOUND, SMALL)
+    store = ReferenceStore()
+    append = store.append
+
+    async def timed(wanted: Lookups, decide: Callable[[Found], WritePlan]) -> int:
+        of_turn = wanted.leaving is not None and wanted.leaving.most_records == MOST_RECORDS
+        store.append_s = 1.0 if of_turn else 0.0
+        return await append(wanted, decide)
+
+    monkeypatch.setattr(store, "append", timed)
+    async with Home(store, OPEN) as home:
+        await moderators(home, monkeypatch)
+        for who in (alice, bob):
+            request = vanishing(home, who, "192.0.2.1")
+            while not request.answer.done():
+                if home.ingest._slow.due_at is not None:
+                    give_turn(home)
+                await asyncio.sleep(0)
+            assert request.answers == [STORED]
+            assert await home.take(home.made(admin, 1)) == [STORED]
+            assert await vanishing(home, admin, "192.0.2.2").answer == STORED
+            home.now += 1
+
+
+async def test_one_request_to_vanish_of_an_address_waits_for_a_turn(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch looks at all requests that have begun."""
+    await moderators(home, monkeypatch)
+    first = vanishing(home, alice, "192.0.2.1")
+    await waiting(home, "192.0.2.1")
+    refusal = (False, "rate-limited: too many requests to vanish, wait a minute")
+    assert await vanishing(home, bob, "192.0.2.1").answer == refusal
+    assert home.ingest.vanishing == {alice.pubkey}
+    give_turn(home)
+    assert await first.answer == STORED
+
+
+@pytest.mark.parametrize("way", ["owner", "import", "stop"])
+async def test_requests_to_vanish_of_owners_of_an_import_or_at_the_end_need_no_turn(
+    home: Home, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    await moderators(home, monkeypatch)
+    letter = home.letter_from("192.0.2.1")
+    letter.is_owner = way == "owner"
+    origin = Origin.IMPORT if way == "import" else Origin.WIRE
+    if way == "stop":
+        home.ingest.hurry()
+    home.ingest.submit(home.request(alice), letter, origin)
+    assert await letter.answer == STORED
+    assert alice.pubkey not in home.groups.by_id["tea"].members
 
 
 async def test_a_large_group_that_waits_for_its_end_holds_no_stop(

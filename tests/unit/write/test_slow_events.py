@@ -778,6 +778,21 @@ def test_a_known_key_that_was_quick_waits_for_nobody_of_a_kind_that_takes_long()
     assert not slow.holds(sent_by(3, VANISH), 66.0), "a minute after the last long one"
 
 
+def test_nobody_waits_because_of_a_request_to_vanish_that_was_known_to_be_long() -> None:
+    slow, large = SlowClients(), sent_by(1, VANISH)
+    large.needs_turn = True
+    assert slow.holds(large, 0.0)
+    assert slow.has_request(client_or_type(large))
+    assert [*slow.next(0.0)] == [large]
+    assert took(slow, 2.0, 2.0, large) == ()
+    assert not slow.holds(sent_by(2, VANISH), 2.0)
+    another = sent_by(2, VANISH)
+    another.needs_turn = True
+    assert slow.holds(another, 2.0)
+    assert slow.holds(sent_by(1), 2.0), "its client is slow"
+    assert (slow.next(9.0), [*slow.next(10.0)]) == ([], [another])
+
+
 def test_who_shares_a_long_transaction_stays_apart_as_long_as_a_pause() -> None:
     """Two addresses that sent one quick event after each slow one together would never rest."""
     limits, sent = ClientLimits(), [sent_by(1)]

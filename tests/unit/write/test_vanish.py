@@ -583,6 +583,7 @@ async def test_a_group_of_too_many_records_is_restated_for_an_operator_only(
     monkeypatch.setattr(home.store, "append", noted)
     size = sum([len(each.raw) for each in await home.log() if "tea" in each.raw.decode()])
     monkeypatch.setattr(pieces, "MOST_RECORDS", size // 2)
+    monkeypatch.setattr(pieces, "_RECORDS_AT_ONCE", size // 4)
     named, note = home.made(admin, 9002, ["name", "Teas"], h="tea"), home.made(alice, 1)
     request = home.request(admin)
     assert await home.take(named, request, note) == [STORED, TOO_MANY_RECORDS, STORED]
