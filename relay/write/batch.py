@@ -304,6 +304,7 @@ class Batch:
             self._joined,
             Removed() if self._pieces is None else self._pieces.removed,
             self._pieces is not None and not self._pieces.is_last,
+            self._pieces is not None and self._pieces.took_tokens,
             ending=self._ending,
             vanishing={stone.by for stone in self._vanishing},
             unsigned=unsigned,
@@ -411,6 +412,8 @@ class Batch:
                 self.needs_turn = self.is_piece = True
                 return WriteOutcome.STORED  # said to nobody
             rows = pieces.delete(candidate, judged, world, self.plan)
+            self._take(judged)
+            pieces.took_tokens = True
             if self._found.withdrawn:
                 withdraw_requests(self._changes)
             if pieces.left_groups:
@@ -434,8 +437,7 @@ class Batch:
         address = candidate.sender.address
         if judged.is_guess:
             self._guesses.count(guesser(candidate), address, self._now)
-        for rate, name, cost in judged.tokens:
-            self._buckets.take(rate, name, self._now, cost)
+        self._take(judged)
         self._changes.keep_out(judged.kept_out)
         if candidate.vanishes:
             if judged.vanishes:
@@ -456,6 +458,10 @@ class Batch:
         for change in judged.list_changes:
             self._lists.change(change)
         return judged.result
+
+    def _take(self, judged: Judgement) -> None:
+        for rate, name, cost in judged.tokens:
+            self._buckets.take(rate, name, self._now, cost)
 
     def _store(self, candidate: Candidate, judged: Judgement) -> None:
         event, found = candidate.event, self._found

@@ -2,7 +2,8 @@
 
 Invariants: a piece deletes some of the rows, if the event would be accepted at that time; it stores
 no event and sends no OK. The last pass looks for all rows again: those that it finds fit into one
-transaction, and the event is judged and stored as any other.
+transaction, and the event is judged and stored as any other. Rates and quotas are for the first
+piece, which takes the tokens.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class Pieces(ABC):
         """Whether this pass may take longer than others."""
         self.signed = Counter[tuple[int, str]]()
         """(kind, group) → in how many passes the relay has signed such events for the request."""
+        self.took_tokens = False
+        """The first piece did: from then on no rate or quota refuses the event."""
 
     @property
     @abstractmethod
@@ -106,8 +109,8 @@ class Pieces(ABC):
     def delete(
         self, candidate: Candidate, judged: Judgement, world: World, plan: WritePlan
     ) -> Sequence[Stored]:
-        """Add a piece of an accepted deletion to the plan; it takes no tokens. Returns the deleted
-        rows on which the state of groups may depend."""
+        """Add a piece of an accepted deletion to the plan. Returns the deleted rows on which the
+        state of groups may depend."""
 
     @property
     def left_groups(self) -> Set[str]:

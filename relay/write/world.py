@@ -98,6 +98,8 @@ class World:
     """Rows that earlier pieces of the same deletion deleted."""
     is_piece: bool = False
     """The event deletes some rows now, and is neither stored nor answered."""
+    took_tokens: bool = False
+    """An earlier piece of the same deletion did: no rate or quota refuses the rest."""
     ending: Set[str] = frozenset()
     """Groups that end in pieces."""
     vanishing: Set[str] = frozenset()

@@ -34,6 +34,7 @@ from tests.harness.relay_in_process import (
     policy_of,
     store_of,
 )
+from tests.harness.relay_program import eventually
 from tests.property.world import run
 
 if TYPE_CHECKING:
@@ -549,6 +550,43 @@ async def test_what_broke_off_is_completed_when_it_is_sent_again(
         assert {row.id for row in rows} <= {event_id for event_id, _ in erasure.ids}
     else:
         assert erasure is None
+
+
+@pytest.mark.parametrize("kind", [5, 62, 9005, 9008])
+@pytest.mark.parametrize("limit", ["quota", "rate"])
+async def test_a_deletion_that_has_begun_is_refused_by_no_rate_or_quota(
+    monkeypatch: pytest.MonkeyPatch, kind: int, limit: str
+) -> None:
+    """What others send meanwhile used them up. It takes as many tokens as any other event."""
+    monkeypatch.setattr(BOUND, SMALL)
+    most = "quota = { per = 'address', events = 3 }"
+    if limit == "rate":
+        most = "rate = { per = 'address', burst = 3, per_minute = 1 }"
+    rule = f"[[rule]]\nname = 'few'\nmatch = {{ kinds = [{kind}, 30023] }}\n{most}"
+    async with Home(ReferenceStore(), policy_of("open", rule)) as home:
+        rows = (await lived(home))[:9]
+        notes = [home.made(bob, 30023, ["d", f"{place}"]) for place in range(4)]
+        sent: list[Letter] = []
+        stored = home.ingest._stored
+
+        async def then_send(items: Sequence[Any]) -> Any:
+            batch = await stored(items)
+            left = {event.id for event in await home.log()}
+            if batch.is_piece and not sent and not {row.id for row in rows} <= left:
+                sent.extend(home.post(note, connection=2) for note in notes)
+                await eventually("they wait", lambda: home.ingest.waiting["commit"] == len(notes))
+            return batch
+
+        monkeypatch.setattr(home.ingest, "_stored", then_send)
+        if kind in (62, 9008):
+            deletion = emptying(home, kind)
+        else:
+            deletion = home.made(alice, kind, *named(rows), h="tea")
+        assert await home.post(deletion, connection=1).answer == STORED
+        answers = [await letter.answer for letter in sent]
+        assert answers[:2] == [STORED] * 2
+        assert [text.split(":")[0] for _, text in answers[2:]] == ["rate-limited"] * 2
+        assert not {row.id for row in rows} & {event.id for event in await home.log()}
 
 
 class Deleted:

@@ -799,6 +799,32 @@ async def test_requests_of_keys_of_which_nothing_is_stored_are_paced(home: Home)
     assert await home.take(many[-1]) == [STORED]
 
 
+@pytest.mark.parametrize("preset", ["group", "open"])
+async def test_what_unknown_keys_may_send_refuses_no_known_key_that_leaves_many_groups(
+    preset: str,
+) -> None:
+    """It was known to the first pieces and unknown to the last: refused, and in no group."""
+    total = (
+        '[[rule]]\nname = "all requests to vanish by unknown senders"\nmatch = { kinds = [62] }\n'
+        'except = [{ authors = ["known"] }, { login = ["known"] }]\n'
+        'quota = { per = "relay", events = 1 }\n'
+    )
+    async with store_of("reference") as store, Home(store, policy_of(preset, total)) as home:
+        groups = [f"g{each}" for each in range(20)]
+        made = [home.made(owner, 9007, h=group) for group in groups]
+        put = [home.made(owner, 9000, ["p", admin.pubkey, "admin"], h=group) for group in groups]
+        acted = [home.made(admin, 9000, ["p", carol.pubkey], h=group) for group in groups]
+        assert await home.take(*made, *put, *acted) == [STORED] * 60
+        await home.do(admin, 9, h="g0")
+        unknown = [home.request(who) for who in (alice, bob)]
+        late = (False, "rate-limited: full: at most 1 events a day from all clients together")
+        assert await home.take(*unknown) == [STORED, late]
+        request = await home.vanish(admin)
+        assert await home.found(authors=[admin.pubkey]) == []
+        assert not home.groups.is_member(admin.pubkey)
+        assert await home.take(request) == [DUPLICATE]
+
+
 async def found_for(home: Home, *leaving: SecretKey) -> list[Found]:
     """What the store finds for a request to vanish of each, sent alone."""
     seen = list[Found]()
