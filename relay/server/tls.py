@@ -155,7 +155,8 @@ class Handshakes:
     async def _give_turns(self) -> None:
         work, is_in_order = Slice(self._turns, perf_counter, self._account), False
         while self._waiting:
-            await work.rest()
+            work.charge()
+            await self._turns.wait_for_tls()
             if not self._waiting:  # those that waited have ended
                 break
             # Else who connects would wait for each address that begins handshakes and goes.

@@ -7,7 +7,8 @@ Invariants: of all tasks that wait for a turn one goes on per iteration of the l
 takes one slice longer, however many wait. When deliveries make iterations long, a few go on in
 each, of different accounts, while their work takes no longer than the deliveries. Those with a
 known key and those without have every second turn, however many of the others wait. The next of
-them is the one whose `Account` has used least. Who has used nothing for long counts as `CREDIT_S`
+them is the one whose `Account` has used least, of those at the `Site` that has used least: one may
+have thousands of addresses. Who has used nothing for long counts as `CREDIT_S`
 behind the others (start-time fair queuing): it goes first for that much work, then they share;
 nobody waits for ever. Of many that begin at once few have credit. Work while nobody else waits
 counts for nothing. Handshakes
@@ -20,9 +21,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from heapq import heappop, heappush
+from ipaddress import ip_network
 from itertools import count
 from time import perf_counter, thread_time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 if TYPE_CHECKING:
@@ -64,15 +66,23 @@ _OLDEST_EVERY: Final = 4
 little work could otherwise keep it waiting for as long as they like."""
 
 
+class _HasUsed(Protocol):
+    @property
+    def used(self) -> float: ...
+
+
+Waiting = TypeVar("Waiting", bound=_HasUsed)
+
+
 class Account:
     """The work that several connections have done together; they compete for turns as one."""
 
-    __slots__ = ("__weakref__", "costly_from", "is_known", "queue", "subscriptions", "used")
+    __slots__ = ("__weakref__", "costly_from", "is_known", "site", "subscriptions", "used")
 
-    def __init__(self, queue: FairQueue, *, is_known: bool = False) -> None:
+    def __init__(self, site: Site, *, is_known: bool = False) -> None:
         self.is_known = is_known
-        self.queue = queue
-        self.used = queue.begin()
+        self.site = site
+        self.used = site.begin()
         """Seconds of work."""
         self.subscriptions = 0
         """Open on these connections: an event of somebody else may have to be sent to each."""
@@ -80,13 +90,13 @@ class Account:
         """Where its next piece of costly work begins, see `CostlyWork._reached`."""
 
 
-class FairQueue:
-    """Accounts that wait for turns."""
+class FairQueue(Generic[Waiting]):
+    """Those that wait for turns, accounts of a site, or sites."""
 
-    __slots__ = ("_begun", "_numbers", "_waiting", "reached")
+    __slots__ = ("__weakref__", "_begun", "_numbers", "_waiting", "reached")
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[float, int, Account]] = []
+        self._waiting: list[tuple[float, int, Waiting]] = []
         """Heap."""
         self._numbers = count()
         self._begun = 0.0
@@ -102,13 +112,39 @@ class FairQueue:
         self._begun = min(credited, self.reached)
         return self._begun
 
-    def push(self, account: Account) -> None:
-        heappush(self._waiting, (account.used, next(self._numbers), account))
+    def push(self, waiting: Waiting) -> None:
+        heappush(self._waiting, (waiting.used, next(self._numbers), waiting))
 
-    def pop(self) -> tuple[float, Account]:
+    def pop(self) -> tuple[float, Waiting]:
         """Take out who goes next, and what it had used."""
-        used, _, account = heappop(self._waiting)
-        return used, account
+        used, _, waiting = heappop(self._waiting)
+        return used, waiting
+
+    def credited(self, used: float) -> float:
+        """What one counts as having used that has used so much."""
+        return max(used, self.reached - CREDIT_S)
+
+
+class Site(FairQueue[Account]):
+    """Addresses of one network, which compete with other sites as one; those with a known key apart
+    from those without."""
+
+    __slots__ = ("queue", "used")
+
+    def __init__(self, queue: FairQueue[Site]) -> None:
+        super().__init__()
+        self.queue = queue
+        self.used = queue.begin()
+        """Seconds of work."""
+
+    def charge(self, account: Account, seconds: float) -> None:
+        account.used = self.credited(account.used) + seconds
+        self.used = self.queue.credited(self.used) + seconds
+
+    def forgive(self, account: Account) -> None:
+        """What kept nobody else waiting is forgotten."""
+        account.used = min(account.used, self.reached)
+        self.used = min(self.used, self.queue.reached)
 
 
 class Turns:
@@ -118,8 +154,8 @@ class Turns:
         """`clock`: seconds that the loop has worked, from any point in time: waiting for the
         processor gives no more turns."""
         self._clock = clock
-        self._queues = {is_known: FairQueue() for is_known in (False, True)}
-        """The accounts in `_turns`: those without a known key, and those with one."""
+        self._queues = {is_known: FairQueue[Site]() for is_known in (False, True)}
+        """The sites of the accounts in `_turns`: without a known key, and with one."""
         self._is_known_next = True
         self._turns: dict[Account, list[asyncio.Future[None]]] = {}
         """Of tasks that wait: by their accounts."""
@@ -130,7 +166,9 @@ class Turns:
         self._inputs: dict[str, list[asyncio.Future[None]]] = {}
         """The same of sockets whose request is not parsed yet, by the address that they come from:
         thousands that connect at once keep no open connection waiting."""
-        self._arriving = deque((self._handshakes, self._requests, self._inputs))
+        self._tls: dict[str, list[asyncio.Future[None]]] = {}
+        """The same of TLS handshakes, which have an order of their own: of no address."""
+        self._arriving = deque((self._handshakes, self._requests, self._inputs, self._tls))
         """In the order in which they have every second turn."""
         self._is_arriving_next = True
         self._given_at = 0.0
@@ -140,6 +178,7 @@ class Turns:
         self._over = 0.0
         """Seconds that turns have worked more than all else took: nobody has a turn more for so
         much time of others. At most `CREDIT_S`."""
+        self._sites: WeakValueDictionary[tuple[str, bool], Site] = WeakValueDictionary()
         self._accounts: WeakValueDictionary[tuple[str, bool], Account] = WeakValueDictionary()
         """Of each client address: that of its unknown keys, and that of known ones."""
         self.spent = 0.0
@@ -152,7 +191,8 @@ class Turns:
     def has_time(self, account: Account, more: float) -> bool:
         """Whether it may begin more work in this iteration of the loop: who has used little may
         when others may not. `more`: seconds of work that it is not charged with yet."""
-        is_light = account.used + more < account.queue.reached - CREDIT_S / 2
+        site = account.site
+        is_light = site.used + more < site.queue.reached - CREDIT_S / 2
         return self.spent < (LIGHT_ITERATION_S if is_light else ITERATION_S)
 
     def spend(self, seconds: float) -> bool:
@@ -177,10 +217,19 @@ class Turns:
         open more gives no more turns. None: a new account."""
         account = None if address is None else self._accounts.get((address, is_known))
         if account is None:
-            account = Account(self._queues[is_known], is_known=is_known)
+            account = Account(self._site(address, is_known=is_known), is_known=is_known)
             if address is not None:
                 self._accounts[address, is_known] = account
         return account
+
+    def _site(self, address: str | None, *, is_known: bool) -> Site:
+        if address is None:
+            return Site(self._queues[is_known])
+        name = site_of(address), is_known
+        site = self._sites.get(name)
+        if site is None:
+            site = self._sites[name] = Site(self._queues[is_known])
+        return site
 
     async def wait(self, account: Account) -> None:
         """Let every task that is ready run, and those who have used less, or came before."""
@@ -188,7 +237,9 @@ class Turns:
         queued = self._turns.get(account)
         if queued is None:
             queued = self._turns[account] = []
-            account.queue.push(account)
+            account.site.push(account)
+            if len(account.site) == 1:
+                account.site.queue.push(account.site)
         queued.append(turn)
         await turn
 
@@ -211,6 +262,12 @@ class Turns:
         self._inputs.setdefault(address, []).append(turn)
         await turn
 
+    async def wait_for_tls(self) -> None:
+        """As `wait_for_handshake`, before a part of a TLS handshake."""
+        turn = self._new_turn()
+        self._tls.setdefault("", []).append(turn)
+        await turn
+
     def _new_turn(self) -> asyncio.Future[None]:
         if not self._is_anybody_waiting():
             self._schedule()
@@ -219,7 +276,7 @@ class Turns:
     def _is_anybody_waiting(self) -> bool:
         return self._next_queue() is not None or any(self._arriving)
 
-    def _next_queue(self) -> FairQueue | None:
+    def _next_queue(self) -> FairQueue[Site] | None:
         """The one that has the next turn; None: no account waits."""
         first, second = self._queues[self._is_known_next], self._queues[not self._is_known_next]
         return first if first else second if second else None
@@ -243,15 +300,19 @@ class Turns:
                     arriving.set_result(None)
                     number -= 1
                 continue
-            used, account = queue.pop()
+            used_there, site = queue.pop()
+            used, account = site.pop()
             turn = _first(self._turns[account])
             if turn is None:
                 del self._turns[account]
+                if site:
+                    queue.push(site)
                 continue
-            if served or self._is_anybody_waiting():
-                queue.reached = max(queue.reached, used)
-            else:  # what kept nobody else waiting is forgotten
-                account.used = min(account.used, queue.reached)
+            if served or site or self._is_anybody_waiting():
+                queue.reached = max(queue.reached, used_there)
+                site.reached = max(site.reached, used)
+            else:
+                site.forgive(account)
             turn.set_result(None)
             self._is_known_next = queue is self._queues[False]
             served.append(account)
@@ -259,9 +320,11 @@ class Turns:
             number -= 1
         for account in served:
             if self._turns[account]:
-                account.queue.push(account)
+                account.site.push(account)
             else:
                 del self._turns[account]
+            if account.site:
+                account.site.queue.push(account.site)
         if self._is_anybody_waiting():
             self._schedule()
 
@@ -273,6 +336,15 @@ class Turns:
             if turn is not None:
                 return turn
         return None
+
+
+def site_of(address: str) -> str:
+    """Its /48 (IPv6) or /24: what one can easily have. The address itself if it is none."""
+    try:
+        network = ip_network(address)
+    except ValueError:
+        return address
+    return str(network.supernet(new_prefix=48 if network.version == 6 else 24))
 
 
 def _next(addresses: dict[str, list[asyncio.Future[None]]]) -> asyncio.Future[None] | None:
@@ -440,7 +512,7 @@ class Slice:
     def charge(self) -> None:
         """Count the work for the account. Before a turn, and when the task ends."""
         account = self.account
-        account.used = max(account.used, account.queue.reached - CREDIT_S) + self._worked
+        account.site.charge(account, self._worked)
         self._worked = 0.0
 
 

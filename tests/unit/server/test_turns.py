@@ -18,6 +18,7 @@ from relay.server.turns import (
     Account,
     CostlyWork,
     FairQueue,
+    Site,
     Slice,
     Turns,
 )
@@ -157,7 +158,7 @@ async def test_who_arrives_has_every_second_turn_and_addresses_take_them_in_turn
     assert "".join(seen) == "a.b.c.a.a.."
 
 
-async def test_handshakes_requests_and_unparsed_input_arrive_by_turns() -> None:
+async def test_handshakes_requests_unparsed_input_and_tls_arrive_by_turns() -> None:
     turns, seen = Turns(Clock()), list[str]()
 
     async def waits(what: str, turn: Coroutine[Any, Any, None]) -> None:
@@ -168,8 +169,9 @@ async def test_handshakes_requests_and_unparsed_input_arrive_by_turns() -> None:
     waiting += [waits("h", turns.wait_for_handshake(f"{number}")) for number in range(3)]
     waiting += [waits("r", turns.wait_for_request(f"{number}", 0.0)) for number in range(3)]
     waiting += [waits("i", turns.wait_for_input(f"{number}")) for number in range(3)]
+    waiting += [waits("t", turns.wait_for_tls()) for _ in range(3)]
     await asyncio.gather(*waiting)
-    assert "".join(seen) == "h.i.r.h.irhir"
+    assert "".join(seen) == "h.t.i.r.htirhtir"
 
 
 async def test_a_cancelled_wait_takes_no_turn() -> None:
@@ -410,6 +412,28 @@ async def test_a_known_key_has_every_second_turn_however_many_others_wait() -> N
     assert waited[0] <= 2 * 10 + 2
 
 
+@pytest.mark.parametrize("network", ["2001:db8:1:{:x}::/64", "198.51.100.{}"])
+async def test_addresses_of_one_network_have_the_turns_of_one(network: str) -> None:
+    """3,800 addresses with a known key each, which anybody makes in an open relay, kept out all
+    members."""
+    clock = Clock()
+    turns, order = Turns(clock), list[str]()
+
+    async def asks(address: str, number: int) -> None:
+        work = Slice(turns, clock, turns.account(address, is_known=True))
+        for _ in range(number):
+            worked(work, clock, SLICE_S)
+            await work.rest()
+            order.append(address)
+
+    many = [network.format(number) for number in range(1, 200)]
+    member = "2001:db8:2::/64"
+    await asyncio.gather(*(asks(address, 3) for address in many), asks(member, 20))
+    last = len(order) - 1 - order[::-1].index(member)
+    assert last <= 2 * 20 + CREDIT_S / SLICE_S
+    assert set(order[:300]) > set(many[:100]), "within the network each has its turn"
+
+
 async def test_many_known_keys_leave_turns_to_the_others() -> None:
     """In an open relay anybody makes a key known, by a group of its own: others waited for 25 s
     with 240 addresses. Who has used least of them goes first; who comes anew has no credit."""
@@ -460,7 +484,7 @@ class Timers:
 
 async def test_costly_work_rests_for_nine_times_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     timers, costly = Timers(monkeypatch), CostlyWork()
-    a, b = Account(FairQueue()), Account(FairQueue())
+    a, b = Account(Site(FairQueue())), Account(Site(FairQueue()))
     await costly.begin(a, 0.02)
     second = asyncio.create_task(costly.begin(b, 0.02))
     await asyncio.sleep(0)
@@ -482,7 +506,7 @@ class Pieces:
 
     def __init__(self) -> None:
         self._costly = CostlyWork()
-        self._under_way = (Account(FairQueue()), 0.0)
+        self._under_way = (Account(Site(FairQueue())), 0.0)
         self._waiting = list[asyncio.Task[None]]()
         self.begun = list[str]()
 
@@ -535,7 +559,7 @@ async def pieces() -> Pieces:
 
 
 async def test_of_those_with_costly_work_one_of_each_address_goes_on(pieces: Pieces) -> None:
-    accounts = {"a": Account(FairQueue()), "b": Account(FairQueue())}
+    accounts = {"a": Account(Site(FairQueue())), "b": Account(Site(FairQueue()))}
     for part in "aaaab":
         await pieces.come(part, accounts[part], 1)
     assert await pieces.begin_all() == ["a", "b", "a", "a", "a"]
@@ -543,9 +567,9 @@ async def test_of_those_with_costly_work_one_of_each_address_goes_on(pieces: Pie
 
 async def test_a_small_piece_of_costly_work_waits_for_as_much_of_each_other(pieces: Pieces) -> None:
     """A REQ of 70 authors waited for one of 9,900 values of each of 60 addresses."""
-    small = Account(FairQueue())
+    small = Account(Site(FairQueue()))
     for _ in range(60):
-        await pieces.come("large", Account(FairQueue()), 1000)
+        await pieces.come("large", Account(Site(FairQueue())), 1000)
     await pieces.go_on()
     for _ in range(12):
         await pieces.come("small", small, 100)
@@ -556,10 +580,10 @@ async def test_a_small_piece_of_costly_work_waits_for_as_much_of_each_other(piec
 
 async def test_who_begins_anew_waits_for_as_much_of_each_other(pieces: Pieces) -> None:
     for _ in range(60):
-        await pieces.come("large", Account(FairQueue()), 1000)
+        await pieces.come("large", Account(Site(FairQueue())), 1000)
     for _ in range(10):
         await pieces.go_on()
-        await pieces.come("small", Account(FairQueue()), 100)
+        await pieces.come("small", Account(Site(FairQueue())), 100)
         assert "small" in [await pieces.go_on(), await pieces.go_on()]
 
 
@@ -569,19 +593,19 @@ async def test_those_who_begin_anew_are_not_ahead_of_who_waits(
 ) -> None:
     """Three connections, each from a new address with a small REQ, kept all larger ones waiting."""
     for _ in range(large):
-        await pieces.come("large", Account(FairQueue()), 1000)
+        await pieces.come("large", Account(Site(FairQueue())), 1000)
     for _ in range(3):
-        await pieces.come("new", Account(FairQueue()), 100)
-    await pieces.come("waits", Account(FairQueue()), 250)
+        await pieces.come("new", Account(Site(FairQueue())), 100)
+    await pieces.come("waits", Account(Site(FairQueue())), 250)
     while "waits" not in pieces.begun and len(pieces.begun) < 500:
         if await pieces.go_on() == "new":
-            await pieces.come("new", Account(FairQueue()), 100)
+            await pieces.come("new", Account(Site(FairQueue())), 100)
     assert len(pieces.begun) <= most
 
 
 async def test_who_waits_for_costly_work_pays_for_what_it_took(pieces: Pieces) -> None:
     """Whatever was estimated."""
-    liar, other = Account(FairQueue()), Account(FairQueue())
+    liar, other = Account(Site(FairQueue())), Account(Site(FairQueue()))
     for _ in range(8):
         await pieces.come("liar", liar, 500, estimated=1)
         await pieces.come("other", other, 100)
@@ -604,16 +628,18 @@ def test_who_waits_for_costly_work_is_overtaken_a_bounded_number_of_times(
     account that came earlier, and three more."""
 
     async def begun_before() -> int:
-        pieces, accounts = Pieces(), {name: Account(FairQueue()) for name in "abcd"}
+        pieces, accounts = Pieces(), {name: Account(Site(FairQueue())) for name in "abcd"}
         await pieces.begin()
         for name, each in before:
             await pieces.come(name, accounts[name], each)
-        await pieces.come("waits", Account(FairQueue()), size)
+        await pieces.come("waits", Account(Site(FairQueue())), size)
         further = iter(steps)
         while "waits" not in pieces.begun and len(pieces.begun) < 100:
             coming, leaving = next(further, ([("new", 1, 1)], ""))
             for name, each, estimated in coming:
-                await pieces.come(name, accounts.get(name) or Account(FairQueue()), each, estimated)
+                await pieces.come(
+                    name, accounts.get(name) or Account(Site(FairQueue())), each, estimated
+                )
             await pieces.cancel(leaving)
             await pieces.go_on()
         return len(pieces.begun) - 1
@@ -623,7 +649,7 @@ def test_who_waits_for_costly_work_is_overtaken_a_bounded_number_of_times(
 
 @pytest.mark.parametrize("is_given", [True, False])
 async def test_who_is_cancelled_leaves_costly_work_to_the_next(*, is_given: bool) -> None:
-    costly, a = CostlyWork(), Account(FairQueue())
+    costly, a = CostlyWork(), Account(Site(FairQueue()))
     await costly.begin(a, 0)
     gone, next_ = [asyncio.create_task(costly.begin(a, 0)) for _ in range(2)]
     await asyncio.sleep(0)
