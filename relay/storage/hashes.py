@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from hashlib import blake2b
 from string import ascii_letters
+from sys import getsizeof
 from typing import TYPE_CHECKING, Final
 
 from relay.access.read_rules import RULE_TAGS
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
 
 _LETTERS: Final = frozenset(ascii_letters)
-_LONG_VALUE: Final = 256
+_CACHED: Final = 65_536
+_CACHED_BYTES: Final = 192
+"""Of a text in memory, if its hash is cached: all together take 20 MiB. ASCII has 143 characters,
+texts with others 29 to 119."""
 _CACHED_TAGS: Final = 1000
 """An event with more tags is hashed without the cache of hashes."""
 _CACHED_VALUES: Final = 256
@@ -34,14 +38,16 @@ class Hashes:
 
     def __init__(self, key: bytes) -> None:
         self._unfed = blake2b(digest_size=8, key=key)
-        self._short = lru_cache(maxsize=65_536)(self._hash)
+        self._short = lru_cache(maxsize=_CACHED)(self._hash)
         self._of_last: tuple[Filter | None, list[list[int]]] = None, []
         """Of the last filter with tags: one query of it follows the other, as the authors of a
         COUNT, or a page on a thread that took too long on the loop."""
 
     def tag(self, name: str, value: str) -> int:
-        text = f"{name}\0{value}"
-        return self._short(text) if len(text) < _LONG_VALUE else self._hash(text)
+        return self._kept(f"{name}\0{value}")
+
+    def _kept(self, text: str) -> int:
+        return self._short(text) if getsizeof(text) <= _CACHED_BYTES else self._hash(text)
 
     def of_filter(self, filter_: Filter) -> list[list[int]]:
         """Of each tag condition: the hashes of its values, in their order. Not to be changed."""
@@ -68,8 +74,8 @@ class Hashes:
         ]
 
     def tag_name(self, name: str) -> int:
-        """Hash for "has a tag of this name"; only for RULE_TAGS."""
-        return self._short(f"\0{name}")
+        """Hash for "has a tag of this name"."""
+        return self._kept(f"\0{name}")
 
     def slot(self, pubkey: str, kind: int, d: str) -> int:
         return self._hash(f"{kind}:{pubkey}:{d}")
@@ -94,7 +100,7 @@ class Hashes:
                 name = tag[0]
                 if name in _LETTERS or name in index_tags or name in RULE_TAGS:
                     text = f"{name}\0{tag[1]}"
-                    add(short(text) if len(text) < _LONG_VALUE else long(text))
+                    add(short(text) if getsizeof(text) <= _CACHED_BYTES else long(text))
                     if name in RULE_TAGS:
                         add(self.tag_name(name))
         return out

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from relay.storage.hashes import Hashes
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event
-
-_CACHED: Final = 65_536
 
 
 def is_letter(name: str) -> bool:
@@ -25,7 +22,6 @@ class KeyedHashes(Hashes):
     def __init__(self, key: bytes) -> None:
         super().__init__(key)
         self._keyed = sha256(key)
-        self._short = lru_cache(maxsize=_CACHED)(self._hash)
 
     def of_rules(self, event: Event) -> set[int]:
         """Hashes that only read rules use: of tag names, and of tags with longer names."""

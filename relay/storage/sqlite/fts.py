@@ -5,6 +5,7 @@ User input is data: `expression` quotes every term (N50-10).
 
 from __future__ import annotations
 
+from sys import getsizeof
 from threading import Lock
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -20,8 +21,10 @@ TWICE: Final = "+"
 """Prefix of a stem that a text has at least twice; no token contains these signs."""
 OFTEN: Final = "*"
 """Prefix of a stem that it has at least four times."""
-_KEPT_LETTERS: Final = 250_000
-"""Letters of the words whose tokens are cached: some 6 MB."""
+_KEPT_BYTES: Final = 8 << 20
+"""Of the words whose tokens are cached, with these."""
+_WORD_BYTES: Final = 80
+"""Of the place of a word in the cache."""
 
 
 def expression(search: Search) -> str:
@@ -64,8 +67,8 @@ class Stems:
         self._lock = Lock()
         self._known: dict[str, str] = {}
         """Word → its tokens, each followed by a space."""
-        self._letters = 0
-        """Number of letters of the cached words."""
+        self._bytes = 0
+        """Of the cached words."""
 
     def of(self, words: Iterable[str]) -> dict[str, list[str]]:
         """The tokens of each word; most have one."""
@@ -91,9 +94,9 @@ class Stems:
             ]
 
     def _forget(self) -> None:
-        if self._letters > _KEPT_LETTERS:
+        if self._bytes > _KEPT_BYTES:
             self._known.clear()
-            self._letters = 0
+            self._bytes = 0
 
     def _with(self, words: set[str]) -> Mapping[str, str]:
         """The cache, with these words."""
@@ -107,7 +110,8 @@ class Stems:
                     for word, its in zip(unknown, tokens, strict=True)
                 }
             )
-            self._letters += sum(map(len, unknown))
+            kept = [size for word in unknown for size in (getsizeof(word), getsizeof(known[word]))]
+            self._bytes += sum(kept) + _WORD_BYTES * len(unknown)
         return known
 
     def close(self) -> None:
