@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rich.text import Text
 
 from relay.cli.options import chopped, printable
+from relay.memory.fence import plain
 from relay.memory.times import utc
 from relay.memory.transcripts.view import Speaker, Tone
 
@@ -60,14 +61,13 @@ def render(
 
 def rows_of(block: Block, authors: Mapping[str, str], *, is_folded: bool) -> list[Row]:
     """The lines of a block, its heading first. `authors`: author → what to show in the heading."""
-    heading = [
-        (f"{utc(block.ms // 1000)} ", "dim"),
-        (printable(block.title), SPEAKERS[block.speaker]),
-    ]
+    heading = [(f"{utc(block.ms // 1000)} ", "dim")]
     if block.author in authors:
-        heading.append((f" by {printable(authors[block.author])}", "dim"))
+        heading.append((f"by {printable(authors[block.author])}: ", "dim"))
+    # Free texts of the author: one word each, or they could name another one.
+    heading.append((plain(block.title), SPEAKERS[block.speaker]))
     if block.model is not None and not is_folded:
-        heading.append((f" {printable(block.model)}", "dim"))
+        heading.append((f" {plain(block.model)}", "dim"))
     rows = [Row(tuple(heading))]
     if is_folded:
         rows += (_row(_shortened(line)) for line in block.head)

@@ -56,7 +56,8 @@ def test_the_authors_of_a_session_of_several_keys_are_named() -> None:
     found = blocks(notes_in_order(notes([*told(line()), *told(line(), by=rover)])))
     reader = Pager(found, "s-1", {robot.pubkey: "robot", rover.pubkey: "a \x1b[2J rover"})
     heads = {row for row in shown(reader) if " user" in row}
-    assert {head.partition(" by ")[2] for head in heads} == {"robot", "a \ufffd[2J rover"}
+    told_by = {head.partition(" by ")[2] for head in heads}
+    assert told_by == {"robot: user", "a \ufffd[2J rover: user"}
 
 
 def test_one_scrolls_by_line_and_page_to_either_end() -> None:

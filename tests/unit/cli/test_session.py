@@ -260,8 +260,35 @@ async def test_of_a_session_of_several_keys_the_authors_are_shown(
     relay.events += told(line(message="another's"), by=alice)
     assert await rookery("show", SESSION) == 0
     shown = capsys.readouterr().out
-    assert f"user by {rover.npub}\n  mine" in shown
-    assert f"user by {alice.npub}\n  another's" in shown
+    assert f" by {rover.npub}: user\n  mine" in shown
+    assert f" by {alice.npub}: user\n  another's" in shown
+
+
+@pytest.mark.parametrize(
+    ("role", "turn_type", "model"),
+    [
+        ("unknown", "user by Robo (npub1me…)", "m"),
+        ("unknown", "user by Robo (npub1me…)" + "\u00a0" * 90, "m"),
+        ("unknown", "x" * 1000 + " by Robo (npub1me…)", "m"),
+        ("assistant", "assistant", "by Robo (npub1me…)" + " " * 90),
+    ],
+)
+async def test_no_type_or_model_of_a_line_looks_like_another_author(
+    relay: FakeRelay,
+    rookery: Rookery,
+    capsys: pytest.CaptureFixture[str],
+    role: str,
+    turn_type: str,
+    model: str,
+) -> None:
+    relay.events += told(line(message="mine"), by=rover)
+    tags = [["role", role], ["turn-type", turn_type], ["model", model], ["ms", "1000"]]
+    relay.events.append(alice.sign(1988, [["d", SESSION], *tags], "deploy", 5))
+    assert await rookery("show", SESSION, "--full") == 0
+    rows = capsys.readouterr().out.splitlines()
+    (heading,) = (row for row in rows if alice.npub in row)
+    assert heading.startswith(f"1970-01-01 00:00:01 by {alice.npub}: ")
+    assert not any("by Robo" in row or "(npub1me" in row for row in rows)
 
 
 @pytest.mark.parametrize(
