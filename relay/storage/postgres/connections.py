@@ -85,6 +85,8 @@ _CHARACTERS: Final = 420_000
 """In the texts that a connection keeps prepared …"""
 _TEXT: Final = 500
 """… where each counts as so many more: 48 MB of the server's memory at most."""
+_INTERRUPTED: Final = 16
+"""Of so many statements that end early, as clients leave, one ends its connection."""
 On = Literal["reading", "paging", "snapshot", "for_relay"]
 """The method of `Connections` that a read takes its connection from."""
 SET_BACK: Final = "the database is not as this relay knew it: the relay starts again"
@@ -167,6 +169,7 @@ class _Held:
         self._free: list[Any] = []
         self._waiting = 0
         self._closes = False
+        self._interrupted = 0
 
     async def take(self, within_s: float | None) -> Any:
         while self._free:
@@ -184,8 +187,13 @@ class _Held:
         """`is_done`: no statement of it was interrupted."""
         if is_done and not (self._waiting or self._closes) and _is_idle(db):
             self._free.append(db)
-        else:
-            await self._pool.release(db)
+            return
+        if not is_done:
+            # Its last statement may have been prepared, and asyncpg would never close it.
+            self._interrupted = (self._interrupted + 1) % _INTERRUPTED
+            if not self._interrupted:
+                end(db)
+        await self._pool.release(db)
 
     async def close(self) -> None:
         self._closes = True
