@@ -34,6 +34,8 @@ _MAX_BYTES: Final = 8 << 20
 """Of the filters in these."""
 _VALUE_BYTES: Final = 200
 """Most that a value takes, beside the texts of tags."""
+_GROUPS_BYTES: Final = 64 << 10
+"""A COUNT that waits keeps the groups of its time: as much as differs for one large group."""
 _FILTER_BYTES: Final = 512
 _INTERNAL: Final = Refused(Prefix.ERROR, "internal error, try again later")
 
@@ -159,7 +161,11 @@ class QueryQueue:
         REQUEST.set(partial(str, request))
         await self._peer.turn(0.0)  # what it works is counted
         pace = Pace(self._peer)
-        await pace.through(self._count(sub, filters))
+        self._peer.hold(_GROUPS_BYTES)
+        try:
+            await pace.through(self._count(sub, filters))
+        finally:
+            self._peer.hold(-_GROUPS_BYTES)
         pace.stop()
         self._hold(-_bytes_of(filters))
 

@@ -652,6 +652,24 @@ async def test_a_client_that_does_not_read_keeps_no_groups_of_their_time(
     await settled()
 
 
+async def test_a_count_that_waits_counts_as_memory_of_its_client(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps the groups of its time: 1,000 that waited were 90 MB that no connection seemed to
+    hold."""
+    client, held = Client(), list[int]()
+
+    async def counted(*_: object, **__: object) -> int:
+        held.append(client.held_bytes)
+        return 0
+
+    monkeypatch.setattr(relay.store, "count", counted)
+    queue = QueryQueue(relay.queries, client)
+    queue.count("c", (asked(),))
+    await settled()
+    assert (held, client.held_bytes) == ([64 << 10], 0)
+
+
 async def test_each_count_waits_for_its_turn(
     relay: QuerySide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
