@@ -780,7 +780,8 @@ class Ingest:
             self._state.manage(batch.management)
             self._delivery.add(batch.delivered)
             took = perf_counter() - batch.taken_at
-            if ends_large_group and took > _SLOW_END_S:
+            has_ended = batch.plan.ending or batch.plan.deleted_groups
+            if has_ended and ends_large_group and took > _SLOW_END_S:
                 self._end_from = asyncio.get_running_loop().time() + 9 * took
             self._lists.add(batch.unlisted)
             done = items[: batch.number]
