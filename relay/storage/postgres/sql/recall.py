@@ -68,7 +68,7 @@ class Asking:
 
     async def ranked(self, seqs: Sequence[int], terms: Mapping[str, Search]) -> Ranked:
         p = Parameters()
-        counts = [self._count(term, search, p) for term, search in terms.items()]
+        counts = [self._count(term, p) for term in terms]
         wanted = p.add(list(seqs), "bigint[]")
         query = p.query(
             f"SELECT {', '.join([_RANKS, *counts])} FROM texts AS w WHERE w.seq = ANY({wanted})"
@@ -79,8 +79,8 @@ class Asking:
         once, repeated, frequent, *counted = numbers
         return Ranked(found, threads, times, once, repeated, frequent, counted)
 
-    def _count(self, term: str, search: Search, p: Parameters) -> str:
+    def _count(self, term: str, p: Parameters) -> str:
         """As `Ranked.counted`."""
         more = self._words.more_often(term, p) or ()
         often = " + ".join(["1", *[f"({condition})::int" for condition in more]])
-        return f"CASE WHEN {self._words.contains(search, p)} THEN {often} ELSE 0 END"
+        return f"CASE WHEN {self._words.has(term, p)} THEN {often} ELSE 0 END"
