@@ -5,15 +5,15 @@ A task that reads input never gives up the loop while more is buffered: it must 
 
 Invariants: of all tasks that wait for a turn one goes on per iteration of the loop. So an iteration
 takes one slice longer, however many wait. When deliveries make iterations long, a few go on in
-each, of different accounts, while their work takes no longer than the deliveries. Those with a
+each, of different networks, while their work takes no longer than the deliveries. Those with a
 known key and those without have every second turn, however many of the others wait. The next of
 them is the one whose `Account` has used least, of those at the `Site` that has used least: one may
-have thousands of addresses. Who has used nothing for long counts as `CREDIT_S`
-behind the others (start-time fair queuing): it goes first for that much work, then they share;
-nobody waits for ever. Of many that begin at once few have credit. Work while nobody else waits
-counts for nothing. Handshakes
-of websockets and other HTTP requests have every second turn, by turns, so that who comes waits for
-as many turns as there are addresses that come, and not for as many times the accounts that wait.
+have thousands of addresses. Who has used nothing for long counts as `CREDIT_S` behind the others
+(start-time fair queuing): it goes first for that much work, then they share; nobody waits for ever.
+Of many that begin at once few have credit. Work while nobody else waits counts for nothing.
+Handshakes of websockets and of TLS and other HTTP requests have every second turn, by turns, so
+that who comes waits for as many turns as there are addresses that come, and not for as many times
+the accounts that wait.
 """
 
 from __future__ import annotations
