@@ -553,7 +553,7 @@ class _OneOf:
 
     __slots__ = ("_sets",)
 
-    def __init__(self, sets: Sequence[frozenset[str]]) -> None:
+    def __init__(self, sets: Sequence[Set[str]]) -> None:
         self._sets = sets
 
     def __contains__(self, group_id: object) -> bool:
@@ -574,7 +574,7 @@ class _Moderated:
         return group is not None and any(map(group.is_moderated_by, self._keys))
 
 
-def _one_of(sets: Iterable[frozenset[str]]) -> Container[str]:
+def _one_of(sets: Iterable[Set[str]]) -> Container[str]:
     filled = [each for each in sets if each]
     if not filled:
         return _NO_GROUPS

@@ -27,7 +27,7 @@ from relay.groups.actions import (
     UpdatePins,
     logged_action,
 )
-from relay.groups.key_map import KeyMap, OrderedMap, TwoWayMap
+from relay.groups.key_map import KeyMap, OrderedMap, TwoWayMap, changed_set
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -289,13 +289,13 @@ def ended(group: Group) -> EndedGroup:
 _NO_GROUPS: Final[frozenset[str]] = frozenset()
 
 
-class GroupsByKey(KeyMap[_K, frozenset[str]]):
+class GroupsByKey(KeyMap[_K, "Set[str]"]):
     """Key → ids of groups: anybody may make hundreds of thousands of keys members of groups."""
 
     __slots__ = ()
 
-    def of(self, key: _K) -> frozenset[str]:
-        ids: frozenset[str] = self.get(key, _NO_GROUPS)
+    def of(self, key: _K) -> Set[str]:
+        ids: Set[str] = self.get(key, _NO_GROUPS)
         return ids
 
     def moved(self, moves: Iterable[tuple[Set[_K], Set[_K], str]]) -> GroupsByKey[_K]:
@@ -316,15 +316,10 @@ class GroupsByKey(KeyMap[_K, frozenset[str]]):
                     ids.add(group_id)
                 else:
                     came[key] = {group_id, *ids}
-        changed: dict[_K, frozenset[str]] = {}
-        for key in left.keys() | came.keys():
-            # One key may be in a hundred thousand groups. To take some out of a set copies it five
-            # times as fast as to make a set of one, and a frozenset of that.
-            here = self.of(key)
-            if key in left:
-                here -= left[key]
-            new_ids = came.get(key, _NO_GROUPS)
-            changed[key] = here | new_ids if here else frozenset(new_ids)
+        changed = {
+            key: changed_set(self.of(key), came.get(key, _NO_GROUPS), left.get(key, _NO_GROUPS))
+            for key in left.keys() | came.keys()
+        }
         there = {key: ids for key, ids in changed.items() if ids}
         return self.changed(there, changed.keys() - there.keys())
 
@@ -352,14 +347,14 @@ class Groups:
         """Whether the key is a member of any group."""
         return pubkey in self.memberships
 
-    def groups_of(self, pubkey: str) -> frozenset[str]:
+    def groups_of(self, pubkey: str) -> Set[str]:
         return self.memberships.of(pubkey)
 
-    def made_by(self, pubkey: str) -> frozenset[str]:
+    def made_by(self, pubkey: str) -> Set[str]:
         """The groups of which the key is the founder."""
         return self.founded.of(pubkey)
 
-    def ended_with(self, pubkey: str) -> frozenset[str]:
+    def ended_with(self, pubkey: str) -> Set[str]:
         """The deleted groups that the key was a member of at their end."""
         return self.former.of(pubkey)
 

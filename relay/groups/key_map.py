@@ -3,7 +3,7 @@ to a group, or make as many groups, and each record changes only some of the ent
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Mapping
+from collections.abc import ItemsView, Mapping, Set
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -114,6 +114,40 @@ class _Items(ItemsView[_K, _V]):
 
     def __iter__(self) -> Iterator[tuple[_K, _V]]:
         return chain.from_iterable(part.items() for part in self._mapping.parts)
+
+
+class KeySet(Set[_K]):
+    """A set that is changed as a KeyMap is. What is computed of it is a frozenset."""
+
+    __slots__ = ("_map",)
+
+    def __init__(self, keys: KeyMap[_K, None]) -> None:
+        self._map = keys
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._map
+
+    def __iter__(self) -> Iterator[_K]:
+        return iter(self._map)
+
+    def __len__(self) -> int:
+        return len(self._map)
+
+    @classmethod
+    def _from_iterable(cls, keys: Iterable[Any]) -> Set[Any]:
+        return frozenset(keys)
+
+    def changed(self, added: Iterable[_K], removed: Iterable[_K]) -> KeySet[_K]:
+        return KeySet(self._map.changed(dict.fromkeys(added), removed))
+
+
+def changed_set(keys: Set[_K], added: Set[_K], removed: Set[_K]) -> Set[_K]:
+    """With these keys, and without those that are removed: a frozenset of few, a KeySet of more."""
+    if isinstance(keys, KeySet):
+        return keys.changed(added, removed)
+    left = keys - removed if removed else keys
+    new = frozenset(left | added if left else added)
+    return new if len(new) <= _FEW else KeySet(KeyMap(dict.fromkeys(new)))
 
 
 class OrderedMap(KeyMap[_K, _V]):

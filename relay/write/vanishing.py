@@ -70,7 +70,7 @@ def leave_groups(request: Event, group_ids: Set[str], changes: Changes) -> None:
     changes.notify_since(before)
 
 
-def forget_member(pubkey: str, ended_with: frozenset[str], changes: Changes) -> None:
+def forget_member(pubkey: str, ended_with: Set[str], changes: Changes) -> None:
     """In these groups, which have ended, the key was no member."""
     groups = changes.world.groups
     if ended_with:
@@ -79,7 +79,7 @@ def forget_member(pubkey: str, ended_with: frozenset[str], changes: Changes) -> 
             for group_id in ended_with
             for left in [groups.ended[group_id].members - {pubkey}]
         }
-        changes.plan.left_ended[pubkey] = ended_with
+        changes.plan.left_ended[pubkey] = frozenset(ended_with)
         changes.set_groups(groups.with_ended(ended))
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.groups.group import Group, Groups, GroupsByKey, Replay, replayed
-from relay.groups.key_map import KeyMap, OrderedMap, TwoWayMap
+from relay.groups.key_map import KeyMap, OrderedMap, TwoWayMap, changed_set
 from relay.nostr.event import event_from_raw
 from tests.cast import admin, alice
 from tests.effort import tries
@@ -142,6 +143,43 @@ def test_a_member_more_copies_few_of_those_that_there_are() -> None:
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert held < 24_000 * len(versions)
+
+
+@given(st.lists(st.tuples(st.frozensets(KEYS), st.frozensets(KEYS))), st.sampled_from([1, 5, 100]))
+def test_a_set_equals_a_frozenset_after_the_same_changes(
+    changes: list[tuple[frozenset[int], frozenset[int]]], few: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("relay.groups.key_map._FEW", few)
+        found, wanted = cast("Set[int]", frozenset[int]()), frozenset[int]()
+        for added, removed in changes:
+            before, was = found, wanted
+            found, wanted = changed_set(found, added, removed), (wanted - removed) | added
+            assert (before, found, len(found), bool(found)) == (
+                was,
+                wanted,
+                len(wanted),
+                bool(wanted),
+            )
+            for other in (added, removed, before):
+                assert (found & other, other & found) == (wanted & other, wanted & other)
+                assert (found - other, other - found) == (wanted - other, other - wanted)
+                assert (found <= other) is (wanted <= other)
+
+
+def test_one_more_group_of_a_key_copies_few_of_those_that_it_has() -> None:
+    """Each query that waits may keep the groups of its time: 1 MB of a key with 10,000."""
+    many = [replace(Group(f"{number}"), founder=admin.pubkey) for number in range(10_000)]
+    users = {admin.pubkey: ("admin",)}
+    groups = Groups().with_groups([each.with_users(users) for each in many])
+    versions = [groups]
+    tracemalloc.start()
+    for number in range(tries(50, 20)):
+        group = replace(Group(f"new {number}"), founder=admin.pubkey).with_users(users)
+        versions.append(versions[-1].with_group(group))
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 60_000 * len(versions)
 
 
 def test_a_new_group_copies_few_of_those_that_there_are() -> None:
