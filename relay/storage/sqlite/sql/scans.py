@@ -148,6 +148,9 @@ class IndexScan(NamedTuple):
         keys, column, among, full = self.many
         source = "FROM tags AS t" if self.source == FROM_TAGS else self.source
         index = all_of([among, *self.times(shape)])
+        merged_ = self._merged(source, self.many, index, rest)
+        if 2 * len(rest.sql) > _REPEATED_CHARS:
+            return merged_._replace(sql=f"WITH found AS (SELECT 0 AS few) {merged_.sql}")
         number = (
             f"SELECT count(*) <= {_FEW} AS few FROM (SELECT 1 {source}"
             f" WHERE {column} IN (SELECT value FROM json_each(?)) AND {index.sql} LIMIT {_FEW + 1})"
@@ -160,7 +163,6 @@ class IndexScan(NamedTuple):
         sorted_ = self._replace(start=all_of([any_, among]), many=None).in_order(
             shape, all_of([full, rest]), f"DISTINCT {self.keys}"
         )
-        merged_ = self._merged(source, self.many, index, rest)
         return Condition(
             f"WITH found AS MATERIALIZED ({number}) SELECT * FROM ({sorted_.sql})"
             f" UNION ALL SELECT * FROM ({merged_.sql})",
