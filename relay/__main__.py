@@ -47,6 +47,7 @@ def main() -> None:
     except KeyboardInterrupt:  # before the command began; then `run` knows
         code = 130
     if is_terminated:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the relay may have set its own since
         os.kill(os.getpid(), signal.SIGTERM)
     sys.exit(code)
 
