@@ -83,6 +83,7 @@ MODULES = {
     "relay/cli/anamnesis.py": RECORDS,
     "relay/cli/memory_search.py": RECORDS,
     "relay/cli/nmem.py": "../unit/cli/test_nmem.py",
+    "relay/cli/session/chat.py": "../unit/cli/test_session.py",
     "relay/cli/session/read.py": RECORDS,
     "relay/client/aman_tables.py": RECORDS,
     "relay/client/nmem/hook_recording.py": "../unit/client/test_nmem_keeper.py",
