@@ -7,8 +7,8 @@ Invariants: of all tasks that wait for a turn one goes on per iteration of the l
 takes one slice longer, however many wait. When deliveries make iterations long, a few go on in
 each, of different networks, while their work takes no longer than the deliveries. Those with a
 known key and those without have every second turn, however many of the others wait. The next of
-them is the one whose `Account` has used least, of those at the `Site` that has used least: one may
-have thousands of addresses. Who has used nothing for long counts as `CREDIT_S` behind the others
+them is the one whose `Account` has used least, of the `Network` that has used least: one may have
+thousands of addresses. Who has used nothing for long counts as `CREDIT_S` behind the others
 (start-time fair queuing): it goes first for that much work, then they share; nobody waits for ever.
 Of many that begin at once few have credit. Work while nobody else waits counts for nothing.
 Handshakes of websockets and of TLS and other HTTP requests have every second turn, by turns, so
@@ -77,12 +77,12 @@ Waiting = TypeVar("Waiting", bound=_HasUsed)
 class Account:
     """The work that several connections have done together; they compete for turns as one."""
 
-    __slots__ = ("__weakref__", "costly_from", "is_known", "site", "subscriptions", "used")
+    __slots__ = ("__weakref__", "costly_from", "is_known", "network", "subscriptions", "used")
 
-    def __init__(self, site: Site, *, is_known: bool = False) -> None:
+    def __init__(self, network: Network, *, is_known: bool = False) -> None:
         self.is_known = is_known
-        self.site = site
-        self.used = site.begin()
+        self.network = network
+        self.used = network.begin()
         """Seconds of work."""
         self.subscriptions = 0
         """Open on these connections: an event of somebody else may have to be sent to each."""
@@ -91,7 +91,7 @@ class Account:
 
 
 class FairQueue(Generic[Waiting]):
-    """Those that wait for turns, accounts of a site, or sites."""
+    """Those that wait for turns, accounts of a network, or networks."""
 
     __slots__ = ("__weakref__", "_begun", "_numbers", "_waiting", "reached")
 
@@ -125,13 +125,13 @@ class FairQueue(Generic[Waiting]):
         return max(used, self.reached - CREDIT_S)
 
 
-class Site(FairQueue[Account]):
-    """Addresses of one network, which compete with other sites as one; those with a known key apart
-    from those without."""
+class Network(FairQueue[Account]):
+    """The accounts of its addresses, which compete with other networks as one; those with a known
+    key apart from those without."""
 
     __slots__ = ("queue", "used")
 
-    def __init__(self, queue: FairQueue[Site]) -> None:
+    def __init__(self, queue: FairQueue[Network]) -> None:
         super().__init__()
         self.queue = queue
         self.used = queue.begin()
@@ -154,8 +154,8 @@ class Turns:
         """`clock`: seconds that the loop has worked, from any point in time: waiting for the
         processor gives no more turns."""
         self._clock = clock
-        self._queues = {is_known: FairQueue[Site]() for is_known in (False, True)}
-        """The sites of the accounts in `_turns`: without a known key, and with one."""
+        self._queues = {is_known: FairQueue[Network]() for is_known in (False, True)}
+        """The networks of the accounts in `_turns`: without a known key, and with one."""
         self._is_known_next = True
         self._turns: dict[Account, list[asyncio.Future[None]]] = {}
         """Of tasks that wait: by their accounts."""
@@ -178,7 +178,7 @@ class Turns:
         self._over = 0.0
         """Seconds that turns have worked more than all else took: nobody has a turn more for so
         much time of others. At most `CREDIT_S`."""
-        self._sites: WeakValueDictionary[tuple[str, bool], Site] = WeakValueDictionary()
+        self._networks: WeakValueDictionary[tuple[str, bool], Network] = WeakValueDictionary()
         self._accounts: WeakValueDictionary[tuple[str, bool], Account] = WeakValueDictionary()
         """Of each client address: that of its unknown keys, and that of known ones."""
         self.spent = 0.0
@@ -191,8 +191,8 @@ class Turns:
     def has_time(self, account: Account, more: float) -> bool:
         """Whether it may begin more work in this iteration of the loop: who has used little may
         when others may not. `more`: seconds of work that it is not charged with yet."""
-        site = account.site
-        is_light = site.used + more < site.queue.reached - CREDIT_S / 2
+        network = account.network
+        is_light = network.used + more < network.queue.reached - CREDIT_S / 2
         return self.spent < (LIGHT_ITERATION_S if is_light else ITERATION_S)
 
     def spend(self, seconds: float) -> bool:
@@ -217,19 +217,19 @@ class Turns:
         open more gives no more turns. None: a new account."""
         account = None if address is None else self._accounts.get((address, is_known))
         if account is None:
-            account = Account(self._site(address, is_known=is_known), is_known=is_known)
+            account = Account(self._network(address, is_known=is_known), is_known=is_known)
             if address is not None:
                 self._accounts[address, is_known] = account
         return account
 
-    def _site(self, address: str | None, *, is_known: bool) -> Site:
+    def _network(self, address: str | None, *, is_known: bool) -> Network:
         if address is None:
-            return Site(self._queues[is_known])
-        name = site_of(address), is_known
-        site = self._sites.get(name)
-        if site is None:
-            site = self._sites[name] = Site(self._queues[is_known])
-        return site
+            return Network(self._queues[is_known])
+        name = _network_of(address), is_known
+        network = self._networks.get(name)
+        if network is None:
+            network = self._networks[name] = Network(self._queues[is_known])
+        return network
 
     async def wait(self, account: Account) -> None:
         """Let every task that is ready run, and those who have used less, or came before."""
@@ -237,9 +237,9 @@ class Turns:
         queued = self._turns.get(account)
         if queued is None:
             queued = self._turns[account] = []
-            account.site.push(account)
-            if len(account.site) == 1:
-                account.site.queue.push(account.site)
+            account.network.push(account)
+            if len(account.network) == 1:
+                account.network.queue.push(account.network)
         queued.append(turn)
         await turn
 
@@ -276,7 +276,7 @@ class Turns:
     def _is_anybody_waiting(self) -> bool:
         return self._next_queue() is not None or any(self._arriving)
 
-    def _next_queue(self) -> FairQueue[Site] | None:
+    def _next_queue(self) -> FairQueue[Network] | None:
         """The one that has the next turn; None: no account waits."""
         first, second = self._queues[self._is_known_next], self._queues[not self._is_known_next]
         return first if first else second if second else None
@@ -300,19 +300,19 @@ class Turns:
                     arriving.set_result(None)
                     number -= 1
                 continue
-            used_there, site = queue.pop()
-            used, account = site.pop()
+            used_there, network = queue.pop()
+            used, account = network.pop()
             turn = _first(self._turns[account])
             if turn is None:
                 del self._turns[account]
-                if site:
-                    queue.push(site)
+                if network:
+                    queue.push(network)
                 continue
-            if served or site or self._is_anybody_waiting():
+            if served or network or self._is_anybody_waiting():
                 queue.reached = max(queue.reached, used_there)
-                site.reached = max(site.reached, used)
+                network.reached = max(network.reached, used)
             else:
-                site.forgive(account)
+                network.forgive(account)
             turn.set_result(None)
             self._is_known_next = queue is self._queues[False]
             served.append(account)
@@ -320,11 +320,11 @@ class Turns:
             number -= 1
         for account in served:
             if self._turns[account]:
-                account.site.push(account)
+                account.network.push(account)
             else:
                 del self._turns[account]
-            if account.site:
-                account.site.queue.push(account.site)
+            if account.network:
+                account.network.queue.push(account.network)
         if self._is_anybody_waiting():
             self._schedule()
 
@@ -338,7 +338,7 @@ class Turns:
         return None
 
 
-def site_of(address: str) -> str:
+def _network_of(address: str) -> str:
     """Its /48 (IPv6) or /24: what one can easily have. The address itself if it is none."""
     try:
         network = ip_network(address)
@@ -512,7 +512,7 @@ class Slice:
     def charge(self) -> None:
         """Count the work for the account. Before a turn, and when the task ends."""
         account = self.account
-        account.site.charge(account, self._worked)
+        account.network.charge(account, self._worked)
         self._worked = 0.0
 
 

@@ -335,7 +335,7 @@ async def test_connections_of_one_address_share_their_turns_and_known_keys_have_
         assert await account_of("203.0.113.1", stranger) is first
         of_alice = await account_of("203.0.113.1", alice)
         assert of_alice is not first
-        assert of_alice.site.queue is not first.site.queue
+        assert of_alice.network.queue is not first.network.queue
         assert await account_of("203.0.113.1", admin) is of_alice
 
 

@@ -18,7 +18,7 @@ from relay.server.turns import (
     Account,
     CostlyWork,
     FairQueue,
-    Site,
+    Network,
     Slice,
     Turns,
 )
@@ -484,7 +484,7 @@ class Timers:
 
 async def test_costly_work_rests_for_nine_times_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     timers, costly = Timers(monkeypatch), CostlyWork()
-    a, b = Account(Site(FairQueue())), Account(Site(FairQueue()))
+    a, b = Account(Network(FairQueue())), Account(Network(FairQueue()))
     await costly.begin(a, 0.02)
     second = asyncio.create_task(costly.begin(b, 0.02))
     await asyncio.sleep(0)
@@ -506,7 +506,7 @@ class Pieces:
 
     def __init__(self) -> None:
         self._costly = CostlyWork()
-        self._under_way = (Account(Site(FairQueue())), 0.0)
+        self._under_way = (Account(Network(FairQueue())), 0.0)
         self._waiting = list[asyncio.Task[None]]()
         self.begun = list[str]()
 
@@ -559,7 +559,7 @@ async def pieces() -> Pieces:
 
 
 async def test_of_those_with_costly_work_one_of_each_address_goes_on(pieces: Pieces) -> None:
-    accounts = {"a": Account(Site(FairQueue())), "b": Account(Site(FairQueue()))}
+    accounts = {"a": Account(Network(FairQueue())), "b": Account(Network(FairQueue()))}
     for part in "aaaab":
         await pieces.come(part, accounts[part], 1)
     assert await pieces.begin_all() == ["a", "b", "a", "a", "a"]
@@ -567,9 +567,9 @@ async def test_of_those_with_costly_work_one_of_each_address_goes_on(pieces: Pie
 
 async def test_a_small_piece_of_costly_work_waits_for_as_much_of_each_other(pieces: Pieces) -> None:
     """A REQ of 70 authors waited for one of 9,900 values of each of 60 addresses."""
-    small = Account(Site(FairQueue()))
+    small = Account(Network(FairQueue()))
     for _ in range(60):
-        await pieces.come("large", Account(Site(FairQueue())), 1000)
+        await pieces.come("large", Account(Network(FairQueue())), 1000)
     await pieces.go_on()
     for _ in range(12):
         await pieces.come("small", small, 100)
@@ -580,10 +580,10 @@ async def test_a_small_piece_of_costly_work_waits_for_as_much_of_each_other(piec
 
 async def test_who_begins_anew_waits_for_as_much_of_each_other(pieces: Pieces) -> None:
     for _ in range(60):
-        await pieces.come("large", Account(Site(FairQueue())), 1000)
+        await pieces.come("large", Account(Network(FairQueue())), 1000)
     for _ in range(10):
         await pieces.go_on()
-        await pieces.come("small", Account(Site(FairQueue())), 100)
+        await pieces.come("small", Account(Network(FairQueue())), 100)
         assert "small" in [await pieces.go_on(), await pieces.go_on()]
 
 
@@ -593,19 +593,19 @@ async def test_those_who_begin_anew_are_not_ahead_of_who_waits(
 ) -> None:
     """Three connections, each from a new address with a small REQ, kept all larger ones waiting."""
     for _ in range(large):
-        await pieces.come("large", Account(Site(FairQueue())), 1000)
+        await pieces.come("large", Account(Network(FairQueue())), 1000)
     for _ in range(3):
-        await pieces.come("new", Account(Site(FairQueue())), 100)
-    await pieces.come("waits", Account(Site(FairQueue())), 250)
+        await pieces.come("new", Account(Network(FairQueue())), 100)
+    await pieces.come("waits", Account(Network(FairQueue())), 250)
     while "waits" not in pieces.begun and len(pieces.begun) < 500:
         if await pieces.go_on() == "new":
-            await pieces.come("new", Account(Site(FairQueue())), 100)
+            await pieces.come("new", Account(Network(FairQueue())), 100)
     assert len(pieces.begun) <= most
 
 
 async def test_who_waits_for_costly_work_pays_for_what_it_took(pieces: Pieces) -> None:
     """Whatever was estimated."""
-    liar, other = Account(Site(FairQueue())), Account(Site(FairQueue()))
+    liar, other = Account(Network(FairQueue())), Account(Network(FairQueue()))
     for _ in range(8):
         await pieces.come("liar", liar, 500, estimated=1)
         await pieces.come("other", other, 100)
@@ -628,17 +628,17 @@ def test_who_waits_for_costly_work_is_overtaken_a_bounded_number_of_times(
     account that came earlier, and three more."""
 
     async def begun_before() -> int:
-        pieces, accounts = Pieces(), {name: Account(Site(FairQueue())) for name in "abcd"}
+        pieces, accounts = Pieces(), {name: Account(Network(FairQueue())) for name in "abcd"}
         await pieces.begin()
         for name, each in before:
             await pieces.come(name, accounts[name], each)
-        await pieces.come("waits", Account(Site(FairQueue())), size)
+        await pieces.come("waits", Account(Network(FairQueue())), size)
         further = iter(steps)
         while "waits" not in pieces.begun and len(pieces.begun) < 100:
             coming, leaving = next(further, ([("new", 1, 1)], ""))
             for name, each, estimated in coming:
                 await pieces.come(
-                    name, accounts.get(name) or Account(Site(FairQueue())), each, estimated
+                    name, accounts.get(name) or Account(Network(FairQueue())), each, estimated
                 )
             await pieces.cancel(leaving)
             await pieces.go_on()
@@ -649,7 +649,7 @@ def test_who_waits_for_costly_work_is_overtaken_a_bounded_number_of_times(
 
 @pytest.mark.parametrize("is_given", [True, False])
 async def test_who_is_cancelled_leaves_costly_work_to_the_next(*, is_given: bool) -> None:
-    costly, a = CostlyWork(), Account(Site(FairQueue()))
+    costly, a = CostlyWork(), Account(Network(FairQueue()))
     await costly.begin(a, 0)
     gone, next_ = [asyncio.create_task(costly.begin(a, 0)) for _ in range(2)]
     await asyncio.sleep(0)
