@@ -105,6 +105,14 @@ async def agree(*made: Relay) -> None:
         assert each.state.management == await each.store.management()
 
 
+async def moderated_by_alice(one: Relay, other: Relay) -> None:
+    """A group whose records are replayed when alice vanishes."""
+    await one.do(admin, 9007, h="tea")
+    await one.do(admin, 9000, ["p", alice.pubkey, "admin"], h="tea")
+    await one.do(alice, 9000, ["p", bob.pubkey], h="tea")
+    await agree(one, other)
+
+
 async def test_a_group_made_on_one_can_be_written_to_on_the_other(postgres: PostgresServer) -> None:
     async with relays(postgres) as (one, other):
         await one.do(admin, 9007, h="tea")
@@ -260,10 +268,7 @@ async def test_a_group_is_replayed_on_a_thread(
 
     monkeypatch.setattr("relay.write.following.groups_after", folded)
     async with relays(postgres) as (one, other):
-        await one.do(admin, 9007, h="tea")
-        await one.do(admin, 9000, ["p", alice.pubkey, "admin"], h="tea")
-        await one.do(alice, 9000, ["p", bob.pubkey], h="tea")
-        await agree(one, other)
+        await moderated_by_alice(one, other)
         await one.vanish(alice)
         await agree(one, other)
         assert other.groups.by_id["tea"].members.keys() == {admin.pubkey, bob.pubkey}
@@ -286,10 +291,7 @@ async def test_readers_wait_while_a_large_group_is_replayed(
 
     monkeypatch.setattr("relay.write.following.groups_after", folded)
     async with relays(postgres) as (one, other):
-        await one.do(admin, 9007, h="tea")
-        await one.do(admin, 9000, ["p", alice.pubkey, "admin"], h="tea")
-        await one.do(alice, 9000, ["p", bob.pubkey], h="tea")
-        await agree(one, other)
+        await moderated_by_alice(one, other)
         await one.vanish(alice)
         following = asyncio.create_task(other.catch_up())
         try:

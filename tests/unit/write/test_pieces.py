@@ -1292,19 +1292,8 @@ async def test_a_deletion_of_few_rows_of_an_ending_group_and_many_others_is_done
     notes = [await home.do(alice, 1, content=f"{n:0{size}}") for n in range(number)]
     await home.do(owner, 9002, ["name", "tea"], ["closed"], *HIDDEN[is_hidden], h="tea")
     deletion = home.made(alice, 5, *[["e", each.id] for each in (*notes, rows[-1])])
-    letters: list[Letter] = []
-    stored = home.ingest._stored
-
-    async def then_delete(items: Sequence[Any]) -> Any:
-        batch = await stored(items)
-        if batch.is_piece and not letters:
-            logins = [alice.pubkey] if logged_in else []
-            letters.append(home.post(deletion, logins=logins, connection=2))
-            while not home.ingest.waiting["commit"]:  # noqa: ASYNC110 -- a thread verifies
-                await asyncio.sleep(0.001)
-        return batch
-
-    monkeypatch.setattr(home.ingest, "_stored", then_delete)
+    logins = [alice.pubkey] if logged_in else []
+    letters = posted_after_a_piece(home, monkeypatch, deletion, *logins)
     assert await home.take(home.made(admin, 9008, h="tea")) == [STORED]
     assert await letters[0].answer == STORED
     assert await home.found(kinds=[1]) == []
@@ -1315,6 +1304,25 @@ async def test_a_deletion_of_few_rows_of_an_ending_group_and_many_others_is_done
         assert is_quiet is is_hidden
 
 
+def posted_after_a_piece(
+    home: Home, monkeypatch: pytest.MonkeyPatch, event: Event, *logins: str
+) -> list[Letter]:
+    """It waits for the commit when the first piece of another event is stored."""
+    letters: list[Letter] = []
+    stored = home.ingest._stored
+
+    async def then_post(items: Sequence[Any]) -> Any:
+        batch = await stored(items)
+        if batch.is_piece and not letters:
+            letters.append(home.post(event, logins=logins, connection=2))
+            while not home.ingest.waiting["commit"]:  # noqa: ASYNC110 -- a thread verifies
+                await asyncio.sleep(0.001)
+        return batch
+
+    monkeypatch.setattr(home.ingest, "_stored", then_post)
+    return letters
+
+
 async def test_what_only_names_rows_of_a_hidden_group_that_ends_is_not_shown_to_all(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1323,18 +1331,7 @@ async def test_what_only_names_rows_of_a_hidden_group_that_ends_is_not_shown_to_
     await home.do(owner, 9002, ["name", "tea"], ["closed"], *HIDDEN[True], h="tea")
     rows = await rows_of_alice(home, h="tea")
     deletion = home.made(admin, 5, *named(rows[-1:]))
-    letters: list[Letter] = []
-    stored = home.ingest._stored
-
-    async def then_delete(items: Sequence[Any]) -> Any:
-        batch = await stored(items)
-        if batch.is_piece and not letters:
-            letters.append(home.post(deletion, logins=[admin.pubkey], connection=2))
-            while not home.ingest.waiting["commit"]:  # noqa: ASYNC110 -- a thread verifies
-                await asyncio.sleep(0.001)
-        return batch
-
-    monkeypatch.setattr(home.ingest, "_stored", then_delete)
+    letters = posted_after_a_piece(home, monkeypatch, deletion, admin.pubkey)
     assert await home.take(home.made(admin, 9008, h="tea")) == [STORED]
     assert await letters[0].answer == STORED
     assert await placed(home, deletion) == (None, True)
@@ -1359,18 +1356,7 @@ async def test_a_deletion_is_of_no_group_that_ends_between_its_pieces(
     rows = await rows_of_alice(home, 2, h="tea")
     notes = await rows_of_alice(home, 20)
     deletion, end = home.made(alice, 5, *named([*rows, *notes])), home.made(admin, 9008, h="tea")
-    letters: list[Letter] = []
-    stored = home.ingest._stored
-
-    async def then_end(items: Sequence[Any]) -> Any:
-        batch = await stored(items)
-        if batch.is_piece and not letters:
-            letters.append(home.post(end, logins=[admin.pubkey], connection=2))
-            while not home.ingest.waiting["commit"]:  # noqa: ASYNC110 -- a thread verifies
-                await asyncio.sleep(0.001)
-        return batch
-
-    monkeypatch.setattr(home.ingest, "_stored", then_end)
+    letters = posted_after_a_piece(home, monkeypatch, end, admin.pubkey)
     assert await home.take(deletion, logins=[alice.pubkey]) == [STORED]
     assert await letters[0].answer == STORED
     log = [event.id for event in await home.log()]
