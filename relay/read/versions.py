@@ -2,7 +2,7 @@
 
 Invariants: a version is returned when the viewer may now read both it and the current version. When
 the current version was deleted or has expired, none is returned. One page at a time is made for
-known keys, and one for others: a page takes up to 0.1 s of the loop, and 20 MB.
+known keys, and one for others, by turns: a page takes up to 0.1 s of the loop, and 20 MB.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from relay.nostr.event import parsing_weight
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import KindClass, class_of
 from relay.storage import PAGE_BYTES
+from relay.storage.read_turns import ReadTurns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,13 +53,17 @@ class VersionReader:
         self._state = state
         self._linked_rows = linked_rows
         self._clock = clock
-        self._one_page = {known: asyncio.Lock() for known in (True, False)}
+        self._turns = {known: ReadTurns() for known in (True, False)}
 
-    async def versions(self, viewer: Viewer, slot: Slot, before: str | None) -> Versions:
+    async def versions(
+        self, viewer: Viewer, slot: Slot, before: str | None, address: str | None = None
+    ) -> Versions:
         """The versions of this record that the viewer may read; empty also for a record that never
-        existed. `before`: id of the last version of the previous page; None: the first page. Raises
-        StoreFault."""
-        async with self._one_page[self._state.visibility(viewer).is_known]:
+        existed. `before`: id of the last version of the previous page; None: the first page.
+        `address`: see `Sharer.counted_as`. Raises StoreFault."""
+        now = self._state.visibility(viewer)
+        turns = self._turns[now.is_known]
+        async with turns.of(address, key=now.known_as, is_owner=now.is_owner):
             for _ in range(_MAX_RETRIES):
                 visibility = self._state.visibility(viewer)
                 found = await self._page(visibility, slot, before)

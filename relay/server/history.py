@@ -73,7 +73,7 @@ class HistoryRequests:
             viewer = Viewer(frozenset({signed.pubkey}))
             if await self._used.was_used(signed, now, self._share_of(viewer), address):
                 return refusal(401, "invalid: this authorization was already used")
-            events, more = await self._versions.versions(viewer, slot, before)
+            events, more = await self._versions.versions(viewer, slot, before, address)
         except Invalid as refused:
             return refusal(401, str(refused))
         except Refused as refused:

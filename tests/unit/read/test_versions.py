@@ -163,6 +163,32 @@ async def test_a_known_key_waits_for_at_most_one_page_of_unknown_ones(
     assert [len(found.events) for found in await asyncio.gather(*pages)] == [2] * 6
 
 
+async def test_an_address_waits_for_one_page_of_another_with_many_requests(
+    home: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await home.keep(1, 2)
+    may_end = asyncio.Event()
+    versions, ended = home.store.versions, list[str]()
+
+    async def waits(*asked: Any, **more: Any) -> Sequence[Stored]:
+        await may_end.wait()
+        return await versions(*asked, **more)
+
+    monkeypatch.setattr(home.store, "versions", waits)
+    reader = home.reader()
+
+    async def read_from(address: str) -> None:
+        await reader.versions(Viewer(frozenset({bob.pubkey})), NOTES, None, address)
+        ended.append(address)
+
+    addresses = ["192.0.2.1"] * 9 + ["192.0.2.2"]
+    pages = [asyncio.create_task(read_from(address)) for address in addresses]
+    await asyncio.sleep(0)
+    may_end.set()
+    await asyncio.gather(*pages)
+    assert "192.0.2.2" in ended[:2]
+
+
 # -- who may read them -----------------------------------------------------------------------------
 
 
