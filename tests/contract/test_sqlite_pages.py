@@ -13,6 +13,7 @@ import pytest
 
 from relay.lifecycle.rows import Stored
 from relay.storage import PAGE_BYTES, PageQuery
+from relay.storage.sqlite import connections
 from relay.storage.sqlite import store as sqlite_store
 from relay.storage.sqlite.row_cache import RowCache
 from relay.storage.sqlite.sql import scans
@@ -238,6 +239,18 @@ async def test_the_plan_of_a_query_names_indices_and_no_value(store: SqliteStore
         assert "hidden" not in text
         assert cast.alice.pubkey[:16] not in text
     assert await store.plan([asked(kinds=[])], EVERYTHING, "REQ", now=0) == []
+
+
+async def test_a_page_has_its_place_however_busy_the_machine_is(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its place is looked up on the loop, where reads that seem to take long are interrupted."""
+    events = [unsigned(cast.alice, at=at) for at in range(600)]
+    await write(store, *events)
+    monkeypatch.setattr(store._loop_conn, "read", lambda _query, _how: None)
+    ticks = count()
+    monkeypatch.setattr(connections, "monotonic", lambda: next(ticks) * 1.0)
+    assert await in_pages(store, 2) == in_order(*events)
 
 
 @pytest.mark.parametrize("few", [0, 5_000], ids=["many rows", "few rows"])

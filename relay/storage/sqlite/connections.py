@@ -12,6 +12,7 @@ import asyncio
 import sqlite3
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -242,10 +243,10 @@ class LoopReader:
     def __init__(self, connector: Callable[[], TagReader]) -> None:
         self._connector = connector
         self._interrupted: dict[str, int] = {}
-        self._calls_left = 0
+        self._calls_left: float = 0
         self._called_at = 0.0
         self._until = 0.0
-        self._bytes_left = 0
+        self._bytes_left: float = 0
         self._unwasted: float = _MAX_UNWASTED
         self._refilled_at = monotonic()
         self._db = self._connection()
@@ -278,10 +279,9 @@ class LoopReader:
         return None
 
     def one(self, sql: str, values: Sequence[Value]) -> Any:
-        """The first row, or None; for a look-up by key."""
-        self._calls_left, self._called_at = _LOOP_CALLS, monotonic()
-        self._until = self._called_at + _LOOP_READ_S
-        self._bytes_left = _LOOP_BYTES
+        """The first row, or None; for a look-up by key, which is never interrupted: on a busy
+        machine one step may seem to take long."""
+        self._calls_left = self._until = self._bytes_left = inf
         with sqlite_faults():
             return self._db.execute(sql, values).fetchone()
 
