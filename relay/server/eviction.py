@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -150,28 +151,32 @@ class UnreadRows:
         self._connections = connections
         self.unsent = Shares()
         """By `Connection.counted_as`."""
-        self._due: asyncio.TimerHandle | None = None
+        self._due: asyncio.Handle | None = None
+        self._due_at = inf
+        """Loop time; `-inf` while connections are looked at."""
 
     def make_room_soon(self, seconds: float = _MAKE_ROOM_S) -> None:
         """Not at once: it may be called while a row is delivered, and looks at all connections."""
-        loop, due = asyncio.get_running_loop(), self._due
-        if due is None or due.when() > loop.time() + seconds:
-            if due is not None:
-                due.cancel()
-            self._due = loop.call_later(seconds, self._look)
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds
+        if at < self._due_at:
+            if self._due is not None:
+                self._due.cancel()
+            self._due_at, self._due = at, loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
         self._look_at([*self._connections], {})
 
     def _look_at(self, left: list[Connection], clients: dict[Connection, _Client]) -> None:
         """Find out who is known, then make room. `left`: those not yet looked at."""
-        self._due = None
+        self._due_at = inf  # also if this fails
         for each in left[:_RIGHTS_AT_ONCE]:
             if each.outbox.waiting_bytes:
                 clients[each] = _Client(each.counted_as, each.is_known)
         del left[:_RIGHTS_AT_ONCE]
         if left:
-            self._due = asyncio.get_running_loop().call_later(0, self._look_at, left, clients)
+            self._due_at = -inf
+            self._due = asyncio.get_running_loop().call_soon(self._look_at, left, clients)
         else:
             self._make_room(clients)
 

@@ -11,18 +11,20 @@ from collections import deque
 from itertools import count, groupby
 from string import ascii_letters
 from time import perf_counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
 from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType
 
+from relay.cli.serve import _new_loop
 from relay.groups.actions import Flag
 from relay.groups.group import Group
 from relay.lifecycle.rows import Stored
 from relay.server import eviction
 from relay.server.connection import Connection, Stop
-from relay.server.eviction import close_heaviest
+from relay.server.eviction import UnreadRows, close_heaviest
 from relay.server.turns import Account, CostlyWork, Turns
 from tests.cast import admin, alice, bob, stranger
 from tests.contract.writing import unsigned, write
@@ -1004,6 +1006,38 @@ async def test_others_run_while_the_rights_of_all_connections_are_looked_up(
             at_once = [len(run) for run in runs if run[0] is not None]
             assert sum(at_once) == len(visits) == 9
             assert max(at_once) <= 2
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, _new_loop])
+def test_room_can_be_asked_for_again_while_connections_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """On the relay's event loop that failed, and closed each client that was written to then."""
+    monkeypatch.setattr(eviction, "_RIGHTS_AT_ONCE", 2)
+    looked = list[int]()
+
+    def client(number: int) -> Any:
+        def count_unsent(few: int) -> None:
+            assert few == 0
+            looked.append(number)
+            room.make_room_soon()
+
+        outbox = SimpleNamespace(waiting_bytes=0)
+        return SimpleNamespace(outbox=outbox, unsent=0, count_unsent=count_unsent)
+
+    room = UnreadRows([client(number) for number in range(5)])
+
+    async def ask_again_and_again() -> None:
+        room.make_room_soon(0.0)
+        while not looked:
+            room.make_room_soon(0.0)
+            await asyncio.sleep(0)
+        looked.clear()
+        await eventually("it is done again", lambda: looked)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(ask_again_and_again())
+    assert looked[:5] == [0, 1, 2, 3, 4]
 
 
 async def test_a_commit_too_large_for_one_outbox_does_not_affect_others() -> None:
