@@ -700,7 +700,7 @@ class Ingest:
         else:
             batch = batch[: committed.number]
             self._limits.note(committed.large_readers())
-            if committed.needs_turn and self._slow.has_request(client_or_type(batch[0])):
+            if committed.needs_turn and self._is_one_too_many(batch[0]):
                 self._answer(batch, TOO_MANY_VANISH)
                 return 1
             if not committed.is_piece:
@@ -715,6 +715,14 @@ class Ingest:
             if committed.is_piece:
                 return 0
         return len(batch)
+
+    def _is_one_too_many(self, request: LaneItem) -> bool:
+        """Another request to vanish of its client waits for a turn, and this one has done nothing
+        yet."""
+        has_begun = isinstance(request, WriteEvent) and (
+            request.pieces is not None and request.pieces.took_tokens
+        )
+        return not has_begun and self._slow.has_request(client_or_type(request))
 
     def _answer(self, batch: Sequence[LaneItem], fault: Reject | None) -> None:
         """Report each item's own result, or the fault for all."""

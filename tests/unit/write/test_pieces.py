@@ -1025,6 +1025,36 @@ async def test_one_request_to_vanish_of_an_address_waits_for_a_turn(
     assert await first.answer == STORED
 
 
+async def test_a_request_to_vanish_that_has_begun_is_done_although_another_of_its_address_waits(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await moderators(home, monkeypatch)
+    monkeypatch.setattr(AT_ONCE, 1)
+    await home.do(carol, 9007, h="coffee")
+    await home.do(carol, 9000, ["p", alice.pubkey, "admin"], h="coffee")
+    await home.do(alice, 9009, ["code", "of-coffee"], h="coffee")
+    await rows_of_alice(home)
+    first = vanishing(home, alice, "192.0.2.1")
+    await waiting(home, "192.0.2.1")
+    stored, gave = home.ingest._stored, list[bool]()
+
+    async def giving_a_turn(items: Sequence[LaneItem]) -> Batch:
+        batch = await stored(items)
+        if batch.needs_turn and not gave:  # while the second is in the store
+            gave.append(True)
+            give_turn(home)
+        return batch
+
+    monkeypatch.setattr(home.ingest, "_stored", giving_a_turn)
+    second = vanishing(home, bob, "192.0.2.1")
+    for letter in (first, second):
+        while not letter.answer.done():
+            if gave and home.ingest._slow.due_at is not None:
+                give_turn(home)
+            await asyncio.sleep(0)
+        assert letter.answers == [STORED]
+
+
 @pytest.mark.parametrize("way", ["owner", "import", "stop"])
 async def test_requests_to_vanish_of_owners_of_an_import_or_at_the_end_need_no_turn(
     home: Home, monkeypatch: pytest.MonkeyPatch, way: str
