@@ -17,7 +17,8 @@ umask 022  # whatever root's is: the user `rookery` runs the program
 cd "$(dirname "$0")/.."
 
 program=/opt/rookery data=/var/lib/rookery backups=/var/backups/rookery
-as_rookery="runuser -u rookery --"
+# Without root's terminal: another process of the user could type commands into it.
+as_rookery="setsid --wait runuser -u rookery --"
 fail() { echo "install.sh: $*" >&2; exit 1; }
 step() { echo "== $*"; }
 

@@ -93,9 +93,9 @@ def _refuse_places_of_others(places: Iterable[tuple[Path, os.stat_result]]) -> N
             continue
         owner = about.st_uid
         try:
-            name, by = getpwuid(owner).pw_name, "runuser -u {}"
+            name, by = getpwuid(owner).pw_name, "runuser --pty -u {}"
         except KeyError:  # of a container, or of another machine
-            name, by = str(owner), "setpriv --reuid {} --clear-groups"
+            name, by = str(owner), "setsid -w setpriv --reuid {} --clear-groups"
         raise UserError(
             f"{place} belongs to user {name}, who could not open what root makes there, and could"
             " have root read, write or run other files: run this as that user,"

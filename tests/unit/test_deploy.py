@@ -150,6 +150,17 @@ def test_the_installer_makes_what_the_units_name() -> None:
         assert f"--require-hashes -r deploy/{lock}" in script
 
 
+def test_root_runs_no_command_as_another_user_with_its_own_terminal() -> None:
+    """Another process of that user could type commands into it (CVE-2016-2779)."""
+    root = DEPLOY.parent
+    documents = [*DEPLOY.iterdir(), *root.glob("docs/*.md"), root / "relay/cli/folder_lock.py"]
+    said = "\n".join(path.read_text("utf-8") for path in documents if path.is_file())
+    calls = re.findall(r"(.{0,20})\b(?:runuser|setpriv) (\S+)", said)
+    assert len(calls) > 6
+    for before, option in calls:
+        assert option == "--pty" or before.endswith(("setsid --wait ", "setsid -w ")), before
+
+
 # containers ---------------------------------------------------------------------------------------
 
 
