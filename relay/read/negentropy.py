@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from relay.access.shares import HeldSets, Shares
-from relay.errors import RIGHTS_CHANGED, Prefix, Refused, StoreFault, TooManyRecords
+from relay.errors import RIGHTS_CHANGED, Prefix, Refused, StoreFault, TooManyRecords, TooSlow
 from relay.nostr import messages
 from relay.nostr.messages import NegClose, NegMessage, NegOpen
 from relay.nostr.nip77 import reply_to
@@ -197,7 +197,8 @@ class Negentropy:
                 raise refusal.refused()
             is_known = visibility.is_known
             # What is reserved for reads would be all that there is if each connection had one.
-            async with self._reads[is_known].of(address):
+            turns, key = self._reads[is_known], visibility.known_as
+            async with turns.of(address, key=key, is_owner=visibility.is_owner):
                 items = await self._items(filter_, visibility, holder)
             try:
                 await self._state.commit_ended()
@@ -234,6 +235,9 @@ class Negentropy:
                 now=self._clock(),
                 at_most=at_most,
             )
+        except TooSlow as slow:
+            raise Refused(Prefix.BLOCKED, slow.text) from slow  # as of too many records
+        else:
             if items is None:
                 raise TooManyRecords(most) if at_most == most else _busy()
         finally:

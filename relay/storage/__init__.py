@@ -44,6 +44,9 @@ PAGE_BYTES: Final = 512 << 10
 and is held until then."""
 PARSED_BYTES: Final = 1 << 17
 """The same for rows that the store parses, on the loop: 128 KiB with 40,000 tags take 8 ms."""
+ITEMS_S: Final = {True: 30.0, False: 10.0}
+"""How long the set of a NEG-OPEN may be read, by whether the client has a known key; others wait
+for it."""
 CLOSED: Final = "the store is closed"
 
 
@@ -246,7 +249,7 @@ class ClientReads(Protocol):
         """created_at and id of every row that `page` would give, of the newest `limit` (NIP-77),
         with the groups that the rows are of.
 
-        None when there are more than `at_most`.
+        None when there are more than `at_most`. Raises TooSlow after `ITEMS_S`.
         """
 
     async def search(

@@ -12,10 +12,11 @@ import pytest
 from relay.access.actors import Actors
 from relay.access.management import Management
 from relay.access.visibility import ANONYMOUS, visibility_for
+from relay.errors import TooSlow
 from relay.groups.group import Groups
 from relay.lifecycle.rows import Slot
 from relay.storage import PageQuery
-from relay.storage.postgres import connections
+from relay.storage.postgres import connections, reading
 from relay.storage.postgres.store import PostgresStore
 from relay.storage.sqlite import searching
 from relay.storage.sqlite import store as sqlite_store
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from relay.access.visibility import Visibility
     from relay.nostr.filters import Filter
+    from relay.nostr.nip77 import Items
     from relay.storage import Store
     from tests.harness.postgres import PostgresServer
 
@@ -64,7 +67,15 @@ async def busy_sqlite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     monkeypatch.setattr(sqlite_store, "_READ_S", ANSWER_S)
     monkeypatch.setattr(sqlite_store, "_COUNT_S", {True: ANSWER_S, False: ANSWER_S})
     may_end = ThreadEvent()
-    readers = (store._reader_conn, store._unknown_conn, store._search_conn, store._bulk_conn)
+    for storage in (sqlite_store, reading):
+        monkeypatch.setattr(storage, "ITEMS_S", {True: ANSWER_S, False: ANSWER_S})
+    readers = (
+        store._reader_conn,
+        store._unknown_conn,
+        store._search_conn,
+        store._bulk_conn,
+        store._unknown_bulk_conn,
+    )
     for reader in readers:
         await reader._db.set_progress_handler(lambda: not may_end.wait(ANSWER_S), 1)
     reads = reads_of_clients(store, asked(kinds=[1]))
@@ -119,6 +130,52 @@ def reads_of_clients(store: Store, filter_: Filter) -> list[asyncio.Future[Any]]
             ),
         )
     ]
+
+
+async def test_the_set_of_an_unknown_key_has_a_limit_of_time_and_keeps_no_other_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One frame read for minutes, and neither members nor the sweeper did meanwhile."""
+    store = await SqliteStore.open(tmp_path / "rookery.db", TERMS)
+    await write(store, PROFILE, NOTE)
+    may_end = ThreadEvent()
+    stop = store._unknown_bulk_conn._db.set_progress_handler
+    await stop(lambda: not may_end.wait(ANSWER_S), 1)
+    slow = asyncio.ensure_future(set_of(store, asked(), UNKNOWN))
+    await becomes("it has begun", store._unknown_bulk_conn._lock.locked)
+    assert len(await set_of(store, asked(), EVERYTHING)) == 2
+    may_end.set()
+    assert len(await slow) == 2
+    monkeypatch.setattr(sqlite_store, "ITEMS_S", {True: ANSWER_S, False: 0.0})
+    with pytest.raises(TooSlow):
+        await set_of(store, asked(), UNKNOWN)
+    assert len(await set_of(store, asked(), EVERYTHING)) == 2
+    await store.close()
+
+
+@pytest.mark.process
+async def test_a_set_that_takes_too_long_leaves_the_connections_usable(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    await write(store, PROFILE, NOTE)
+    async with postgres.unreadable(f"{postgres.schema_of(url)}.tags"):
+        monkeypatch.setattr(reading, "ITEMS_S", {True: 0.05, False: 0.05})
+        for _ in range(2 * connections._READERS):
+            with pytest.raises(TooSlow):
+                await set_of(store, asked(tag_t=["tea"]), EVERYTHING)
+        monkeypatch.setattr(reading, "ITEMS_S", {True: ANSWER_S, False: ANSWER_S})
+        assert len(await set_of(store, asked(), EVERYTHING)) == 2
+    assert len(await set_of(store, asked(tag_t=["tea"]), EVERYTHING)) == 1
+    await store.close()
+    await postgres.empty(url)
+
+
+async def set_of(store: Store, filter_: Filter, viewer: Visibility) -> Items:
+    found = await store.items(filter_, viewer, limit=None, upto=MAX, now=0, at_most=9)
+    assert found is not None
+    return found
 
 
 async def test_reads_of_clients_keep_no_read_of_the_relay_waiting(busy: Store) -> None:

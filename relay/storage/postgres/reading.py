@@ -13,7 +13,7 @@ from relay.errors import TooSlow, TooWide
 from relay.nostr.event import parsing_weight
 from relay.nostr.nip50 import Needs
 from relay.nostr.nip77 import Items, ItemsBuilder
-from relay.storage import PAGE_BYTES, Page, PageQuery, Place
+from relay.storage import ITEMS_S, PAGE_BYTES, Page, PageQuery, Place
 from relay.storage.hashes import id_key
 from relay.storage.page_cache import PageCache
 from relay.storage.postgres.rows import stored
@@ -215,7 +215,7 @@ class Reader(ABC):
                 found.add(rows)
             return found
 
-        found = await self._ask(ask, on="snapshot")
+        found = await self._ask(ask, ITEMS_S[visibility.is_known], on="snapshot")
         return None if len(found) > at_most else found.items()
 
     async def search(

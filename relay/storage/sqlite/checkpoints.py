@@ -268,14 +268,15 @@ class Checkpoints:
         """Truncate the WAL. False: not possible, because there was a reader."""
         for _ in range(2):  # most of the work, during reads and writes
             await self._connection.rows(_PASSIVE)
-        holding = monotonic()
-        began, paused = holding, self._pauses.of(self._readers)
+        began = holding = monotonic()
         try:
-            async with paused, self._relay_reader_paused(), self._writer_held():
+            paused = self._pauses.of(self._readers)
+            async with paused as holding, self._relay_reader_paused(), self._writer_held():
                 began = monotonic()
                 ((busy, *_),) = await self._connection.rows(_TRUNCATE)
         except TimeoutError:
             busy = True
+        # The long query of one reader is waited for while the others go on.
         held_s = monotonic() - holding
         self._truncate_at = monotonic() + _REST_RATIO * held_s
         self.upkeep.held_s += held_s

@@ -545,9 +545,12 @@ class AsyncReader:
 class BulkReader(AsyncReader):
     """For queries that may read the whole file: the pages they read are not kept in memory."""
 
-    async def chunks(self, query: Query, take: Callable[[list[Any]], None]) -> None:
-        """Call `take` with some thousand rows at a time, on the loop."""
-        async with self._use() as use:
+    async def chunks(
+        self, query: Query, take: Callable[[list[Any]], None], seconds: float | None = None
+    ) -> None:
+        """Call `take` with some thousand rows at a time, on the loop. Raises TooSlow when the query
+        takes longer than `seconds`."""
+        async with self._use(seconds) as use:
             use.cursor = cursor = await use.run(lambda db: db.execute(query.sql, query.values))
             while rows := await use.run(lambda _: cursor.fetchmany(_CHUNK_ROWS)):
                 take(rows)
@@ -566,13 +569,14 @@ class Pauses:
         self._lock = asyncio.Lock()
 
     @asynccontextmanager
-    async def of(self, readers: Iterable[AsyncReader]) -> AsyncIterator[None]:
+    async def of(self, readers: Iterable[AsyncReader]) -> AsyncIterator[float]:
         """As `paused` of each. Those that are free go on while the query of another is waited
-        for."""
-        waiting = list(readers)
+        for. Gives the `monotonic` time since when one of them has waited."""
+        waiting, since = list(readers), inf
         async with self._lock, AsyncExitStack() as paused:
             while waiting:
                 reader = next((each for each in waiting if each.is_busy), waiting[0])
                 waiting.remove(reader)
                 await paused.enter_async_context(reader.paused())
-            yield
+                since = min(since, monotonic())
+            yield since

@@ -8,8 +8,8 @@
   it starts again on another connection.
 - Long work runs on connections of aiosqlite: `reader_conn` for wide scans, `search_conn` for
   full-text searches, `unknown_conn` for both by unknown keys, `relay_conn` for what the relay reads
-  for itself, `bulk_conn` for queries over the whole file, one for the text index, and one for
-  checkpoints, which no commit waits for.
+  for itself, `bulk_conn` for queries over the whole file, `unknown_bulk_conn` for those by unknown
+  keys, one for the text index, and one for checkpoints, which no commit waits for.
 - The tags of the newest rows are in memory (`tag_buffer`): writing the tag table is most of a
   commit's cost.
 """
@@ -34,7 +34,16 @@ from relay.lifecycle.rows import OldVersion
 from relay.nostr.event import parsing_weight
 from relay.nostr.nip50 import Needs
 from relay.nostr.nip77 import Items, ItemsBuilder
-from relay.storage import CLOSED, PAGE_BYTES, PARSED_BYTES, Features, Page, PageQuery, Place
+from relay.storage import (
+    CLOSED,
+    ITEMS_S,
+    PAGE_BYTES,
+    PARSED_BYTES,
+    Features,
+    Page,
+    PageQuery,
+    Place,
+)
 from relay.storage.checking import faults_of
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.page_cache import PageCache
@@ -188,10 +197,17 @@ class SqliteStore:
         )
         self._checkpoint_conn = AsyncReader(partial(connection, path))
         self._bulk_conn = BulkReader(self._factory.bulk_reader)
+        self._unknown_bulk_conn = BulkReader(self._factory.bulk_reader)
         self._checkpoints = Checkpoints(
             path,
             self._checkpoint_conn,
-            (self._bulk_conn, self._unknown_conn, self._reader_conn, self._search_conn),
+            (
+                self._bulk_conn,
+                self._unknown_bulk_conn,
+                self._unknown_conn,
+                self._reader_conn,
+                self._search_conn,
+            ),
             pauses,
             self._relay_conn,
             self._writing,
@@ -253,6 +269,7 @@ class SqliteStore:
                 self._unknown_conn,
                 self._relay_conn,
                 self._bulk_conn,
+                self._unknown_bulk_conn,
                 self._checkpoint_conn,
             ):
                 await connections.enter_async_context(db)
@@ -491,7 +508,9 @@ class SqliteStore:
             filter_, visibility, limit=limit, upto=upto, now=now, at_most=at_most + 1
         )
         found = ItemsBuilder()
-        await self._bulk_conn.chunks(query, found.add)
+        is_known = visibility.is_known
+        reader = self._bulk_conn if is_known else self._unknown_bulk_conn
+        await reader.chunks(query, found.add, ITEMS_S[is_known])
         return None if len(found) > at_most else found.items()
 
     async def management(self) -> Management:

@@ -242,7 +242,7 @@ class TextIndex:
         return True
 
     async def tidy(
-        self, paused: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+        self, paused: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
     ) -> bool:
         """Remove some texts of deleted rows; True: call again at once.
 
@@ -300,7 +300,7 @@ class TextIndex:
             return True
         return False
 
-    async def _truncate(self, paused: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+    async def _truncate(self, paused: Callable[[], AbstractAsyncContextManager[object]]) -> None:
         """Truncate the WAL, if there is no other reader. `paused`: see `tidy`; one search after the
         other would always be reading. A read that has begun is waited for without `_lock`:
         searches wait for what is indexed with it."""

@@ -15,6 +15,7 @@ import orjson
 import pytest
 from blockbuster import blockbuster_ctx
 
+from relay.errors import TooSlow
 from relay.groups.actions import Flag
 from relay.groups.key_map import OrderedMap
 from relay.nostr import messages
@@ -168,6 +169,23 @@ async def test_a_set_that_is_too_large_is_blocked_with_the_maximum(
     assert await client.hears() == ["NEG-ERR", "n", "blocked: more than 3 records match", 3]
     client.says("NEG-OPEN", "n", {"limit": 3}, "61")
     assert await client.hears() == ["NEG-MSG", "n", "61"]
+
+
+async def test_a_set_that_takes_too_long_to_read_is_refused_as_one_that_is_too_large(
+    relay: NegentropySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then a client asks in halves of the time."""
+
+    async def takes_too_long(*_asked: Any, **_more: Any) -> Items:
+        raise TooSlow
+
+    monkeypatch.setattr(relay.store, "items", takes_too_long)
+    client = relay.client()
+    client.says("NEG-OPEN", "n", {}, "61")
+    frame, _, text = await client.hears()
+    assert frame == "NEG-ERR"
+    assert text.startswith("blocked: this query takes too long")
+    assert relay.negentropy.held == 0
 
 
 @pytest.mark.proves("N77-10")

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from contextlib import closing
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -80,7 +81,8 @@ async def test_readers_that_are_free_go_on_until_the_busy_one_is_paused() -> Non
         assert await asyncio.to_thread(slow.began.acquire, timeout=ANSWER_S)
 
         async def pause() -> None:
-            async with Pauses().of((free.reader, slow.reader)):
+            async with Pauses().of((free.reader, slow.reader)) as since:
+                assert since >= freed_at
                 assert free.reader.is_busy
                 assert slow.reader.is_busy
                 done.append("pause")
@@ -89,6 +91,7 @@ async def test_readers_that_are_free_go_on_until_the_busy_one_is_paused() -> Non
         await asyncio.sleep(0)
         free.let_go.release()
         await free.ask(2, done)
+        freed_at = monotonic()
         slow.let_go.release()
         await pausing
     assert done == ["query 2", "query 1", "pause"]
