@@ -9,18 +9,24 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.storage.postgres.connections import Connections
+from tests.harness.relay_program import until
 
 if TYPE_CHECKING:
     from tests.harness.postgres import PostgresServer
 
 pytestmark = pytest.mark.process
 
+_SLEEPING = """
+    SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query = 'SELECT pg_sleep(60)'
+"""
+
 
 async def test_connections_whose_statements_are_interrupted_end_now_and_then(
     postgres: PostgresServer,
 ) -> None:
     """asyncpg closes no statement that was prepared for a task that was cancelled: 105 kB for each
-    stayed on the server as long as the connection."""
+    stayed on the server as long as the connection. The server must not go on with the statement of
+    a connection that has ended."""
     pool = Connections(await postgres.new_schema())
     await pool.open()
     used = set[int]()
@@ -36,10 +42,14 @@ async def test_connections_whose_statements_are_interrupted_end_now_and_then(
 
             task = asyncio.create_task(sleeps())
             await asked.wait()
-            await asyncio.sleep(0)
+            async with until("the server is in the statement") as tries:
+                async for _ in tries:
+                    if await postgres.value(_SLEEPING):
+                        break
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+            assert await postgres.value(_SLEEPING) == 0
     finally:
         await pool.close()
     assert len(used) == 3

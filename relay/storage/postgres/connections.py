@@ -63,6 +63,8 @@ _PAGE_SETTINGS: Final = {
         ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"), "off"
     ),
 }
+_ENDS_WHEN_LEFT: Final = f"SET client_connection_check_interval = '{_VANISHED_S // 2}s'"
+"""Else a statement goes on to its end when the relay is killed."""
 _TCP_OPTIONS: Final = {
     getattr(socket, name): value
     for name, value in {
@@ -192,7 +194,10 @@ class _Held:
             # Its last statement may have been prepared, and asyncpg would never close it.
             self._interrupted = (self._interrupted + 1) % _INTERRUPTED
             if not self._interrupted:
-                end(db)
+                # Not `end`, which would drop the request to cancel the statement. Shielded: the
+                # task may be cancelled again.
+                with suppress(*FAULTS):
+                    await asyncio.shield(db.close(timeout=_CLOSE_S))
         await self._pool.release(db)
 
     async def close(self) -> None:
@@ -291,6 +296,9 @@ class Connections:
     async def _pooled(self, _dsn: None = None, **options: Any) -> Any:
         db = await self._connected(**options)
         try:
+            if db.get_server_version() >= (14,):
+                with suppress(asyncpg.PostgresError):  # not on every platform
+                    await db.execute(_ENDS_WHEN_LEFT)
             await self.check_new(db)
         except BaseException:
             db.terminate()
