@@ -282,6 +282,8 @@ def test_explain_tells_each_rule_and_the_one_that_decides(policy: PolicySet) -> 
         (Stage.WRITER, "known people write"),
         (Stage.LOGIN, "protected events, [auth] writes"),
         (Stage.FORM, "agents write aman memory"),
+        (Stage.QUOTA, "expiring records"),
+        (Stage.QUOTA, "all expiring records by unknown senders"),
     ]
     decided = told.decided
     assert decided is not None
