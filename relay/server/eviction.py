@@ -16,7 +16,7 @@ from relay.server.connection import MAX_UNREAD, Connection
 from relay.server.socket_input import SocketInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from aiohttp import web
 
@@ -40,9 +40,9 @@ _PATIENCE_S: Final = 2.0
 
 _LEAST_HELD: Final = 64 << 10
 """Bytes that connections hold or have sent, if it is to help that they are closed."""
-_RIGHTS_AT_ONCE: Final = 50
-"""Connections whose rights are looked up without a pause: some 70 us each once a group has changed,
-0.2 s for all."""
+_RIGHTS_S: Final = 0.002
+"""Time in which the rights of connections are looked up without a pause: some 1 us each, and 70 us
+once a group has changed, 0.2 s for all."""
 _CONNECTION_BYTES: Final = 15 << 10
 _NEW_S: Final = 60.0
 _OF_UNKNOWN: Final = 4
@@ -58,9 +58,11 @@ async def close_heaviest(connections: Iterable[Connection], needed: int) -> str:
     weights: Counter[object] = Counter()
     sizes: Counter[object] = Counter()
     at: dict[object, list[Connection]] = {}
-    for number, each in enumerate(tuple(connections), 1):
-        if number % _RIGHTS_AT_ONCE == 0:
+    rest_at = now + _RIGHTS_S
+    for each in tuple(connections):
+        if perf_counter() > rest_at:
             await asyncio.sleep(0)
+            rest_at = perf_counter() + _RIGHTS_S
         if each.is_owner or each.is_closing:
             continue
         address = each if each.counted_as is None else each.counted_as
@@ -165,20 +167,20 @@ class UnreadRows:
             self._due_at, self._due = at, loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
-        self._look_at([*self._connections], {})
+        self._look_at(iter([*self._connections]), {})
 
-    def _look_at(self, left: list[Connection], clients: dict[Connection, _Client]) -> None:
+    def _look_at(self, left: Iterator[Connection], clients: dict[Connection, _Client]) -> None:
         """Find out who is known, then make room. `left`: those not yet looked at."""
         self._due_at = inf  # also if this fails
-        for each in left[:_RIGHTS_AT_ONCE]:
+        rest_at = perf_counter() + _RIGHTS_S
+        for each in left:
             if each.outbox.waiting_bytes:
                 clients[each] = _Client(each.counted_as, each.is_known)
-        del left[:_RIGHTS_AT_ONCE]
-        if left:
-            self._due_at = -inf
-            self._due = asyncio.get_running_loop().call_soon(self._look_at, left, clients)
-        else:
-            self._make_room(clients)
+            if perf_counter() > rest_at:
+                self._due_at = -inf
+                self._due = asyncio.get_running_loop().call_soon(self._look_at, left, clients)
+                return
+        self._make_room(clients)
 
     def _make_room(self, clients: dict[Connection, _Client]) -> None:
         """Close connections until what all have left unread is within the bounds.
