@@ -157,7 +157,8 @@ class Group:
 
     def admins(self) -> dict[str, tuple[str, ...]]:
         """pubkey → roles of members with a role: what 39001 lists (N29-110)."""
-        return {key: roles for key in self.members.in_order() if (roles := self.members[key])}
+        found = [key for key, roles in self.members.items() if roles]
+        return {key: self.members[key] for key in self.members.in_order(found)}
 
     def is_relay_key(self, pubkey: str, relay_pubkey: str) -> bool:
         """Whether the key is this relay's or a former relay's (N29-80, N29-152)."""

@@ -133,6 +133,14 @@ class KeySet(Set[_K]):
     def __len__(self) -> int:
         return len(self._map)
 
+    def __and__(self, other: object) -> frozenset[_K]:
+        if not isinstance(other, Set):
+            return NotImplemented
+        few, many = (self, other) if len(self) <= len(other) else (other, self)
+        return frozenset(key for key in few if key in many)
+
+    __rand__ = __and__
+
     @classmethod
     def _from_iterable(cls, keys: Iterable[Any]) -> Set[Any]:
         return frozenset(keys)
@@ -175,9 +183,11 @@ class OrderedMap(KeyMap[_K, _V]):
         new._next = begin + len(fresh)
         return new
 
-    def in_order(self) -> Iterable[_K]:
-        """The keys, first those that were added first."""
-        return self if self._numbers is None else sorted(self, key=self._numbers.__getitem__)
+    def in_order(self, keys: Iterable[_K] | None = None) -> Iterable[_K]:
+        """The keys, or these of them, first those that were added first. `keys`: in the order of
+        `self`."""
+        left = self if keys is None else keys
+        return left if self._numbers is None else sorted(left, key=self._numbers.__getitem__)
 
 
 class TwoWayMap(KeyMap[_K, _V]):

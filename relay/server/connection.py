@@ -226,9 +226,9 @@ class Connection:
         """True: it ends, and what it had counts no longer, except for `unsent`."""
         self._open_of_all = Shares() if open_filters is None else open_filters
         self._open_weight = 0
+        """Of this connection, in `_open_of_all`."""
         self._rows_bytes = 0
         """Of rows that its queries hold."""
-        """Of this connection, in `_open_of_all`."""
         self._turns = turns
         self.counted_as = counted_as
         self._counted = 0

@@ -103,6 +103,8 @@ def test_an_ordered_map_knows_the_order_of_a_dict(
                 wanted.pop(key, None)
             wanted |= added
             assert [*ordered.in_order()] == [*wanted]
+            some = [key for key in ordered if key % 2]
+            assert [*ordered.in_order(some)] == [key for key in wanted if key % 2]
 
 
 def test_a_record_of_a_group_copies_few_of_the_keys_that_it_knows() -> None:
@@ -165,6 +167,23 @@ def test_a_set_equals_a_frozenset_after_the_same_changes(
                 assert (found & other, other & found) == (wanted & other, wanted & other)
                 assert (found - other, other - found) == (wanted - other, other - wanted)
                 assert (found <= other) is (wanted <= other)
+
+
+def test_what_a_large_set_has_of_a_small_one_is_looked_up_in_the_large_one() -> None:
+    """With 5,000 groups of an owner each view of an agent took 0.9 ms."""
+    looked_up = list[int]()
+
+    class Number(int):
+        def __hash__(self) -> int:
+            looked_up.append(self)
+            return super().__hash__()
+
+    large = changed_set(frozenset(), frozenset(range(MANY)), frozenset())
+    small = [Number(number) for number in range(3)]
+    found = frozenset(small)
+    looked_up.clear()
+    assert large & found == found & large == {0, 1, 2}
+    assert len(looked_up) < 40
 
 
 def test_one_more_group_of_a_key_copies_few_of_those_that_it_has() -> None:
