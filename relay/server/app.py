@@ -199,6 +199,9 @@ class Server:
         self.port: int = listening[0].getsockname()[1]
         self.addresses = self._own_addresses()
         self._elsewhere = frozenset(each for each in self.addresses if not _is_loopback(each.host))
+        self._public = frozenset(
+            each for each in self._elsewhere if not _is_address(each.host) or _is_global(each.host)
+        )
         """Those that do not name another relay on another machine."""
         is_local = not services.config.server.trusted_proxies and all(
             _is_loopback(each.getsockname()[0]) for each in listening
@@ -337,15 +340,17 @@ class Server:
 
     def addresses_for(self, request: web.Request) -> frozenset[RelayAddress]:
         """The URLs that a login on this connection may name. Who comes from the network may have
-        got a login for localhost from a relay there."""
+        got a login for localhost from a relay there, and who comes from another network, or through
+        a proxy, one for a private address."""
         came_in_on = _came_in_on(request)
         if self._config.relay.url or came_in_on is None:
             return self.addresses
         name, port = came_in_on
-        if _is_loopback(name) and http.is_from_elsewhere(
-            request, self._config.server.trusted_proxies
-        ):
-            return self._elsewhere
+        proxies = self._config.server.trusted_proxies
+        client = http.client_address(request, proxies)
+        is_remote = client is not None and client.is_global and not _is_global(name)
+        if is_remote or http.is_from_elsewhere(request, proxies):
+            return self._public
         came_in = relay_address(f"{self._scheme}://{_in_url(name)}:{port}")
         known = self.addresses if _is_loopback(name) else self._elsewhere
         return known | {came_in} if came_in and came_in not in known else known
@@ -396,16 +401,18 @@ class Server:
             return _response(await self._receipt(request))
         if HISTORY in request.query:
             return _response(await self._history(request))
+        # A cache must not give one answer for the other.
+        headers = {**http.CORS, hdrs.VARY: hdrs.ACCEPT}
         if http.wants_information(request.headers):
             return web.Response(
-                body=self.information(), content_type=http.NOSTR_JSON, headers=http.CORS
+                body=self.information(), content_type=http.NOSTR_JSON, headers=headers
             )
         if self._pages is not None:
             return await self._pages.front(request)
         return web.Response(
             text=http.page(self._config, self._services.state.management),
             content_type="text/html",
-            headers=http.CORS,
+            headers=headers,
         )
 
     def information(self) -> bytes:
@@ -674,7 +681,7 @@ def _is_new(protocol: web.RequestHandler, now: float) -> bool:
 
 
 def _response(reply: Reply, content_type: str = "application/json") -> web.Response:
-    headers = dict(http.CORS)
+    headers = {**http.CORS, hdrs.CACHE_CONTROL: "no-store"}  # some are for the signer alone
     if reply.status == 401:
         headers[hdrs.WWW_AUTHENTICATE] = "Nostr"
     return web.Response(
@@ -699,9 +706,17 @@ def _came_in_on(request: web.Request) -> tuple[str, int] | None:
 def _is_loopback(host: str) -> bool:
     if not _is_address(host):
         return _is_local(host)
+    return _unmapped(host).is_loopback
+
+
+def _is_global(host: str) -> bool:
+    return _unmapped(host).is_global
+
+
+def _unmapped(host: str) -> IPv4Address | IPv6Address:
     address = ip_address(host)
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return (mapped or address).is_loopback
+    return mapped or address
 
 
 def _is_local(host: str) -> bool:

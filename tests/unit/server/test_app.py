@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -1038,6 +1039,39 @@ async def test_a_login_that_a_proxy_passes_on_names_no_loopback_address(
         for host in hosts:
             visit = await relay.visit(**said)
             assert (await visit.logs_in(alice, f"ws://{host}:{relay.server.port}"))[0] is accepted
+
+
+@pytest.mark.parametrize("came_in", ["10.0.0.5", "::ffff:10.0.0.5", "fd00::5", "192.0.2.7"])
+@pytest.mark.parametrize(
+    ("config", "client"),
+    [
+        ('[server]\ntrusted_proxies = ["127.0.0.1/32"]\n', {"X_Forwarded_For": "192.168.1.9"}),
+        ('[server]\ntrusted_proxies = ["127.0.0.1/32"]\n', {"X_Forwarded_For": "9.9.9.9"}),
+        ("", {}),
+    ],
+)
+async def test_a_login_from_another_network_names_no_private_address(
+    monkeypatch: pytest.MonkeyPatch, config: str, client: dict[str, str], came_in: str
+) -> None:
+    """Another relay may have the same one there: whoever got a login for it could pass it on."""
+    if not config:  # through a port that is forwarded
+        remote = ip_address("9.9.9.9")
+        monkeypatch.setattr("relay.server.app.http.client_address", lambda *_: remote)
+    async with serving(config, host="0.0.0.0") as relay:
+        port = relay.server.port
+        monkeypatch.setattr("relay.server.app._came_in_on", lambda _: (came_in, port))
+        name = f"[{came_in}]" if ":" in came_in else came_in
+        visit = await relay.visit(**client)
+        assert not (await visit.logs_in(alice, f"ws://{name}:{port}"))[0]
+
+
+async def test_no_cache_keeps_what_is_for_the_signer_of_a_request() -> None:
+    async with serving() as relay, ClientSession() as http:
+        for query in ("?history=30078:00:d", "?receipt=00"):
+            async with http.get(f"http://{relay.at}/{query}") as answer:
+                assert answer.headers["Cache-Control"] == "no-store", query
+        async with http.get(f"http://{relay.at}/") as answer:
+            assert answer.headers["Vary"] == "Accept"
 
 
 @pytest.mark.proves("N62-03")
