@@ -75,6 +75,12 @@ def test_a_service_may_do_little(name: str) -> None:
         assert service[key] == ["true"], key
 
 
+def test_the_relay_reaches_neither_the_backups_nor_the_process_that_makes_them() -> None:
+    service = unit("rookery.service")["Service"]
+    assert service["PrivateUsers"] == ["true"]
+    assert service["InaccessiblePaths"] == ["-/var/backups/rookery"]
+
+
 def printed(*command: str) -> tuple[int, str]:
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed")
