@@ -148,7 +148,8 @@ async def _pause_after(took_s: float, read_s: float = 0.0) -> None:
 
 
 class Sweeper:
-    """A context manager: sweeps inside, after 5 s and then every minute."""
+    """A context manager: sweeps inside, after 5 s and then every minute, or at once while more has
+    expired than was removed in a minute."""
 
     def __init__(
         self,
@@ -183,6 +184,8 @@ class Sweeper:
         self._checked = 0
         self._is_whole = True
         """No fault was found in this round."""
+        self._is_behind = False
+        """More had expired than was removed in one interval."""
 
     async def __aenter__(self) -> Sweeper:
         self._task = asyncio.create_task(self._run(), name="sweep")
@@ -196,15 +199,18 @@ class Sweeper:
     async def _run(self) -> None:
         await asyncio.sleep(self._first_s)
         while True:
+            rest_s = self._every_s
             try:
                 if self._is_due():
                     await self.once()
                     await self.check()
+                    if self._is_behind:
+                        rest_s = 0.0
             except StoreFault as fault:
                 _log.error("sweep failed: %s", fault)
             except Exception:  # outermost frame: the task must go on  # noqa: BLE001
                 _log.exception("sweep: internal error")
-            await asyncio.sleep(self._every_s)
+            await asyncio.sleep(rest_s)
 
     async def once(self) -> int:
         """Remove expired rows, rows due by rules and old versions; returns their number. Raises
@@ -268,6 +274,7 @@ class Sweeper:
                         is_done = False
                     swept.update(row.event.kind for row in expiry.removed)
                     await _pause_after(expiry.took_s)
+        self._is_behind = not is_done
         self._report(swept, "expired events")
 
     def _report(self, swept: Counter[int], what: str) -> None:

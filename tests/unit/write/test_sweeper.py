@@ -226,6 +226,38 @@ async def test_it_sweeps_by_itself_soon_and_again(home: Home) -> None:
         await _until_gone(home, second)
 
 
+async def test_while_more_has_expired_than_is_deleted_it_does_not_rest(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the time it did, and texts of others that expired later stayed for hours."""
+    elapsed, rests, sleep = 0.0, list[float](), asyncio.sleep
+    expire = home.ingest.expire
+
+    def slowly(expiry: ExpireRows) -> None:
+        nonlocal elapsed
+        elapsed += 100.0
+        expire(expiry)
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+        await sleep(0)
+
+    for _ in range(9):
+        await home.do(owner, 1, until(10))
+    home.now = NOON + 10
+    monkeypatch.setattr(home.ingest, "expire", slowly)
+    monkeypatch.setattr("relay.write.sweeper.monotonic", lambda: elapsed)
+    monkeypatch.setattr("relay.write.sweeper._BATCH_ROWS", 1)
+    monkeypatch.setattr(asyncio, "sleep", rest)
+    sweeper = Sweeper(
+        home.store, home.state, home.ingest, clock=lambda: home.now, metrics=Metrics(), every_s=60.0
+    )
+    async with sweeper:
+        while 60.0 not in rests:
+            await sleep(0)
+    assert await stored(home) == []
+
+
 async def _until_gone(home: Home, event: Event) -> None:
     while True:
         if event not in await home.log():
