@@ -5,6 +5,7 @@ Idempotent, and independent of the order of the events.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.client.nmem.database import CacheUnusable
@@ -54,8 +55,15 @@ if TYPE_CHECKING:
     Progress = Callable[[int], None]
     """Called with the number of records done since the last call."""
 
+_log = logging.getLogger(__name__)
+
 _BATCH: Final = 500
 """Rows per transaction, which bounds how long other programs wait."""
+_MAX_OF_OTHERS: Final = 1 << 15
+"""Bytes of the largest record of another key that is taken in: one's own observations have 2,000
+characters."""
+_FULL: Final = 1 << 30
+"""Bytes of a cache that takes in no more records of others: a million of them."""
 
 
 PINS_WAIT: Final = "pins_wait"
@@ -155,6 +163,9 @@ def put_all(
 ) -> int:
     """Apply records in the order of M-10; returns the number of new ones. `own`: own pubkey."""
     with database.reading() as db:
+        if database.path.stat().st_size > _FULL:
+            _log.warning("%s is full: no more records of other keys are taken in", database.path)
+            events = [event for event in events if event.pubkey == own]
         ignored = {id_ for (id_,) in db.execute("SELECT event_id FROM _rk_passed_over")}
         ignored |= purged_ids(db, events)  # a version of another machine, too
     read = [(record_in(event), event) for event in events if event.id not in ignored]
@@ -162,7 +173,9 @@ def put_all(
         (
             (record, event)
             for record, event in read
-            if not isinstance(record, UnreadableRecord) and not _is_ahead(record, event, own)
+            if not isinstance(record, UnreadableRecord)
+            and not _is_ahead(record, event, own)
+            and (event.pubkey == own or len(event.raw) <= _MAX_OF_OTHERS)
         ),
         key=lambda each: (_RANK[type(each[0])], _time_of(each[0], each[1]), each[1].id),
     )

@@ -60,7 +60,7 @@ _DELETIONS_AT_ONCE: Final = 100
 _MAX_HELD: Final = 2**31
 """Bytes of memory for one's own records that a rebuild fetches, as `weight_of` estimates it:
 400,000 records."""
-_MAX_COLLECTED: Final = 2**28
+_MAX_COLLECTED: Final = 2**25
 """Bytes of the records of others that are fetched before they are put into the cache together, in
 the order of their dates."""
 _PUT_S: Final = 10.0

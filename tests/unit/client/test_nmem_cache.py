@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.client.nmem import cipher, database, queries
+from relay.client.nmem import apply, cipher, database, queries
 from relay.client.nmem.adoption import Adoption
 from relay.client.nmem.apply import bind, drop_batch, drop_deleted, put_all
 from relay.client.nmem.cipher import CacheKey, cache_key
@@ -521,6 +521,31 @@ def test_ones_own_record_stays_ones_own_when_another_key_copies_it(
     own = next(event for event in events if event.pubkey == robot.pubkey)
     assert (author, event_id) == ("", own.id)
     assert drop_deleted(here, [(event.id, alice.pubkey) for event in events]) == 0
+
+
+def observation_of(who: SecretKey, text: str) -> Event:
+    draft = observation_draft(Observation("s", NOW, "thought", "Stop", text), "rook", "den")
+    return who.sign(draft.kind, draft.tags, draft.content, NOW)
+
+
+def test_a_record_of_another_key_that_is_too_large_is_passed_over(here: Database) -> None:
+    """A relay or a member of the group could fill the disk."""
+    events = [observation_of(who, "x" * 40_000) for who in (alice, robot)]
+    assert put_all(here, events, robot.pubkey, NOBODY) == 1
+    assert [author for _, _, author, *_ in rows(here, "_rk_observations")] == [""]
+    assert [id_ for id_, _ in rows(here, "_rk_passed_over")] == [events[0].id]
+
+
+def test_a_full_cache_takes_in_what_is_ones_own(
+    here: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(apply, "_FULL", 0)
+    assert put_all(
+        here, [observation_of(who, "mine") for who in (alice, robot)], robot.pubkey, NOBODY
+    )
+    assert [author for _, _, author, *_ in rows(here, "_rk_observations")] == [""]
+    assert rows(here, "_rk_passed_over") == []
+    assert "no more records of other keys" in caplog.text
 
 
 @pytest.mark.proves("M-14")
