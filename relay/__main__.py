@@ -8,6 +8,7 @@ A `relay` that shadows ours completely is reported by `relay.launcher`.
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from base64 import urlsafe_b64encode
@@ -73,7 +74,7 @@ def name_conflict(root: Path) -> str:
             source = root if (root / "pyproject.toml").is_file() else "rookery"
             return (
                 f"the package {name!r} is incomplete; install again:"
-                f" python -m pip install --force-reinstall {source}"
+                f" python -m pip install --force-reinstall {shlex.quote(str(source))}"
             )
         if found != root / name:
             owner = next(_owners(found.parent, name), "an unknown distribution")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from policies.write_rule import Place
+from relay.memory.fence import shell_word
 from relay.toml.fields import nearest
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _command(table: Table) -> Command | None:
         table.wrong("run", f'run: there is no program "{words[0]}" beside this file or in PATH')
         return None
     if not os.access(program, os.X_OK):
-        table.wrong("run", f'run: "{words[0]}" is not executable: chmod +x {words[0]}')
+        table.wrong("run", f'run: "{words[0]}" is not executable: chmod +x {shell_word(words[0])}')
         return None
     line = (program, *words[1:])
     files = [seen for word in line if (seen := _seen(folder / word)) is not None]

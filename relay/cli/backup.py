@@ -30,6 +30,7 @@ from relay.cli.options import WholeNumber, folder_option, json_option, print_jso
 from relay.clock import unix_now
 from relay.errors import UserError
 from relay.files import in_container, regular_file, replace_own_file, sync, trusted_users, way_to
+from relay.memory.fence import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +76,8 @@ def backup_command(dest: str, folder: Path, keep: int | None, *, as_json: bool) 
     if not is_folder and (keep is not None or dest.endswith("/")):
         why = "--keep is for a folder, and " if keep is not None else ""
         raise UserError(
-            f"{why}{destination} is no folder: make it with `mkdir {destination}`", code=2
+            f"{why}{destination} is no folder: make it with `mkdir {shell_word(destination)}`",
+            code=2,
         )
     at = datetime.fromtimestamp(now, UTC)
     file = destination / f"rookery-{at:%Y%m%d-%H%M%S}.tar.gz" if is_folder else destination
@@ -107,7 +109,7 @@ def backup_command(dest: str, folder: Path, keep: int | None, *, as_json: bool) 
     if left_out:
         listed = ", ".join(map(printable, left_out))
         click.echo(f"not included, back them up separately: {listed}")
-    click.echo(f"try it with: rookery restore {shown} --check")
+    click.echo(f"try it with: rookery restore {shell_word(file)} --check")
 
 
 def _check_destination(folder: Path, file: Path) -> None:
@@ -136,7 +138,8 @@ def refuse_shared(folder: Path) -> None:
             cure = "mount a disk that keeps no owners with `uid=`"
         elif _others_write(place, about, trusted):
             why = f"other users may write to {place}"
-            cure = f"`chmod go-w {place}`, or mount a disk that keeps no modes with `umask=022`"
+            cure = f"`chmod go-w {shell_word(place)}`, or mount a disk that keeps no modes with"
+            cure += " `umask=022`"
         else:
             continue
         raise UserError(

@@ -36,6 +36,7 @@ from relay.client.settings import Actor
 from relay.errors import UserError
 from relay.groups.actions import PIN_TAGS
 from relay.memory.bounded import BoundedDict
+from relay.memory.fence import shell_word
 from relay.memory.junk import known_formats
 from relay.memory.snowclaw.history import oldest_first, replied_to
 from relay.nostr import kinds
@@ -120,7 +121,7 @@ def read(group_id: str, limit: int, server: Server, *, with_ids: bool, as_json: 
         )
         return
     if not found:
-        print_nothing_found(f"`rookery group say {printable(group_id)} TEXT` sends a message")
+        print_nothing_found(f"`rookery group say {shell_word(group_id)} TEXT` sends a message")
     shown = _Numbers()
     for event in found:
         click.echo(_fitted((f"{event.id}  " if with_ids else "") + shown.added(event, names)))
@@ -157,7 +158,9 @@ def pin(
             named = dict.fromkeys(events)
             wanted = [tag for tag in pins if tag[1] not in named]
             if remove and len(pins) - len(wanted) < len(named):
-                raise UserError(f"not pinned in {group_id}: see `rookery group pin {group_id}`")
+                raise UserError(
+                    f"not pinned in {group_id}: see `rookery group pin {shell_word(group_id)}`"
+                )
             if not remove:
                 wanted += [["e", event] for event in named]
             return listed, [["h", group_id], *wanted]

@@ -14,6 +14,7 @@ from relay.cli.findings import error
 from relay.config import load_config
 from relay.errors import ConfigFaults, UserError, how_to_install
 from relay.files import MAX_KEY_FILE, content_of
+from relay.memory.fence import shell_word
 
 if TYPE_CHECKING:
     from relay.cli.findings import Finding
@@ -94,7 +95,7 @@ def second_store(folder: Path) -> Finding | None:
     return error(
         f"{store} has events, and [storage] url names a database",
         "run the `rookery move` again that was interrupted; to move these events there, remove"
-        f" [storage] url, then `rookery move --from {folder} --to URL`",
+        f" [storage] url, then `rookery move --from {shell_word(folder)} --to URL`",
     )
 
 
@@ -125,7 +126,7 @@ def refuse_password_from_elsewhere(folder: Path) -> None:
     ):
         raise UserError(
             f"{folder}/rookery.toml takes the password of its database from outside of the folder:"
-            f" if it is yours, name it with --data {folder}"
+            f" if it is yours, name it with --data {shell_word(folder)}"
         )
 
 
@@ -139,5 +140,5 @@ def password_in(file: Path | None) -> str | None:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
         raise UserError(f"[storage] password_file: {file}: {reason}") from None
     if stat.S_IMODE(file.stat().st_mode) & 0o077:
-        _log.warning("%s is readable by other users: run chmod 600 %s", file, file)
+        _log.warning("%s is readable by other users: run chmod 600 %s", file, shell_word(file))
     return text.strip()

@@ -25,6 +25,7 @@ from relay.memory.anamnesis.records import (
     timestamp_of,
     vouch_draft,
 )
+from relay.memory.fence import shell_word
 from relay.memory.nmem.records import (
     Observation,
     Pin,
@@ -170,7 +171,7 @@ def demo_command(folder: Path, *, as_json: bool) -> None:
         )
         return
     click.echo(f"made {folder}: {len(team.events)} events; the owner's key: {folder}/keys/ada.nsec")
-    click.echo(f"start it with: rookery serve --data {folder}")
+    click.echo(f"start it with: rookery serve --data {shell_word(folder)}")
 
 
 async def _store(folder: Path, team: _Team) -> None:

@@ -35,6 +35,7 @@ from relay.clock import unix_now
 from relay.config import load_config
 from relay.errors import ConfigFaults, FolderBusy, RookeryError, StoreFault, UserError
 from relay.files import MAX_KEY_FILE, content_of
+from relay.memory.fence import shell_word
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.keys import read_key_file
 from relay.storage.sqlite.copying import schema_of
@@ -236,7 +237,7 @@ def _disk(seen: Examined) -> Iterator[Finding]:
         return
     cure = (
         "free space, or keep less: [[retention]] in a policy file, then `rookery policy sweep"
-        f" --data {seen.folder}`"
+        f" --data {shell_word(seen.folder)}`"
     )
     if disk.free_bytes < _LITTLE_FREE:
         yield error(f"{seen.folder}: only {size_of(disk.free_bytes)} are free", cure)
@@ -256,7 +257,7 @@ def _disk(seen: Examined) -> Iterator[Finding]:
         yield warning(
             f"{seen.folder}/rookery.db-wal has {size_of(disk.wal_bytes)}: the relay was killed;"
             " deleted texts may be in it",
-            f"start it once: `rookery serve --data {seen.folder}`",
+            f"start it once: `rookery serve --data {shell_word(seen.folder)}`",
         )
     yield from _backup(seen, disk)
 
@@ -264,7 +265,9 @@ def _disk(seen: Examined) -> Iterator[Finding]:
 def _backup(seen: Examined, disk: Disk) -> Iterator[Finding]:
     if seen.config.storage.url is not None:
         return  # made by tools of the database
-    cure = f"`rookery backup /path/of/backups --keep 7 --data {seen.folder}`, by a timer"
+    cure = (
+        f"`rookery backup /path/of/backups --keep 7 --data {shell_word(seen.folder)}`, by a timer"
+    )
     now, week_s = seen.machine.now, _BACKUP_DAYS * _DAY_S
     if disk.backup_at is not None:
         if now - disk.backup_at > week_s:
@@ -316,13 +319,14 @@ def _modes(seen: Examined) -> Iterator[Finding]:
     if mode_of(folder) & 0o022:
         yield error(
             f"{folder} has mode {mode_of(folder):04o}: others may replace its files",
-            f"chmod 700 {folder}",
+            f"chmod 700 {shell_word(folder)}",
         )
     secret = [folder / "relay.key", *sorted(folder.glob("keys/*.nsec"))]
     for path in [*secret, *sorted(folder.glob("*.db*")), folder / "control.sock"]:
         if mode_of(path) & 0o077:
             yield error(
-                f"{path} has mode {mode_of(path):04o}: other users may read it", f"chmod 600 {path}"
+                f"{path} has mode {mode_of(path):04o}: other users may read it",
+                f"chmod 600 {shell_word(path)}",
             )
     user = os.geteuid()
     for path in (folder, *secret, folder / "rookery.db"):
@@ -357,13 +361,13 @@ def _store(seen: Examined) -> Iterator[Finding]:
     if moved.exists() and seen.machine.now - moved.stat().st_mtime > _MOVED_DAYS * _DAY_S:
         yield warning(
             f"{moved} still has the events from before a move, also what was deleted since",
-            f"rm {moved}*",
+            f"rm {shell_word(moved)}*",
         )
     left = None
     try:
         left = unended(seen.folder)
     except StoreFault as wrong:
-        yield error(str(wrong), f"rm {seen.folder}/move.json")
+        yield error(str(wrong), f"rm {shell_word(seen.folder / 'move.json')}")
     second = second_store(seen.folder)
     if left is not None and seen.running is None:
         yield left
@@ -376,7 +380,7 @@ def _store(seen: Examined) -> Iterator[Finding]:
     try:
         schema = schema_of(path)
     except RookeryError as wrong:
-        cure = f"`rookery verify --data {seen.folder}`, or `rookery restore` a backup"
+        cure = f"`rookery verify --data {shell_word(seen.folder)}`, or `rookery restore` a backup"
         yield error(str(wrong), cure)
         return
     if schema is not None and schema > SCHEMA_VERSION:

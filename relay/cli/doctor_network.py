@@ -15,6 +15,7 @@ from relay.cli.findings import Finding, error, warning
 from relay.cli.humanize import counted
 from relay.config import LOOPBACK
 from relay.files import content_of
+from relay.memory.fence import shell_word
 from relay.nostr.nip42 import relay_address
 
 if TYPE_CHECKING:
@@ -128,7 +129,10 @@ def certificate_findings(seen: Examined) -> Iterator[Finding]:
             "set [server] tls_key to the key with which the certificate was requested",
         )
     if mode_of(key) & 0o007:
-        yield error(f"{key} has mode {mode_of(key):04o}: others may use it", f"chmod 600 {key}")
+        yield error(
+            f"{key} has mode {mode_of(key):04o}: others may use it",
+            f"chmod 600 {shell_word(key)}",
+        )
 
 
 def _reason(wrong: BaseException) -> str:

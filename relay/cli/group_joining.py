@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -31,6 +30,7 @@ from relay.client import PublishRefused
 from relay.client.settings import Actor
 from relay.errors import Prefix, UserError
 from relay.groups.actions import MIN_CODE_CHARS, number_in
+from relay.memory.fence import shell_word
 from relay.nostr import kinds
 from relay.nostr.nip42 import may_stand_for
 
@@ -69,7 +69,8 @@ def join(
         if relays and not any(may_stand_for(settings.relay, relay) for relay in relays):
             url = printable(relays[0])
             raise UserError(
-                f"the link is of a group on {url}, not {settings.relay}: add --relay {quote(url)}"
+                f"the link is of a group on {url}, not {settings.relay}: add --relay"
+                f" {shell_word(relays[0])}"
             )
         request = client.sign(kinds.JOIN_REQUEST, reason, tags)
         try:
@@ -280,7 +281,7 @@ def invites(group_id: str, server: Server, *, as_json: bool) -> None:
                 )
                 for each in found
             ],
-            f"`rookery group invite {printable(group_id)}` creates an invite",
+            f"`rookery group invite {shell_word(group_id)}` creates an invite",
         )
 
 
@@ -302,7 +303,7 @@ def revoke(
         if missing := [printable(code) for code in codes if code not in known]:
             raise UserError(
                 f"no such invite of {group_id}: {', '.join(missing)};"
-                f" `rookery group invites {group_id}` lists them"
+                f" `rookery group invites {shell_word(group_id)}` lists them"
             )
         ids = dict.fromkeys(known[code] for code in codes)
         tags = [["h", group_id], *(["e", event_id] for event_id in ids)]

@@ -41,6 +41,7 @@ from relay.client.sync import filters_for_groups, groups_in
 from relay.errors import Prefix, StoreFault, UserError, WriteOutcome, is_error, ok_reply
 from relay.facts import Origin
 from relay.files import own_file
+from relay.memory.fence import shell_word
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
@@ -128,8 +129,9 @@ def import_command(
     origin = Origin.TRUSTED_IMPORT if trust else Origin.IMPORT
     if not folder.is_dir():
         raise UserError(
-            f"{folder} does not exist: `rookery restore FILE {folder}` restores a backup, with the"
-            f" relay's key; `rookery init {folder} --owner KEY` makes a new relay"
+            f"{folder} does not exist: `rookery restore FILE {shell_word(folder)}` restores a"
+            f" backup, with the relay's key; `rookery init {shell_word(folder)} --owner KEY` makes"
+            " a new relay"
         )
     with ExitStack() as opened:
         listed: list[Report] = []

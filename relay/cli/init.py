@@ -24,6 +24,7 @@ from relay.cli.options import WholeNumber, json_option, print_json, refuse_half_
 from relay.config import config_from
 from relay.errors import ConfigFaults, UserError
 from relay.files import MAX_KEY_FILE, content_of, make_private
+from relay.memory.fence import shell_word
 from relay.nostr.keys import SecretKey, npub, read_key_file
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def init(
         return
     for path in made:
         click.echo(f"wrote {path}")
-    click.echo(f"start it with: rookery serve --data {folder}")
+    click.echo(f"start it with: rookery serve --data {shell_word(folder)}")
 
 
 @click.command("keygen", epilog="Example: rookery keygen -o me.nsec")
@@ -196,7 +197,8 @@ def keygen(*, file: Path | None, as_json: bool) -> None:
         if as_json:
             print_json({"file": str(file), "npub": key.npub, "public": key.pubkey})
         else:
-            click.echo(f"npub  {key.npub}   (nsec saved in {file}: sign with --key-file {file})")
+            option = f"--key-file {shell_word(file)}"
+            click.echo(f"npub  {key.npub}   (nsec saved in {file}: sign with {option})")
         return
     if as_json:
         print_json({"nsec": key.nsec, "npub": key.npub, "secret": key.hex, "public": key.pubkey})

@@ -23,6 +23,7 @@ from relay.cli.options import (
 from relay.cli.tables import print_nothing_found
 from relay.config import LogLevel
 from relay.errors import UserError
+from relay.memory.fence import shell_word
 from relay.observe import LOG_FILE, LogLine, Refusal, read_log
 from relay.server.control import RemoteFolder
 from relay.server.refusal_file import FILE, read_refusals
@@ -137,7 +138,9 @@ def print_log(
         if follow:
             raise
     if follow or not (folder / "rookery.toml").exists():
-        raise UserError(f"no relay runs on {folder}: `rookery serve --data {folder}` starts one")
+        raise UserError(
+            f"no relay runs on {folder}: `rookery serve --data {shell_word(folder)}` starts one"
+        )
     try:
         found = [each for each in stopped() if is_wanted(each)]
     except OSError as error:

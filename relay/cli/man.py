@@ -13,6 +13,7 @@ from relay.cli import SECTIONS, rookery
 from relay.cli.folder_lock import refuse_root_to_make
 from relay.cli.humanize import counted
 from relay.files import replace_own_file
+from relay.memory.fence import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,8 @@ def man(folder: Path) -> None:
     for name, text in found.items():
         replace_own_file(folder / f"{name}.1", text.encode(), 0o644)
     click.echo(
-        f"wrote {counted(len(found), 'page')} to {folder}; try `man -l {folder / 'rookery.1'}`",
+        f"wrote {counted(len(found), 'page')} to {folder}; try"
+        f" `man -l {shell_word(folder / 'rookery.1')}`",
         err=True,
     )
 

@@ -38,6 +38,7 @@ from relay.client.settings import Actor
 from relay.client.snowclaw_records import SnowclawRecords
 from relay.client.writer import Outcome, Written
 from relay.errors import UserError
+from relay.memory.fence import shell_word
 from relay.memory.snowclaw.keys import (
     AGENT,
     COLLECTIVE,
@@ -263,7 +264,8 @@ def _check_readers(
     if is_own_record:
         raise UserError(
             f"your notes about {printable(key.text)} are read by group:{printable(reading)}: give"
-            f" --group {printable(reading)}, or set agent_key_file in client.toml for a private one"
+            f" --group {shell_word(reading)}, or set agent_key_file in client.toml for a"
+            " private one"
         )
 
 

@@ -55,9 +55,11 @@ class CommandGroup(click.Group):
 
 
 def no_data_folder(folder: Path) -> UserError:
+    from relay.memory.fence import shell_word  # not for help
+
     return UserError(
         f"{folder} is no data folder: name the relay's with --data DIR, or make one with `rookery"
-        f" init {folder} --owner KEY`"
+        f" init {shell_word(folder)} --owner KEY`"
     )
 
 
@@ -121,7 +123,9 @@ def refuse_unnamed(folder: Path) -> None:
     refuse_password_from_elsewhere(folder)
     fault = _unnamed_fault(folder)
     if fault is not None:
-        raise UserError(f"{fault}: if {folder} is yours, name it with --data {folder}")
+        from relay.memory.fence import shell_word  # not for help
+
+        raise UserError(f"{fault}: if {folder} is yours, name it with --data {shell_word(folder)}")
 
 
 def _unnamed_fault(folder: Path) -> str | None:

@@ -10,6 +10,7 @@ import click
 
 from relay.cli.options import folder_option
 from relay.errors import StoreFault, UserError
+from relay.memory.fence import shell_word
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +40,7 @@ async def restarted(folder: Path) -> float:
     remote, before = RemoteFolder(socket), _identity(socket)
     if before is None:
         raise UserError(
-            f"no relay runs on {folder}: start one with `rookery serve --data {folder}`"
+            f"no relay runs on {folder}: start one with `rookery serve --data {shell_word(folder)}`"
         )
     await remote.restart()
     began = perf_counter()

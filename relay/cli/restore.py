@@ -24,6 +24,7 @@ from relay.cli.options import (
 )
 from relay.errors import ConfigFaults, StoreFault, UserError
 from relay.files import make_private, sync
+from relay.memory.fence import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,7 +67,7 @@ def restore_command(file: Path, folder: Path | None, *, only_check: bool, as_jso
         return 0
     click.echo(f"restored {folder}: {_described(manifest)}")
     click.echo("events deleted after the backup are present again; keys/*.nsec are in no backup")
-    click.echo(f"start it with: rookery serve --data {folder}")
+    click.echo(f"start it with: rookery serve --data {shell_word(folder)}")
     return 0
 
 

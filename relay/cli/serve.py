@@ -45,6 +45,7 @@ from relay.errors import (
     UserError,
     how_to_install,
 )
+from relay.memory.fence import shell_word
 from relay.nostr.keys import npub
 from relay.observe import LOG_FILE, set_up_logging
 from relay.server.app import Server
@@ -222,7 +223,7 @@ def _check_free(folder: Path, server: ServerConfig, sockets: list[socket]) -> No
 def _console_line(url: str) -> str:
     return (
         f"web console: {url.replace('ws', 'http', 1).rstrip('/')}/"
-        f" (to sign in: rookery console --relay {url})"
+        f" (to sign in: rookery console --relay {shell_word(url)})"
     )
 
 

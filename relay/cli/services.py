@@ -29,6 +29,7 @@ from relay.clock import unix_now
 from relay.config import PolicySource
 from relay.errors import ConfigFaults, Outdated, StoreFault, UserError
 from relay.files import MAX_KEY_FILE, content_of, is_open_for_writing
+from relay.memory.fence import shell_word
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.filters import FilterTerms
 from relay.nostr.keys import read_key_file
@@ -560,11 +561,11 @@ def _relay_key(folder: Path) -> SecretKey:
     except FileNotFoundError:
         raise UserError(
             f"{path} is missing: name the relay's data folder with --data DIR; a new one is made by"
-            f" `rookery init {folder} --owner KEY`"
+            f" `rookery init {shell_word(folder)} --owner KEY`"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UserError(f"{path} cannot be read: {reason}") from error
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        _log.warning("%s is readable by other users: run chmod 600 %s", path, path)
+        _log.warning("%s is readable by other users: run chmod 600 %s", path, shell_word(path))
     return read_key_file(text, str(path))

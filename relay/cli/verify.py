@@ -15,6 +15,7 @@ from relay.cli.options import Colour, coloured, folder_option, json_option, prin
 from relay.clock import unix_now
 from relay.errors import FolderBusy, UserError
 from relay.files import MAX_KEY_FILE, content_of
+from relay.memory.fence import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,7 +68,8 @@ def verify_command(
         print_report(report)
         if report.findings:
             click.echo(
-                f"repair it with: rookery verify --repair --data {folder} (stop the relay first)"
+                f"repair it with: rookery verify --repair --data {shell_word(folder)}"
+                " (stop the relay first)"
             )
     return 1 if report.findings else 0
 

@@ -21,6 +21,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import ANOTHER_VERSION, EVENT_BANNED, VERSION_DELETED, Prefix, RookeryError
+from relay.memory.fence import shell_word
 from relay.nostr.keys import npub
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ class ConnectionLost(ClientError):
 
 def _remedy(text: str, signer: str, group: str | None) -> str:
     if "not a member" in text and group is not None:
-        return f"an admin adds it: `rookery group add {group} {signer}`"
+        return f"an admin adds it: `rookery group add {shell_word(group)} {signer}`"
     if "only agents may write memory" in text:
         return "an owner adds it to [actors] agents in the relay's policies/00-actors.toml"
     return ""

@@ -9,14 +9,13 @@ from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from shlex import quote
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 import segno
 from jinja2 import DictLoader, Environment, StrictUndefined
 
-from relay.memory.fence import with_unseen, with_unseen_named
+from relay.memory.fence import shell_word, with_unseen_named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -143,18 +142,6 @@ def _web_link(text: object) -> str:
     """The text, if it is a URL that a page may link to, else nothing."""
     url = str(text)
     return url if url.lower().startswith(("https://", "http://")) else ""
-
-
-def shell_word(text: object) -> str:
-    """One word of a command line, for commands that are shown to be copied. It is the whole text,
-    so that no other group is meant; what is not seen is escaped as shells read it."""
-    word = str(text)
-    shown = with_unseen(word.replace("\\", "\\\\").replace("'", "\\'"), _shell_escape)
-    return quote(word) if with_unseen(word, _shell_escape) == word else f"$'{shown}'"
-
-
-def _shell_escape(char: str) -> str:
-    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
 
 
 def _query(given: Mapping[str, str], **changed: object) -> str:

@@ -12,6 +12,8 @@ import re
 import unicodedata
 from functools import lru_cache
 from html import escape
+from pathlib import PurePath
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from relay.nostr.keys import npub
@@ -165,6 +167,21 @@ def with_unseen(text: str, mark: Callable[[str], str]) -> str:
         return text
     text = _UNSEEN.sub(lambda found: mark(found[0]), text)
     return "".join(each if each.isprintable() else mark(each) for each in text)
+
+
+def shell_word(text: object) -> str:
+    """One word of a command that is shown to be copied: the whole text, so that no other file or
+    group is meant, and no shell runs a part of it. What a reader does not see is escaped as bash
+    reads it; for the path of such a file `PATH` stands, since its bytes may be no characters."""
+    word = str(text)
+    if with_unseen(word, _shell_escape) == word:
+        return quote(f"./{word}" if isinstance(text, PurePath) and word.startswith("-") else word)
+    escaped = with_unseen(word.replace("\\", "\\\\").replace("'", "\\x27"), _shell_escape)
+    return "PATH" if isinstance(text, PurePath) else f"$'{escaped}'"
+
+
+def _shell_escape(char: str) -> str:
+    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
 
 
 def with_unseen_named(text: str) -> str:

@@ -243,6 +243,39 @@ def test_files_are_written_by_what_follows_no_link_of_others() -> None:
     assert found == WRITES_BY_NAME
 
 
+SAFE_IN_COMMANDS = {
+    *("number", "newest.number", "version.number"),
+    *("request", "signer", "was"),  # ids and keys
+    *("where", "by.format(name)", "owner"),  # names of commands, and of users of this machine
+    "printable(pair)",  # what was given, in no command
+    "id_",  # `_check_resumable` has looked at it
+}
+COMMAND = re.compile(r"`[^`]*`|(?:--[\w-]+|chmod \S+|restore) \0[^\0]*\0")
+
+
+def test_a_command_that_is_shown_to_be_copied_quotes_what_it_names() -> None:
+    """Names of files, groups and sessions are chosen by others: `shell_word` quotes them."""
+    found = {
+        name
+        for folder in ("relay", "policies")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.JoinedStr)
+        for command in COMMAND.findall("".join(map(shown_part, node.values)))
+        for name in re.findall("\0([^\0]*)\0", command)
+        if not name.startswith(("shell_word(", "shlex.quote("))
+    }
+    assert found == SAFE_IN_COMMANDS
+
+
+def shown_part(part: ast.expr) -> str:
+    """A value as its expression between NULs."""
+    if isinstance(part, ast.FormattedValue):
+        return f"\0{ast.unparse(part.value)}\0"
+    assert isinstance(part, ast.Constant)
+    return str(part.value)
+
+
 def opens_for_writing(call: ast.Call) -> bool:
     """Not with "x", which makes a new file; nor by a descriptor."""
     match call.func:

@@ -11,6 +11,7 @@ from relay.cli.options import Server, client_options, confirm, print_json, print
 from relay.cli.session.common import of_session, on_relay, session_argument
 from relay.client.transcripts import NoSession
 from relay.client.transcripts.files import SUB_AGENT
+from relay.memory.fence import shell_word
 from relay.memory.transcripts.lines import copied_from, name_in, session_of
 from relay.nostr import kinds
 from relay.nostr.event import object_of_any_size
@@ -92,10 +93,10 @@ def forget_command(session: str, server: Server, *, yes: bool, as_json: bool) ->
     for each in others:
         what = f"{counted(deleted[each], 'event')} of session {printable(each)}"
         click.echo(f"deleted {what}, whose lines name session {shown}")
-    for each in map(printable, shared):
+    for each in shared:
         click.echo(
-            f"{each} holds lines of this session and of another, and stays:"
-            f" `rookery session forget {each}` deletes it",
+            f"{printable(each)} holds lines of this session and of another, and stays:"
+            f" `rookery session forget -- {shell_word(each)}` deletes it",
             err=True,
         )
 

@@ -22,6 +22,7 @@ from relay.client.local_file import NOT_DAMAGE
 from relay.client.nmem.cipher import cipher_module, database_errors, is_encrypted
 from relay.errors import how_to_install
 from relay.files import make_private, private_database, take_lock
+from relay.memory.fence import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -354,7 +355,8 @@ def _prepare(connection: Any, path: Path, adopt: Adopt | None) -> None:
     if found > VERSION or (tables and "_rk_about" not in tables):
         raise CacheUnusable(
             f"{path} was created by another program (version {found}, expected {VERSION}): set"
-            f" another file as [nmem] db, and import this one with `rookery nmem import {path}`"
+            f" another file as [nmem] db, and import this one with `rookery nmem import"
+            f" {shell_word(path)}`"
         )
     connection.execute("PRAGMA secure_delete = ON")
     connection.execute("PRAGMA temp_store = MEMORY")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from relay.access.management import ListName
 from relay.console.ask import NotFoundError
-from relay.console.html import shell_word
 from relay.console.page import Audience, Found, Page
 from relay.console.pages.groups import NO_GROUP, of_relay, users_in
 from relay.console.readers import readers_text
 from relay.console.tables import Column, Holds, Rows
 from relay.errors import Invalid, Prefix, Refused
 from relay.groups.actions import OPPOSITE, edit_tags
+from relay.memory.fence import shell_word
 from relay.memory.snowclaw.config import (
     HISTORY,
     MODE,

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from relay.console.ask import NotFoundError, shown
-from relay.console.html import shell_word
 from relay.console.page import Found, Page
 from relay.console.pages.context import own_agents
 from relay.console.pages.groups import may_delete, of_relay, users_in
 from relay.console.readers import readers_text
 from relay.console.tables import Column, Holds, Rows
 from relay.errors import Invalid
+from relay.memory.fence import shell_word
 from relay.memory.snowclaw.keys import AGENT, CONFIG, MEMORY
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import shlex
 import socket
 import time
 from contextlib import contextmanager
@@ -314,6 +315,25 @@ def test_a_planted_fault_is_the_one_that_is_found(
     assert run(["doctor", "--data", str(folder)]) == 1
     page = capsys.readouterr().out
     assert f"{severity}: {found['text']}\n  cure: {found['cure']}\n1 finding\n" == page
+
+
+def test_a_cure_acts_on_the_file_that_is_named_and_runs_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    folder = tmp_path / "a team; id >$HOME"
+    assert run(["init", str(folder), "--owner", owner.pubkey]) == 0
+    shown = capsys.readouterr().out.splitlines()[-1]
+    assert shlex.split(shown) == ["start", "it", "with:", "rookery", "serve", "--data", str(folder)]
+    set_in(folder, "server", "port = 0")
+    seen = [folder / name for name in ("x.db;id>$HOME;#", "x.db $(id) 'q' \"`id`", "-x.db&id")]
+    for path in (*seen, folder / "x.db\nid", folder / "x.db\x1b[2J"):
+        path.touch(0o644)
+    code, findings = doctor(folder, capsys)
+    assert code == 1
+    cures = sorted(shlex.split(each["cure"]) for each in findings)
+    named = [str(path) for path in seen]
+    assert cures == sorted(["chmod", "600", name] for name in (*named, "PATH", "PATH"))
 
 
 @contextmanager

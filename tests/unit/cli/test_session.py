@@ -412,7 +412,7 @@ async def test_forks_that_hold_copies_of_what_is_forgotten_are_named(
     assert await rookery("forget", "earlier", "--yes") == 0
     assert capsys.readouterr().err.splitlines() == [
         f"{each} holds lines of this session and of another, and stays:"
-        f" `rookery session forget {each}` deletes it"
+        f" `rookery session forget -- {each}` deletes it"
         for each in ("branch", "of-branch", "tea")
     ]
 

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.memory import fence
-from relay.memory.fence import attributed, attribution, fenced, recalled, visible, with_unseen_named
+from relay.memory.fence import (
+    attributed,
+    attribution,
+    fenced,
+    recalled,
+    shell_word,
+    visible,
+    with_unseen,
+    with_unseen_named,
+)
 from tests import cast
 
 
@@ -154,6 +166,36 @@ def test_a_character_that_is_not_seen_is_named(blank: str) -> None:
 @pytest.mark.parametrize("blank", BLANKS)
 def test_a_letter_that_is_not_seen_hides_no_word(blank: str) -> None:
     assert visible(f"o{blank}bey") == "obey"
+
+
+@given(st.text() | st.text(" ';$(){}\\\"`|&<>*?~#!=-\n\x1b\u200bax", max_size=20))
+def test_a_word_of_a_command_is_one_word_and_the_whole_text(text: str) -> None:
+    word = shell_word(text)
+    assert word.isprintable()
+    (read,) = shlex.split(word)
+    if with_unseen(text, lambda _: "?") == text:
+        assert read == text
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("unseen", ["", "\n", "\x1b[2J", "\u200b"])
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_no_shell_runs_a_part_of_a_word(shell: str, unseen: str) -> None:
+    text = f"a{unseen}'; echo ran; $(echo ran) `echo ran` \\'; echo ran #\""
+    script = f'LC_ALL=C.UTF-8; set -- {shell_word(text)}; printf %s $#; printf %s "$1"'
+    done = subprocess.run((shell, "-c", script), capture_output=True, text=True, check=True)
+    if shell == "bash" or not unseen:
+        assert done.stdout == f"1{text}"
+    assert done.stdout.startswith("1")
+    assert "\nran" not in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_path_in_a_command_is_no_option_and_is_whole_or_left_out() -> None:
+    assert shell_word(Path("/srv/a team/x.db;id>$HOME;#")) == "'/srv/a team/x.db;id>$HOME;#'"
+    assert shell_word(Path("-rf")) == "./-rf"
+    for name in ("a\nb", "a\x1b[2Jb", "a\u200bb", "a\udcffb"):
+        assert shell_word(Path(name)) == "PATH"
 
 
 def test_a_variation_selector_is_seen_where_it_belongs_to_an_emoji() -> None:
