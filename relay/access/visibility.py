@@ -276,6 +276,8 @@ class Visibility:
             for name in rule.tag_readers:
                 if row.event.has_value(name, keys):
                     return True
+            if row.event.kind in kinds.GROUP_RECORDS:
+                readers -= {Who.OWNER}  # an agent's group is not its owner's
             for household in self.actors.households:
                 if household.has(row.event.pubkey) and self.allows_household(readers, household):
                     return True
@@ -297,7 +299,8 @@ class Visibility:
         return group is not None and (not group.is_hidden or group_id in self.insider_of)
 
     def allows_household(self, readers: frozenset[Who], household: Household) -> bool:
-        """Whether one of the words allows this viewer the household's rows, as one of its keys."""
+        """Whether one of the words allows this viewer the household's rows, as one of its keys. For
+        records of groups (`GROUP_RECORDS`) the caller leaves OWNER out."""
         keys = self.viewer.keys
         return (
             (Who.OWNER in readers and not keys.isdisjoint(household.owners))

@@ -739,6 +739,28 @@ async def test_a_household_reads_what_its_own_keys_wrote(store: Store) -> None:
         assert await read(store, visibility=visibility) == in_order(*expected)
 
 
+async def test_records_of_groups_are_not_read_as_the_owner_of_a_household(store: Store) -> None:
+    """As other rows by its agents are: 9009s have codes."""
+    around = [unsigned(cast.bob, kind, [["h", "tea"]]) for kind in (8999, 9023)]
+    records = [unsigned(cast.bob, kind, [["h", "tea"]]) for kind in (9000, 9009, 9021, 9022)]
+    await write(store, *around, *records)
+    actors = Actors(
+        owners=frozenset({VIEWERS["owner"]}),
+        households=(Household("one", frozenset({ALICE}), frozenset({BOB})),),
+    )
+    for words, reader, expected in (
+        ((Who.OWNER,), ALICE, around),
+        ((Who.OWNER, Who.AGENT), ALICE, around),
+        ((Who.OWNER, Who.AGENT), BOB, [*around, *records]),
+        ((Who.OWNER,), VIEWERS["owner"], [*around, *records]),
+        ((Who.OWNER, Who.AUTHOR), BOB, [*around, *records]),
+    ):
+        visibility = seen_by(keys(reader), rule(Match(), *words), actors=actors)
+        assert await read(store, visibility=visibility) == in_order(*expected)
+        rows = [Stored(1, each, "tea") for each in (*around, *records)]
+        assert [row.event for row in rows if visibility.may_read(row, asked())] == expected
+
+
 @pytest.mark.parametrize("name", ["t", "hk", "enc", "scope", "team"])
 async def test_a_rule_may_ask_for_any_tag(store: Store, name: str) -> None:
     """Who may read: a store compiles a Visibility and never weakens it."""

@@ -32,6 +32,7 @@ from relay.facts import Origin, Who
 from relay.groups.group import Groups
 from relay.lifecycle.rows import Stored
 from relay.memory.systems import MEMORY_SYSTEMS
+from relay.nostr import kinds
 from relay.nostr.event import Event, event_from, event_from_raw, is_hex64, signed
 from relay.nostr.keys import is_signed, npub
 from relay.server.control import DryRunReply
@@ -436,12 +437,14 @@ async def _reading(found: PolicySet, store: Path | None, event: Event, reader: s
 
 def _viewer(reader: str, event: Event, found: PolicySet) -> Viewer:
     actors = found.actors
-    # Of a household's event the words mean its own owner and agents.
+    # Of a household's event the words mean its own owner and agents; of a record of a group its
+    # owner is none.
     homes = [home for home in actors.households if home.has(event.pubkey)]
+    owners = [home.owners for home in homes if event.kind not in kinds.GROUP_RECORDS]
     named = {
         _NOBODY: frozenset[str](),
         "author": frozenset({event.pubkey}),
-        "owner": frozenset[str]().union(*[home.owners for home in homes]) or actors.owners,
+        "owner": frozenset[str]().union(*owners) or actors.owners,
         "agent": frozenset[str]().union(*[home.agents for home in homes]) or actors.agents,
     }
     if reader not in named:

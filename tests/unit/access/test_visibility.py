@@ -265,6 +265,31 @@ def test_rows_of_a_household_are_read_by_its_own_keys(rules: tuple[ReadRule, ...
     assert readers == OWNERS | {"carol", "dave"}
 
 
+def test_the_owner_of_a_household_reads_no_records_that_its_agents_make_of_groups(
+    rules: tuple[ReadRule, ...],
+) -> None:
+    """Their codes, say, would let the owner in. What they write there and remember it reads."""
+    home = Household("cottage", frozenset({dave.pubkey}), frozenset({bob.pubkey}))
+    actors = replace(ACTORS, households=(home,))
+    h = ["h", "attic"]
+
+    def readers(what: Row) -> set[str]:
+        return {
+            name
+            for name in ANYONE
+            if visibility_for(viewer_of(name), rules, actors, GROUPS).may_read(what, None)
+        }
+
+    for kind in (9000, 9001, 9002, 9005, 9007, 9009, 9010, 9021, 9022):
+        record = row(kind, h, P_CAROL, by=bob)
+        assert readers(record) == readers_of(rules, record), "as without the household"
+    for kind in (7, 9, 30078, 30093):
+        assert "dave" in readers(row(kind, h, ["d", "x"], by=bob)), kind
+    to_agents = (ReadRule("r", Match(), frozenset({Who.AGENT})),)
+    agent = visibility_for(viewer_of("bob"), to_agents, actors, GROUPS)
+    assert agent.may_read(row(9009, h, by=dave), None), "of the same household"
+
+
 def test_agents_of_the_relay_do_not_read_rows_of_a_household() -> None:
     """Owners of the relay read them."""
     home = Household("cottage", frozenset({dave.pubkey}), frozenset({carol.pubkey}))

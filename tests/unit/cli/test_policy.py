@@ -279,7 +279,7 @@ def test_of_a_households_event_the_words_of_read_mean_its_own_people(
     files.mkdir()
     written(
         files,
-        a=f'[actors]\nagents = ["{alice.npub}"]\n'
+        a=f'[actors]\nowners = ["{owner.npub}"]\nagents = ["{alice.npub}"]\n'
         "[[actors.household]]\n"
         f'name = "attic"\nowner = "{bob.npub}"\nagents = ["{robot.npub}"]\n',
     )
@@ -288,6 +288,10 @@ def test_of_a_households_event_the_words_of_read_mean_its_own_people(
     assert answer(capsys, "explain", path, "--read", word, "--data", str(files))[0] == 0
     theirs = answer(capsys, "explain", path, "--read", alice.npub, "--data", str(files))
     assert theirs[0] == 1
+    invite = saved(tmp_path, {"kind": 9009, "pubkey": robot.npub, "tags": [["h", "tea"]]})
+    by_owner = answer(capsys, "explain", invite, "--read", "owner", "--data", str(files))
+    by_head = answer(capsys, "explain", invite, "--read", bob.npub, "--data", str(files))
+    assert (by_owner[0], by_head[0]) == (0, 1), "a record of a group"
 
 
 def test_explain_says_when_there_is_no_store(

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from relay.facts import Who
-from relay.nostr.kinds import KindSet
+from relay.nostr.kinds import GROUP_RECORDS, KindSet
 from relay.storage.asked import asked_by_tag
 from relay.storage.postgres.hashes import is_letter
 from relay.storage.postgres.sql.conditions import (
@@ -133,11 +133,11 @@ class ReadConditions:
         if readers & visibility.global_words:  # `agent`, `member`: not rows of households
             at_home = set(chain(*(home.keys for home in homes)))
             out.append(negated(keys_in("e.pubkey", at_home, p)))
-        out += [
-            keys_in("e.pubkey", home.keys, p)
-            for home in homes
-            if visibility.allows_household(readers, home)
-        ]
+        for home in homes:
+            if visibility.allows_household(readers - {Who.OWNER}, home):
+                out.append(keys_in("e.pubkey", home.keys, p))
+            elif visibility.allows_household(readers, home):
+                out.append(all_of([keys_in("e.pubkey", home.keys, p), _NO_GROUP_RECORD]))
         return out
 
     def matching(self, match: Match, p: Parameters, kinds: frozenset[int] | None = None) -> str:
@@ -186,6 +186,7 @@ def unexpired(p: Parameters) -> str:
     return f"(e.expires_at IS NULL OR e.expires_at > {p.add(NOW, 'bigint')})"
 
 
+_NO_GROUP_RECORD: Final = f"e.kind NOT BETWEEN {GROUP_RECORDS[0]} AND {GROUP_RECORDS[-1]}"
 _OPEN_GROUP: Final = "EXISTS (SELECT 1 FROM groups AS g WHERE g.id = e.grp AND NOT g.guarded)"
 _SHOWN_GROUP: Final = (
     "EXISTS (SELECT 1 FROM groups AS g WHERE g.id = e.grp AND NOT g.hidden AND NOT g.ended)"

@@ -13,7 +13,7 @@ import orjson
 
 from relay.access.read_rules import RULE_TAGS
 from relay.facts import Who
-from relay.nostr.kinds import KindSet
+from relay.nostr.kinds import GROUP_RECORDS, KindSet
 from relay.storage.asked import asked_by_tag
 from relay.storage.sqlite.sql.conditions import (
     TRUE,
@@ -195,11 +195,11 @@ class ReadConditions:
         out.extend(self._with_tag(name, keys) for name in rule.tag_readers)
         if rule.readers & visibility.global_words:  # `agent`, `member`: not rows of households
             out.append(_by(chain(*(home.keys for home in visibility.actors.households))).negated())
-        out += [
-            _by(home.keys)
-            for home in visibility.actors.households
-            if visibility.allows_household(readers, home)
-        ]
+        for home in visibility.actors.households:
+            if visibility.allows_household(readers - {Who.OWNER}, home):
+                out.append(_by(home.keys))
+            elif visibility.allows_household(readers, home):
+                out.append(all_of([_by(home.keys), _NO_GROUP_RECORD]))
         return out
 
     def matching(self, match: Match) -> Condition:
@@ -255,6 +255,9 @@ class ReadConditions:
         return has_hash([self._hashes.tag(name, value) for value in values])
 
 
+_NO_GROUP_RECORD: Final = Condition(
+    f"e.kind NOT BETWEEN {GROUP_RECORDS[0]} AND {GROUP_RECORDS[-1]}"
+)
 _OPEN_GROUP: Final = Condition(
     "EXISTS (SELECT 1 FROM groups AS g WHERE g.id = e.grp AND g.guarded = 0)"
 )
