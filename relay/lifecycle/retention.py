@@ -38,6 +38,7 @@ class Scope(Enum):
 
     AUTHOR = "author"
     GROUP = "group"
+    """Only rows with the `h` of the group: anybody may write what names its rows without `h`."""
     HK = "hk"
     """Each author and value of the tag `hk` (A-13)."""
     D_PREFIX = "d_prefix"
@@ -139,6 +140,7 @@ _GROUP_STATE: Final = (9000, 9020), (min(kinds.GROUP_STATE), max(kinds.GROUP_STA
 """Groups are replayed from these kinds."""
 _MEMBERSHIP_STATE: Final = sorted(kinds.MEMBERSHIP_STATE)
 _ONLY_BY_KIND: Final = KindSet.of(kinds.DELETION, kinds.VANISH, (9021, 9022))
+_WITHOUT_H: Final = Match(tags=(("h", False),))
 
 
 def never_swept(systems: MemorySystems) -> KindSet:
@@ -188,9 +190,11 @@ class SweepRules:
 
     def exempt_from(self, rule: SweepRule) -> tuple[Match, ...]:
         """Rows that the rule matches and must not remove: some are never removed, some only by a
-        rule that names their kind or their `d`.
+        rule that names their kind or their `d`, and some count for no group.
         """
         exempt = [*self.never, Match(never_swept(self.systems))]
+        if isinstance(rule.limit, MaxAmount) and rule.limit.per is Scope.GROUP:
+            exempt.append(_WITHOUT_H)
         if rule.match.kinds is None:
             exempt.append(Match(_ONLY_BY_KIND))
         named = (*(rule.match.d or ()), *(rule.match.d_prefixes or ()))

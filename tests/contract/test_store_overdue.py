@@ -148,6 +148,17 @@ async def test_rows_are_counted_per_group_and_ungrouped_rows_not_at_all(store: S
     assert await ids(store, asked) == named(den[0])
 
 
+async def test_rows_of_a_group_without_its_h_are_not_counted_for_it(store: Store) -> None:
+    den = [unsigned(cast.alice, 9, [["h", "den"]], at=at) for at in (1, 2, 3)]
+    about = [unsigned(cast.bob, 7, [["e", den[0].id]], at=at) for at in (1, 4)]
+    await write(store, *den)
+    await write(store, *about, group="den")
+    asked = rule(Match(h=True), MaxAmount(Scope.GROUP, 2))
+    exempt = SweepRules().exempt_from(asked)
+    assert await ids(store, asked, exempt) == named(den[0])
+    assert set(await ids(store, rule(Match(h=True), MaxAge(93)))) >= {*named(*den, *about)}
+
+
 async def test_rows_are_counted_for_each_prefix_whoever_wrote_them(store: Store) -> None:
     def record(d: str, at: int, who: SecretKey = cast.alice) -> Event:
         return unsigned(who, kinds.APP_DATA, [["d", d]], at=at)

@@ -44,7 +44,7 @@ from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.event import weight_of
 from relay.nostr.kinds import KindSet
 from relay.write.commands import Purpose, SweepRows, WriteEvent
-from tests.cast import admin, alice, owner, robot
+from tests.cast import admin, alice, bob, owner, robot
 from tests.contract.writing import unsigned
 from tests.harness.relay_in_process import NOON, STORED, Batches, Home, Letter, policy_of, store_of
 
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 OLD = NOON - 1000 * DAY_S
 APP = 'include = ["aman-app"]'
+SOME_BYTES = "count = { per = 'group', max = 99 }\nbytes = 1200"
 NOTES = '[[retention]]\nname = "notes"\nmatch = { kinds = [1] }\ndays = 10'
 
 
@@ -68,6 +69,10 @@ def relay_with(store: Store) -> Callable[..., Home]:
 
 async def contents(home: Home) -> list[str]:
     return [event.content for event in await home.log()]
+
+
+async def contents_of(home: Home, *kinds: int) -> list[str]:
+    return [event.content for event in await home.log() if event.kind in kinds]
 
 
 async def aman(home: Home, kind: int, hk: str, ts: int, content: str) -> Event:
@@ -128,6 +133,27 @@ async def test_never_holds_rows_that_another_rule_matches(relay_with: Callable[.
         await home.do(alice, 1, content="gone", at=OLD)
         assert await home.sweep.once() == 1
         assert await contents(home) == ["kept"]
+
+
+@pytest.mark.parametrize("most", ["count = { per = 'group', max = 3 }", SOME_BYTES])
+async def test_what_others_write_about_messages_pushes_none_of_them_out_of_the_group(
+    relay_with: Callable[..., Home], most: str
+) -> None:
+    """Reactions without `h` by made-up keys had the messages of a closed group deleted."""
+    rule = f'[[retention]]\nname = "few"\nmatch = {{ h = true }}\ndays = 10\n{most}'
+    async with relay_with(rule) as home:
+        await home.do(owner, 9007, ["restricted"], ["closed"], h="tea")
+        await home.do(owner, 9000, ["p", alice.pubkey], h="tea")
+        for number in range(4):
+            said = await home.do(alice, 9, content=f"{number}", h="tea", at=NOON + number)
+        for number in range(9):
+            await home.do(bob, 7, ["e", said.id], content=f"like {number}", at=NOON + 9 + number)
+        likes = [f"like {number}" for number in range(9)]
+        assert await home.sweep.once() == 1
+        assert await contents_of(home, 7, 9) == ["1", "2", "3", *likes]
+        home.now += 11 * DAY_S
+        assert await home.sweep.once() == 12
+        assert await contents_of(home, 7, 9) == []
 
 
 @pytest.mark.proves("A-18")
