@@ -63,8 +63,11 @@ _PAGE_SETTINGS: Final = {
         ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"), "off"
     ),
 }
-_ENDS_WHEN_LEFT: Final = f"SET client_connection_check_interval = '{_VANISHED_S // 2}s'"
-"""Else a statement goes on to its end when the relay is killed."""
+_CANCEL_S: Final = 2
+"""How long a read waits until its statement is cancelled; then its connection is ended. A request
+to cancel that comes before the statement has begun does nothing."""
+_ENDS_WHEN_LEFT: Final = f"SET client_connection_check_interval = '{_CANCEL_S}s'"
+"""Else a statement goes on to its end when its connection is ended, or the relay."""
 _TCP_OPTIONS: Final = {
     getattr(socket, name): value
     for name, value in {
@@ -197,7 +200,10 @@ class _Held:
                 # Not `end`, which would drop the request to cancel the statement. Shielded: the
                 # task may be cancelled again.
                 with suppress(*FAULTS):
-                    await asyncio.shield(db.close(timeout=_CLOSE_S))
+                    await asyncio.shield(db.close(timeout=_CANCEL_S))
+            with suppress(*FAULTS):
+                await self._pool.release(db, timeout=_CANCEL_S)
+            return
         await self._pool.release(db)
 
     async def close(self) -> None:
