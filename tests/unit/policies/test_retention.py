@@ -83,7 +83,8 @@ def test_packaged_a_clear_never_goes_before_what_it_clears(tmp_path: Path) -> No
     found = loaded(tmp_path, a="").sweeps
     before = NeverBefore(KindSet.of(30094, 30095), ("author", "hk"), UpTo.TS)
     assert found.waiting == ((Match(KindSet.of(30096)), before),)
-    assert {rule.name for rule in found.rules} == {"notices of membership", "nmem observations"}
+    of_members = {"notices of membership", "who joined and left the relay"}
+    assert {rule.name for rule in found.rules} == {*of_members, "nmem observations"}
 
 
 ACTORS = f"""
