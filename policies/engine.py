@@ -21,7 +21,6 @@ from policies.rules.people import CODED_WRITER_RULES, needs_login, unproven
 from policies.rules.work import too_little_work
 from policies.settings import AuthWrites, Limits, Memory, SchemaMode
 from policies.write_rule import Place, RulesByKind, WriteRule
-from relay.access.quotas import Per
 from relay.access.read_rules import judged_by_text
 from relay.access.visibility import visibility_for
 from relay.errors import Invalid, Prefix, Reject
@@ -122,7 +121,7 @@ class _IndexedRule:
         return (
             any(condition.asks_group for condition in (self.match, *self.excepts))
             or not OF_GROUP.isdisjoint(self.writers or ())
-            or (limit is not None and limit.is_per(Per.GROUP))
+            or (limit is not None and limit.adds_up_groups)
         )
 
     def matches(self, event: Event, facts: Facts) -> bool:

@@ -341,9 +341,10 @@ class UsageLimit:
     reject: str | None = None
     """The admin's own text for the author."""
 
-    def is_per(self, per: Per) -> bool:
-        """Whether the rate or the quota counts so."""
-        return any(each is not None and each.per is per for each in (self.rate, self.quota))
+    @property
+    def adds_up_groups(self) -> bool:
+        """Whether the quota adds up what is stored of a group."""
+        return self.quota is not None and self.quota.per is Per.GROUP
 
     def too_fast(self, wait_s: int) -> Reject:
         text = self.reject or f"too many events; try again in {wait_s} s"
@@ -413,6 +414,10 @@ class CountedEvent(msgspec.Struct, frozen=True, gc=False):
 
     event: Event
     group: str | None
+    """The group of its row, whose size quotas limit."""
+    h: str | None
+    """The group that it names itself, whose pace rates limit: what names a row of a group without
+    `h` may be by anybody who reads it, and takes nothing of the pace of those who write there."""
     connection: int | None
     """None: it came over none, and counts for its address instead."""
     is_rated: bool
@@ -450,7 +455,7 @@ class CountedEvent(msgspec.Struct, frozen=True, gc=False):
                 # All clients without a known address share a bucket.
                 return subnet_of(self.address)
             case Per.GROUP:
-                return self.group
+                return self.h
             case Per.KIND:
                 return str(self.event.kind)
             case Per.RELAY:

@@ -473,7 +473,7 @@ def _tokens(
         known = world.policy.usage_limits(candidate.event, told)
         moves = facts.group != told.group  # the account of a group is another then
         limits = [
-            limit for limit in limits if limit not in known or (moves and limit.is_per(Per.GROUP))
+            limit for limit in limits if limit not in known or (moves and limit.adds_up_groups)
         ]
     if not limits:
         return ()
@@ -482,6 +482,7 @@ def _tokens(
     counted = CountedEvent(
         candidate.event,
         facts.group,
+        candidate.row_group,
         candidate.sender.connection,
         is_rated=facts.origin in world.rated_origins,
         is_stored=is_stored,

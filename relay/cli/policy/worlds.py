@@ -122,6 +122,7 @@ def _count_rates(candidate: Candidate, world: World) -> None:
         counted = CountedEvent(
             event,
             facts.group,
+            candidate.row_group,
             sender.connection,
             is_rated=True,
             is_stored=not is_ephemeral(event.kind),
