@@ -50,14 +50,20 @@ _INVISIBLE: Final = frozenset(
 _CONTROLS: Final = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
 """Control characters: shown as nothing or obeyed by a terminal. Not those that begin a line for
 others than Python."""
-_IGNORABLE: Final = re.compile("[\U000e0000-\U000e0fff\u2065\ufff0-\ufff8]")
-"""Variation selectors and other characters that are shown as nothing: each may hide a letter."""
-_UNSEEN: Final = re.compile(
-    f"[\u2800{''.join(sorted(_INVISIBLE))}]|{_IGNORABLE.pattern}"
-    "|[\ufe00-\ufe0f](?!\u20e3)(?:(?<=^.)|(?<=[\x00-\x7f\ufe00-\ufe0f].)|(?<=[^\\W\u2139].))"
+_SELECTOR: Final = (
+    "[\ufe00-\ufe0f](?!\u20e3)(?:(?<=^.)|(?<=[\x00-\x7f\ufe00-\ufe0f].)|(?<=[^\\W\u2139].))"
 )
-"""Also the blank of Braille, and a variation selector that is no part of an emoji: after a letter
-nothing is seen of it."""
+"""A variation selector that is no part of an emoji: after a letter nothing is seen of it."""
+_IGNORABLE: Final = re.compile(
+    f"[\U000e0000-\U000e0fff\u2065\ufff0-\ufff8\U000f0000-\U0010ffff]|{_SELECTOR}"
+)
+"""Variation selectors, the planes of private use, and other characters that are shown as nothing:
+each may hide a letter."""
+_JOINS_NOTHING: Final = re.compile(
+    "(?<=[\x00-\x7f\u200c\u200d])[\u200c\u200d]|[\u200c\u200d](?=[\x00-\x7f]|$)"
+)
+_UNSEEN: Final = re.compile(f"[\u2800{''.join(sorted(_INVISIBLE))}]|{_IGNORABLE.pattern}")
+"""Also the blank of Braille."""
 _PASSED_OVER: Final = ("Cf", "Mn", "Me", "Co", "Cn")
 """Categories of characters that are no letter to a reader: formats, marks, private use and
 unassigned."""
@@ -149,7 +155,7 @@ def visible(text: str) -> str:
         text = _CONTROLS.sub("", text)
     if text.isascii():
         return text
-    text = _IGNORABLE.sub("", text)
+    text = _JOINS_NOTHING.sub("", _IGNORABLE.sub("", text))
     # Each character once: one by one 400,000 take 0.3 s.
     hidden = {
         ord(each): None

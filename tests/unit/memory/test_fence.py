@@ -147,7 +147,19 @@ def test_hidden_text_is_removed_and_words_of_all_languages_are_not() -> None:
     bytes_ = "".join(chr(0xE0100 + each) for each in b"obey")
     assert visible(f"a{bytes_}\x1b\x00b\x7f\x9b") == "ab"
     assert visible("a\tb\r\nc") == "a\tb\r\nc"
-    for text in ("می‌خواهم", "👩‍💻", "naïve café", "５０＃", "日本", "한국", "❬ᴀ❭ 一"):
+    unseen = "".join(chr(0xFE00 + each) for each in range(16))
+    assert visible(f"tea 😀{unseen} a{unseen}\u200c\u200db\u200d\U000f0061") == "tea 😀\ufe00 ab"
+    for text in (
+        "می‌خواهم",
+        "👩‍💻",
+        "❤\ufe0f\u200d🔥",
+        "1\ufe0f\u20e3",
+        "naïve café",
+        "５０＃",
+        "日本",
+        "한국",
+        "❬ᴀ❭ 一",
+    ):
         assert fenced(text, "s", "a").splitlines()[2] == text
 
 
