@@ -88,6 +88,8 @@ def event(args: tuple[str, ...] = ()) -> None:
         home = Path.home()
     except RuntimeError:
         return  # without a home folder there is no place to record it
+    if not home.is_absolute():
+        return  # it would be the project's folder
     answer = record_alone(home, hook_input.read(), args[0] if args else "", hook_input.at)
     sys.stdout.buffer.write(answer.encode(errors="replace"))
     sys.stdout.buffer.flush()

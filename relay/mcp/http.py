@@ -115,6 +115,7 @@ async def serve_http(
             backlog=_BACKLOG,
             lifespan="on",
             log_config=None,
+            log_level="critical",  # else each malformed request is a line
             access_log=False,
             server_header=False,
             ws="none",

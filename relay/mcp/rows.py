@@ -24,6 +24,8 @@ _PREVIEW: Final = 120
 _FIELD: Final = 200
 _LISTED: Final = 10
 """Characters of a field, and entries of one, that another key wrote: it may have 390,000."""
+_NAME: Final = 2048
+"""Characters of a `d`, as this relay takes at most."""
 _RECALLED: Final = 1000
 """Characters of a record of any system."""
 _PROMPT: Final = 500
@@ -83,8 +85,8 @@ def recalled(found: Hit, reader: str) -> dict[str, Any]:
         "system": SYSTEMS[found.system].name,
         "timestamp": event.created_at,
         "text": found.text.strip()[:_RECALLED],
-        "d": event.d,
-        "group": event.tag("h"),
+        "d": event.d[:_NAME],
+        "group": (event.tag("h") or "")[:_NAME] or None,
         "event_id": event.id,
         "copies": found.copies,
     } | (_by("" if event.pubkey == reader else attribution(event.pubkey)) | about)

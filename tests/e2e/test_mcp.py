@@ -528,6 +528,11 @@ async def test_over_http_only_who_has_the_token_and_is_on_this_machine_is_answer
             403,
         )
         assert another != token
+        host, port = url.split("/")[2].split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET\r\n\r\n")
+        assert (await reader.readline()).split()[1] == b"400"  # and nothing in the log
+        writer.close()
 
 
 async def test_a_port_that_is_taken_is_told(rookery: Rookery) -> None:

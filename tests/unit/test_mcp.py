@@ -631,6 +631,12 @@ def test_of_the_memories_that_one_supersedes_ten_are_listed() -> None:
     assert (len(row["supersedes"]), len(row["vouched_by"])) == (10, 10)
 
 
+def test_names_of_a_record_are_no_longer_than_the_relay_takes() -> None:
+    event = cast.rover.sign(78, [["d", "d" * 300_000], ["h", "h" * 300_000]], "tea", 1)
+    row = recalled(Hit("X", event, "tea"), cast.alice.pubkey)
+    assert len(json.dumps(row)) < 10_000
+
+
 # -- the protocol ---------------------------------------------------------------------------------
 
 

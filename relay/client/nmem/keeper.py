@@ -88,8 +88,9 @@ def _lock(path: Path, inherited: int | None) -> Iterator[bool]:
         except BlockingIOError:
             yield False
             return
-        os.ftruncate(file, 0)
-        os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # the disk may be full
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
         yield True
     finally:
         os.close(file)

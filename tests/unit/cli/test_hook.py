@@ -7,12 +7,14 @@ import os
 import stat
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from relay.cli import run
 from relay.cli.hook import hook_faults
+from relay.hook import HookInput
 from relay.memory.nmem.capture import HookEvent
 
 if TYPE_CHECKING:
@@ -210,6 +212,15 @@ def test_install_prints_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixtur
     ):
         assert run(["hook", verb, "--settings", str(path)]) == 0
         assert words in capsys.readouterr().out
+
+
+def test_a_relative_home_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be the project's folder, which may have settings of somebody else."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", ".")
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=HookInput(b"{}", 0)))
+    assert run(["hook", "UserPromptSubmit"]) == 0
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_install_warns_if_hooks_find_no_key(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -232,6 +233,22 @@ async def test_the_keeper_inherits_the_lock_of_its_hook(home: Path) -> None:
         assert (home / SOCKET).with_name(LOCK).read_text() == f"{os.getpid()}\n"
         assert await asked(home, *words("Stop", SOON), PROMPT) == b"+"
     os.close(locked(home))
+
+
+async def test_the_keeper_starts_on_a_full_disk(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hooks were not held until there was room, and lost."""
+    write = os.pwrite
+
+    def no_space(fd: int, data: bytes, at: int) -> int:
+        if data == f"{os.getpid()}\n".encode():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(fd, data, at)
+
+    monkeypatch.setattr(os, "pwrite", no_space)
+    async with kept(home):
+        assert await asked(home, *words("Stop", SOON), PROMPT) == b"+"
 
 
 async def test_without_the_lock_the_keeper_ends_at_once(home: Path) -> None:
