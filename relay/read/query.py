@@ -65,10 +65,6 @@ _NOT_INDEXED: Final = "the search index is not up to date, try again in a moment
 _NOT_CURRENT: Final = "who may read is not known at the moment"
 _MAX_RETRIES: Final = 16
 """How often pages of one query are read again because read rights changed during the read."""
-_MAX_COUNTS: Final = 4
-"""How often a COUNT is read for the same reason."""
-_MAX_LOST: Final = 256
-"""Groups of which the rows are counted together."""
 _RIGHTS_CHANGED: Final = "read rights changed faster than pages could be read"
 
 
@@ -573,12 +569,9 @@ class QueryRunner:
 
     async def count(self, peer: Peer, sub: str, filters: tuple[Filter, ...]) -> None:
         """Answer a COUNT: exactly the rows that a REQ would give this viewer, without limits
-        (N45-04); counted again when the viewer lost rights to some of them during the count
-        (N29-94). If that happens each time, without rows of the groups that have changed: who turns
-        own groups private again and again must not keep others from counting.
+        (N45-04); counted again when the viewer's rights changed during the count (N29-94).
         """
-        changing = set[str]()
-        for left in reversed(range(_MAX_COUNTS)):
+        for _ in range(_MAX_RETRIES):
             await self._state.settled(self._store.committed())
             visibility = self._state.visibility(peer.reader.viewer)
             # A COUNT has no partial result that could be sent before the CLOSED.
@@ -590,14 +583,10 @@ class QueryRunner:
             try:
                 if any(filter_.search is not None for filter_ in filters):
                     await self._wait_for_index(self._store.committed())
-                rights = visibility
-                if not left:  # rows that are read with others could not be subtracted
-                    rights = rights.without_groups(frozenset(changing)).without_targets()
                 number = await self._store.count(
-                    filters, rights, now=self._clock(), address=peer.counted_as
+                    filters, visibility, now=self._clock(), address=peer.counted_as
                 )
-                registers = await self._registers(filters, rights, number, peer.counted_as)
-                lost = await self._lost(filters, visibility, peer, changing, is_last=not left)
+                registers = await self._registers(filters, visibility, number, peer.counted_as)
             except StoreFault as fault:
                 _log.error("a COUNT failed: %s", fault)
                 break
@@ -606,50 +595,11 @@ class QueryRunner:
                 return
             finally:
                 self._took("COUNT", filters, peer, 0, perf_counter() - began)
-            if lost == 0 or (lost is not None and not left):
-                number = max(0, number - lost)
-                peer.outbox.put(messages.count(sub, number, None if lost else registers))
+            await self._state.settled(self._store.committed())
+            if self._state.visibility(peer.reader.viewer).covers(visibility):
+                peer.outbox.put(messages.count(sub, number, registers))
                 return
         peer.outbox.put(messages.closed(sub, _STORE_DOWN))
-
-    async def _lost(
-        self,
-        filters: Sequence[Filter],
-        before: Visibility,
-        peer: Peer,
-        changing: set[str],
-        *,
-        is_last: bool,
-    ) -> int | None:
-        """How many rows match that are of groups to which the viewer has lost rights since
-        `before`; None: there may be other rows that it may not read any more.
-
-        `changing`: to be added to. `is_last`: rows of these groups, and rows that are read with
-        others, were not counted; of groups that have ended with their rows the number is that from
-        before, as of rows that are deleted meanwhile.
-        """
-        hidden = frozenset(changing if is_last else ())
-        counted, number = frozenset[str](), 0
-        for _ in range(_MAX_COUNTS):
-            await self._state.settled(self._store.committed())
-            now = self._state.visibility(peer.reader.viewer)
-            lost = now.lost_since(before)
-            if lost is None:
-                return None
-            lost -= hidden
-            if lost <= counted or not before.depends_on_groups:
-                return number
-            changing |= lost
-            counted |= lost
-            if len(counted) > _MAX_LOST:
-                return None
-            has_targets = any(before.reads_targets(filter_.kinds) for filter_ in filters)
-            if not is_last and (has_targets or any(each not in now.groups.by_id for each in lost)):
-                return None
-            number = await self._store.count(
-                filters, now.of_groups(counted), now=self._clock(), address=peer.counted_as
-            )
-        return None
 
     async def _registers(
         self,

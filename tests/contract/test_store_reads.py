@@ -887,22 +887,6 @@ async def test_count_leaves_out_unreadable_rows(crowded: EventReader) -> None:
         assert await crowded.count(filters, visibility, now=0) == len(readable)
 
 
-async def test_a_count_of_rows_of_some_groups(store: Store) -> None:
-    """Whoever may read them: to find out what a reader has lost."""
-    rows = [("tea", 9), ("tea", 1), ("d?n'", 9), ("other", 9)]
-    events = [unsigned(cast.bob, kind, [["h", group], ["t", "a"]]) for group, kind in rows]
-    await write(store, *events, unsigned(cast.bob, 9, [["t", "a"]]))
-    visibility = seen_by(keys(ALICE), rule(Match(), Who.AUTHOR))
-    several = [asked(kinds=[9]), asked(tag_t=["a"]), asked(kinds=[1, 9], authors=[BOB])]
-    for filters in (several[:1], several[1:2], several[2:], several):
-        for groups in ({"tea"}, {"tea", "none"}, {"tea", "d?n'", *map(str, range(40))}):
-            of = visibility.of_groups(frozenset(groups))
-            expected = sum(
-                group in groups and (kind == 9 or filters != several[:1]) for group, kind in rows
-            )
-            assert await store.count(filters, of, now=0) == expected
-
-
 @on_module_loop
 async def test_count_takes_as_many_filters_as_a_message_holds(crowded: EventReader) -> None:
     """How many rows match any of the filters: of 50 with many values too."""

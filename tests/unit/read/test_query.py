@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from policies import PolicySet
-    from relay.access.visibility import Visibility
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
@@ -521,108 +520,6 @@ async def test_a_reader_removed_during_a_count_gets_the_new_count(
     await relay.queries.count(client, "c", (asked(kinds=[1, 9]),))
     client.outbox.flush()
     assert client.received[-1] == ["COUNT", "c", {"count": 0}]
-
-
-def one_more_private(relay: QuerySide, number: int) -> list[str]:
-    """Ids of groups that anybody may read: with each read the last of them turns private."""
-    public = [replace(DEN, id=f"den {n}", flags=frozenset()) for n in range(number)]
-    for group in public:
-        relay.state.adopt(relay.state.groups.with_group(group))
-
-    async def turn_private() -> None:
-        if public:
-            group = replace(public.pop(), flags=DEN.flags)
-            relay.state.adopt(relay.state.groups.with_group(group))
-
-    relay.store.before_page = turn_private
-    return [group.id for group in public]
-
-
-async def test_groups_of_others_that_turn_private_do_not_repeat_a_count_of_other_rows(
-    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who turned own groups private again and again kept everybody from counting anything."""
-    await relay.write(*(note(n) for n in range(3)))
-    one_more_private(relay, 2)
-    read, reads_all = relay.store.count, list[bool]()
-
-    async def reading(filters: Sequence[Filter], visibility: Visibility, **more: Any) -> int:
-        reads_all.append(len(visibility.rules) > 1)
-        return await read(filters, visibility, **more)
-
-    monkeypatch.setattr(relay.store, "count", reading)
-    assert await relay.counted(Client(stranger), asked(kinds=[1])) == {"count": 3}
-    assert reads_all == [True, False, False]
-
-
-async def test_a_count_with_rows_of_a_group_that_turns_private_is_repeated(
-    relay: QuerySide,
-) -> None:
-    (den,) = one_more_private(relay, 1)
-    await relay.write(note(1), note(2), note(3, tags=[["h", den]]))
-    assert await relay.counted(Client(stranger), asked(kinds=[1])) == {"count": 2}
-    assert relay.store.pages == 3
-
-
-async def test_a_count_is_answered_though_groups_with_its_rows_turn_private_all_the_time(
-    relay: QuerySide,
-) -> None:
-    """With no row that may not be read at its end."""
-    dens = one_more_private(relay, 99)
-    await relay.write(*(note(n) for n in range(3)))
-    await relay.write(*(note(den, tags=[["h", den]]) for den in dens))
-    one_less, reads = relay.store.before_page, 0
-    assert one_less is not None
-
-    async def during_each_other_read() -> None:
-        nonlocal reads
-        reads += 1
-        if reads % 2:
-            await one_less()
-
-    relay.store.before_page = during_each_other_read
-    found = await relay.counted(Client(stranger), asked(kinds=[1]))
-    readable = [den for den in dens if not relay.state.groups.by_id[den].only_members_read]
-    assert found == {"count": 3 + len(readable)} == {"count": 3 + 99 - 4}
-    assert reads == 8
-
-
-async def test_a_count_is_answered_however_fast_a_few_groups_turn_private(
-    relay: QuerySide,
-) -> None:
-    await relay.write(*(note(n) for n in range(3)))
-    await relay.write(*(note(n, tags=[["h", f"den {n}"]]) for n in range(4)))
-    turn = count()
-
-    async def one_private_another_public() -> None:
-        now = next(turn)
-        for number, flags in ((now % 4, DEN.flags), ((now + 1) % 4, frozenset())):
-            group = replace(DEN, id=f"den {number}", flags=flags)
-            relay.state.adopt(relay.state.groups.with_group(group))
-
-    for _ in range(4):
-        await one_private_another_public()
-    relay.store.before_page = one_private_another_public
-    assert await relay.counted(Client(stranger), asked(kinds=[1])) == {"count": 3}
-
-
-async def test_owners_count_though_groups_with_rows_turn_private(relay: QuerySide) -> None:
-    (den,) = one_more_private(relay, 1)
-    await relay.write(note(1), note(2, tags=[["h", den]]))
-    assert await relay.counted(Client(owner), asked(kinds=[1])) == {"count": 2}
-    assert relay.store.pages == 1
-
-
-async def test_a_count_of_rows_of_a_group_that_ends_is_repeated(relay: QuerySide) -> None:
-    await relay.write(*(chat(n) for n in range(3)), note(1))
-
-    async def end() -> None:
-        relay.store.before_page = None
-        relay.state.adopt(relay.state.groups.without_group("den"))
-
-    relay.store.before_page = end
-    await relay.counted(Client(alice), asked(kinds=[1, 9]))
-    assert relay.store.pages == 2
 
 
 @pytest.mark.parametrize("is_long", [True, False])
