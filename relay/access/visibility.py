@@ -44,6 +44,8 @@ _KNOWN: Final = frozenset({Who.KNOWN, Who.OWNER, Who.AGENT, Who.MEMBER})
 _NOT_OF_HOUSEHOLDS: Final = frozenset({Who.AGENT, Who.MEMBER})
 """Words that alone do not hold for rows of a household."""
 _NO_TARGETS: Final[frozenset[Target]] = frozenset()
+_OF_GROUPS: Final = frozenset({Who.GROUP, Who.VISIBLE, Who.INSIDER, Who.ADMIN})
+"""Words that a change of the row's group may make hold or not."""
 _CACHED_KINDS: Final = 32
 _MAX_COMBINATIONS: Final = 512
 """With more (kind, d, h) combinations in the filters of a query `gate` skips the rules, because
@@ -176,6 +178,20 @@ class Visibility:
     def without_targets(self) -> Visibility:
         """The Visibility for reading target rows: they have no targets themselves."""
         return replace(self, rules=tuple([replace(rule, target=None) for rule in self.rules]))
+
+    def without_groups(self, group_ids: frozenset[str]) -> Visibility:
+        """The Visibility for reading no rows of these groups."""
+        nobody = ReadRule("groups", Match(h=group_ids), frozenset({Who.NOBODY}))
+        return replace(self, rules=(*self.rules, nobody)) if group_ids else self
+
+    @property
+    def depends_on_groups(self) -> bool:
+        """Whether the viewer may read rows, or may not, because of what their group is now."""
+        return any(
+            not rule.readers.isdisjoint(_OF_GROUPS)
+            or any(match.ended is not None for match in (rule.match, *rule.excepts))
+            for rule in self.rules
+        )
 
     def reads_targets(self, asked: frozenset[int] | None) -> bool:
         """Whether the rights to rows of these kinds (None: of any) may depend on other rows."""

@@ -522,6 +522,46 @@ async def test_a_reader_removed_during_a_count_gets_the_new_count(
     assert client.received[-1] == ["COUNT", "c", {"count": 0}]
 
 
+def changing_groups(relay: QuerySide, number: int, changes: int) -> Callable[[], Awaitable[None]]:
+    """Groups of others, of which one turns private and another public, so many times."""
+    for n in range(number):
+        group = replace(DEN, id=f"den {n}", flags=frozenset())
+        relay.state.adopt(relay.state.groups.with_group(group))
+    turns = iter(range(changes))
+
+    async def change() -> None:
+        if (now := next(turns, None)) is not None:
+            for n, flags in ((now % number, DEN.flags), ((now + 1) % number, frozenset())):
+                group = replace(DEN, id=f"den {n}", flags=flags)
+                relay.state.adopt(relay.state.groups.with_group(group))
+
+    return change
+
+
+async def test_a_count_is_answered_however_often_a_few_groups_turn_private(
+    relay: QuerySide,
+) -> None:
+    """One key with twelve groups of its own kept everybody from counting what takes long."""
+    relay.store.before_page = changing_groups(relay, 12, 1000)
+    await relay.write(*(note(n) for n in range(3)))
+    await relay.write(*(note(n, tags=[["h", f"den {n}"]]) for n in range(12)))
+    assert await relay.counted(Client(stranger), asked(kinds=[1])) == {"count": 3}
+
+
+async def test_a_count_is_exact_where_a_group_turned_private_once(relay: QuerySide) -> None:
+    relay.store.before_page = changing_groups(relay, 2, 1)
+    await relay.write(*(note(n, tags=[["h", f"den {n}"]]) for n in range(2)))
+    assert await relay.counted(Client(stranger), asked(kinds=[1])) == {"count": 1}
+    assert relay.store.pages == 2
+
+
+async def test_owners_count_once_whatever_groups_turn_private(relay: QuerySide) -> None:
+    relay.store.before_page = changing_groups(relay, 2, 1)
+    await relay.write(*(note(n, tags=[["h", f"den {n}"]]) for n in range(2)))
+    assert await relay.counted(Client(owner), asked(kinds=[1])) == {"count": 2}
+    assert relay.store.pages == 1
+
+
 @pytest.mark.parametrize("is_long", [True, False])
 async def test_a_query_for_which_there_is_no_time_now_waits_for_its_turn(
     relay: QuerySide, monkeypatch: pytest.MonkeyPatch, *, is_long: bool
