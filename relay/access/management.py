@@ -67,7 +67,7 @@ class ListName(StrEnum):
     CLAIMS = "claims"
     """Code → `relay.access.membership.Claim`, as JSON."""
     MEMBERS_SINCE = "members since"
-    """Allowed key → unix seconds."""
+    """Allowed key → unix seconds; key that a call removed → the same, with a minus sign before."""
     ROLES = "roles"
     """Id → the tags of its 33534 beside `-` and `d`, as JSON."""
     ROLE_HOLDERS = "role holders"
@@ -96,6 +96,8 @@ class ListChange:
     """The reason (in TEXTS, the text); None: the item is removed."""
     must_exist: bool | None = None
     """True: refused unless the item is listed; False: refused when it is."""
+    by_member: bool = False
+    """A member ends its own membership: unlike who is removed, it may join by the same code."""
 
     @property
     def bans_event(self) -> bool:

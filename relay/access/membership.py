@@ -160,7 +160,7 @@ TOO_MANY_JOIN: Final = Reject(
     Prefix.RATE_LIMITED, "too many keys join this relay, wait a minute", RULE
 )
 _BAD_CLAIM: Final = Reject(Prefix.RESTRICTED, "this invite code is not valid", RULE)
-"""Unknown, expired, used up or withdrawn: the same text."""
+"""Unknown, expired, used up, withdrawn or older than the key's removal: the same text."""
 _OTHERWISE_MEMBER: Final = Reject(
     Prefix.RESTRICTED,
     "your access comes from a group or from the policy files; leave the groups with kind 9022",
@@ -195,7 +195,8 @@ def ruling_on_request(
     known = is_known(pubkey, members.actors, members.groups)
     if request.kind == kinds.RELAY_LEAVE:
         if pubkey in members.management.of(ListName.ALLOWED_KEYS):
-            return Admission(WriteOutcome.LEFT, (ListChange(ListName.ALLOWED_KEYS, pubkey, None),))
+            ended = ListChange(ListName.ALLOWED_KEYS, pubkey, None, by_member=True)
+            return Admission(WriteOutcome.LEFT, (ended,))
         return _OTHERWISE_MEMBER if known else Admission(WriteOutcome.NO_MEMBER)
     if known:
         return Admission(WriteOutcome.MEMBER)
@@ -208,7 +209,8 @@ def ruling_on_request(
     elif not code:
         return Admission(WriteOutcome.JOINED) if anyone_writes else _NEEDS_CLAIM
     claim = members._open_claim(code, now)
-    if claim is None:
+    removed = removed_at(pubkey, members.management)
+    if claim is None or (removed is not None and claim.made_at <= removed):
         return _BAD_CLAIM
     left = None if claim.left is None else claim.left - 1
     used = ListChange(ListName.CLAIMS, code, None)
@@ -228,11 +230,16 @@ def follows_from(change: ListChange, management: Management, now: int) -> Sequen
     """Further changes in the same transaction; `management`: after the change."""
     match change.list_name, change.note:
         case ListName.BANNED_KEYS, str():
-            allowed = ListChange(ListName.ALLOWED_KEYS, change.item, None)
             claims = withdrawn(change.item, management)
-            return [allowed, *_dropped(change.item, management), *claims]
+            if change.item not in management.of(ListName.ALLOWED_KEYS):
+                return [*_without_roles(change.item, management), *claims]
+            allowed = ListChange(ListName.ALLOWED_KEYS, change.item, None)
+            return [allowed, *_after_removal(change.item, management, now), *claims]
+        case ListName.ALLOWED_KEYS, None if change.by_member:
+            ended = ListChange(ListName.MEMBERS_SINCE, change.item, None)
+            return [ended, *_without_roles(change.item, management)]
         case ListName.ALLOWED_KEYS, None:
-            return _dropped(change.item, management)
+            return _after_removal(change.item, management, now)
         case ListName.ROLES, None:
             return [
                 ListChange(ListName.ROLE_HOLDERS, item, None)
@@ -240,7 +247,7 @@ def follows_from(change: ListChange, management: Management, now: int) -> Sequen
                 if item.partition(" ")[2] == change.item
             ]
         case ListName.ALLOWED_KEYS, str():
-            if change.item in management.of(ListName.MEMBERS_SINCE):
+            if joined_at(change.item, management) is not None:
                 return ()
             return [ListChange(ListName.MEMBERS_SINCE, change.item, str(now))]
         case _:
@@ -256,13 +263,27 @@ def withdrawn(pubkey: str, management: Management) -> Sequence[ListChange]:
     ]
 
 
-def _dropped(pubkey: str, management: Management) -> Sequence[ListChange]:
-    roles = [
+def _after_removal(pubkey: str, management: Management, now: int) -> Sequence[ListChange]:
+    """Codes made before admit the key no more. Of more than MAX_ENTRIES removals the oldest is
+    forgotten."""
+    times = management.of(ListName.MEMBERS_SINCE)
+    changes = [
+        ListChange(ListName.MEMBERS_SINCE, pubkey, f"-{now}"),
+        *_without_roles(pubkey, management),
+    ]
+    if len(times) - len(management.of(ListName.ALLOWED_KEYS)) > MAX_ENTRIES:
+        removals = [(int(time), key) for key, time in times.items() if time.startswith("-")]
+        if removals:
+            changes.append(ListChange(ListName.MEMBERS_SINCE, max(removals)[1], None))
+    return changes
+
+
+def _without_roles(pubkey: str, management: Management) -> Sequence[ListChange]:
+    return [
         ListChange(ListName.ROLE_HOLDERS, item, None)
         for item in management.of(ListName.ROLE_HOLDERS)
         if item.partition(" ")[0] == pubkey
     ]
-    return [ListChange(ListName.MEMBERS_SINCE, pubkey, None), *roles]
 
 
 def invited_by(management: Management) -> dict[str, str]:
@@ -275,7 +296,13 @@ def invited_by(management: Management) -> dict[str, str]:
 def joined_at(pubkey: str, management: Management) -> int | None:
     """Unix seconds; None: not in the register, or added by a version that stored no time."""
     note = management.of(ListName.MEMBERS_SINCE).get(pubkey)
-    return None if note is None else int(note)
+    return None if note is None or note.startswith("-") else int(note)
+
+
+def removed_at(pubkey: str, management: Management) -> int | None:
+    """Unix seconds of the last removal by a call; None: not removed, or a member since."""
+    note = management.of(ListName.MEMBERS_SINCE).get(pubkey, "")
+    return int(note[1:]) if note.startswith("-") else None
 
 
 # -- 13534 and 33534 ------------------------------------------------------------------------------

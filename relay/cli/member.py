@@ -120,7 +120,10 @@ def add(users: tuple[str, ...], reason: str, server: Server, *, as_json: bool) -
 @people_argument
 @client_options
 def remove(users: tuple[str, ...], server: Server, *, as_json: bool) -> None:
-    """Remove members. They stay in their groups: see `rookery group remove` and `rookery ban`."""
+    """Remove members. They stay in their groups: see `rookery group remove` and `rookery ban`.
+
+    They do not join again by an invite that was made before.
+    """
     _for_each(
         "unallowpubkey",
         users,

@@ -50,7 +50,7 @@ def remove_author(request: Event, changes: Changes, lists: RelayLists) -> None:
     changes.set_groups(without_pins(pinned - found.present.keys(), groups))
     joined = joined_at(request.pubkey, changes.world.management)
     if joined is None or joined <= request.created_at + CLOCK_SKEW_S:
-        lists.change(ListChange(ListName.ALLOWED_KEYS, request.pubkey, None))
+        lists.change(ListChange(ListName.ALLOWED_KEYS, request.pubkey, None, by_member=True))
         for withdrawal in withdrawn(request.pubkey, changes.world.management):
             lists.change(withdrawal)
     _leave(request, changes, changes.world.groups.groups_of(request.pubkey) - rejoined)

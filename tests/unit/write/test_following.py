@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
+from relay.access.membership import Claim, claim_change
 from relay.access.visibility import ANONYMOUS
 from relay.lifecycle.rows import ExpiredRow, Stored
+from relay.nostr import kinds
 from relay.nostr.filters import Filter
 from relay.read.fanout import Subscription
 from relay.storage import PageQuery
 from relay.storage.postgres.listening import _RECENT_S
 from relay.storage.postgres.store import PostgresStore
-from relay.write.commands import ExpireRows, Purpose
+from relay.write.commands import ExpireRows, ManagementChange, Purpose
 from relay.write.following import Following
 from relay.write.replay import groups_after
 from tests import cast
@@ -482,6 +484,18 @@ async def test_lists_of_members_are_signed_once(postgres: PostgresServer) -> Non
         named = {tag[1] for tag in listed.tags if tag[0] == "member"}
         assert {bob.pubkey, carol.pubkey, owner.pubkey, cast.robot.pubkey} >= named
         assert {bob.pubkey, carol.pubkey} <= named
+
+
+async def test_who_was_removed_by_one_joins_by_no_older_code_at_another(
+    postgres: PostgresServer,
+) -> None:
+    async with relays(postgres) as (one, other):
+        claim = claim_change("for-many-keys", Claim(owner.pubkey, NOON - 1, left=None))
+        one.ingest.manage(ManagementChange((claim,), lambda _: None))
+        request = one.made(bob, kinds.RELAY_JOIN, ["claim", "for-many-keys"])
+        assert await one.take(request) == [(True, "info: welcome to this relay")]
+        assert await one.call("unallowpubkey", bob.pubkey) == (True, "")
+        assert await other.take(request) == [(False, "restricted: this invite code is not valid")]
 
 
 _OWN_RULES = """

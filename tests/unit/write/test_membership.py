@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.access.management import ListChange, ListName
+from relay.access.management import MAX_ENTRIES, ListChange, ListName
 from relay.access.membership import MAX_WITHOUT_CODE, Claim, claim_change
 from relay.facts import Origin
 from relay.nostr import kinds
@@ -69,11 +69,11 @@ def register(home: Home) -> set[str]:
     return set(home.state.management.of(ListName.ALLOWED_KEYS))
 
 
-async def fill_register(home: Home, number: int) -> None:
+async def fill_register(home: Home, number: int, note: str | None = "") -> None:
     """By one change, as calls of owners would."""
     done = asyncio.get_running_loop().create_future()
     keys = [f"{key:064x}" for key in range(number)]
-    changes = tuple(ListChange(ListName.ALLOWED_KEYS, key, "") for key in keys)
+    changes = tuple(ListChange(ListName.ALLOWED_KEYS, key, note) for key in keys)
     home.ingest.manage(ManagementChange(changes, done.set_result))
     assert await done is None
 
@@ -206,6 +206,55 @@ async def test_codes_are_used_up_expire_and_fall_with_their_maker(home: Home) ->
     home.now += 60
     assert await joined(home, carol, "for a minute") == BAD_CODE
     assert await joined(home, carol, "of the relay") == WELCOME
+
+
+@pytest.mark.parametrize("end", ["unallowpubkey", "banpubkey"])
+async def test_who_was_removed_does_not_join_again_by_a_code_from_before(
+    home: Home, end: str
+) -> None:
+    await invite(home, "many", Claim(owner.pubkey, NOON, left=None))
+    await invite(home, "one", Claim(owner.pubkey, NOON))
+    await home.call("allowpubkey", alice.pubkey)
+    assert await joined(home, bob, "many") == WELCOME
+    home.now += 60
+    for who in (alice, bob):
+        await home.call(end, who.pubkey)
+        if end == "banpubkey":
+            await home.call("unbanpubkey", who.pubkey)
+            await home.call("banpubkey", who.pubkey)
+            await home.call("unbanpubkey", who.pubkey)
+    await home.restart()
+    home.now += 60
+    for who in (alice, bob):
+        for code in ("many", "one"):
+            assert await joined(home, who, code) == BAD_CODE
+        await home.vanish(who)
+        home.now += 60
+        assert await joined(home, who, "many") == BAD_CODE, "nor after a request to vanish"
+    assert await joined(home, carol, "many") == WELCOME, "others do"
+    await invite(home, "new", Claim(owner.pubkey, home.now))
+    assert await joined(home, bob, "new") == WELCOME
+    await home.call("allowpubkey", alice.pubkey)
+    assert register(home) == {alice.pubkey, bob.pubkey, carol.pubkey}
+    assert await left(home, alice) == LEFT
+    assert await left(home, bob) == LEFT
+    for who in (alice, bob):
+        assert await joined(home, who, "many") == WELCOME, "who leaves may come back"
+
+
+async def test_of_removals_the_newest_10000_are_kept(home: Home) -> None:
+    await invite(home, "many", Claim(owner.pubkey, NOON, left=None))
+    for who in (alice, bob):
+        await home.call("allowpubkey", who.pubkey)
+        home.now += 1
+        await home.call("unallowpubkey", who.pubkey)
+    await fill_register(home, MAX_ENTRIES - 1)
+    home.now += 1
+    await fill_register(home, MAX_ENTRIES - 1, note=None)
+    assert not register(home)
+    assert len(home.state.management.of(ListName.MEMBERS_SINCE)) == MAX_ENTRIES
+    assert await joined(home, alice, "many") == WELCOME, "forgotten"
+    assert await joined(home, bob, "many") == BAD_CODE
 
 
 @pytest.mark.proves("Z-14", "N43-03")
