@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from heapq import heapify, heappop, heappush
+from ipaddress import ip_network
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -35,6 +36,15 @@ class Rights(Protocol):
     def is_known(self) -> bool: ...
     @property
     def is_owner(self) -> bool: ...
+
+
+def network_of(address: str) -> str:
+    """Its /48 (IPv6) or /24: what one can easily have. The address itself if it is none."""
+    try:
+        network = ip_network(address)
+    except ValueError:
+        return address
+    return str(network.supernet(new_prefix=48 if network.version == 6 else 24))
 
 
 class Shares:

@@ -21,11 +21,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from heapq import heappop, heappush
-from ipaddress import ip_network
 from itertools import count
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
+
+from relay.access.shares import network_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -225,7 +226,7 @@ class Turns:
     def _network(self, address: str | None, *, is_known: bool) -> Network:
         if address is None:
             return Network(self._queues[is_known])
-        name = _network_of(address), is_known
+        name = network_of(address), is_known
         network = self._networks.get(name)
         if network is None:
             network = self._networks[name] = Network(self._queues[is_known])
@@ -336,15 +337,6 @@ class Turns:
             if turn is not None:
                 return turn
         return None
-
-
-def _network_of(address: str) -> str:
-    """Its /48 (IPv6) or /24: what one can easily have. The address itself if it is none."""
-    try:
-        network = ip_network(address)
-    except ValueError:
-        return address
-    return str(network.supernet(new_prefix=48 if network.version == 6 else 24))
 
 
 def _next(addresses: dict[str, list[asyncio.Future[None]]]) -> asyncio.Future[None] | None:

@@ -9,6 +9,7 @@ from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from relay.access.shares import network_of
 from relay.facts import Origin
 from relay.nostr import kinds
 from relay.nostr.kinds import is_ephemeral
@@ -160,18 +161,63 @@ class ClientLimits:
             del self._limits[next(iter(self._limits))]
 
 
+class _Waiting:
+    """What is next on connections. Known keys come first in three of four turns, then who waits
+    longest."""
+
+    def __init__(self) -> None:
+        self._clients: tuple[dict[object, dict[object, WriteEvent]], ...] = {}, {}
+        """Of known keys and of others, as they were when they began to wait: client → connection →
+        what is next there; what waits longest first. A connection waits in one of them only."""
+        self._turns = 0
+        """How many were given."""
+
+    def __bool__(self) -> bool:
+        return any(self._clients)
+
+    def __contains__(self, client: object) -> bool:
+        return any(client in clients for clients in self._clients)
+
+    def add(self, client: object, connection: object, item: WriteEvent) -> None:
+        clients = self._clients[0 if item.author.is_known else 1]
+        clients.setdefault(client, {})[connection] = item
+
+    def remove(self, client: object, connection: object) -> None:
+        for clients in self._clients:
+            connections = clients.get(client, {})
+            if connections.pop(connection, None) is not None and not connections:
+                del clients[client]
+
+    def remove_all(self, client: object) -> Sequence[WriteEvent]:
+        """What the client had."""
+        return [item for each in self._clients for item in each.pop(client, {}).values()]
+
+    def next(self) -> WriteEvent:
+        """Take out what comes first."""
+        known, unknown = self._clients
+        comes_first = unknown if self._turns % _UNKNOWN_EVERY == _UNKNOWN_EVERY - 1 else known
+        clients = comes_first or known or unknown
+        client = next(iter(clients))
+        connections = clients.pop(client)
+        item = connections.pop(next(iter(connections)))
+        if connections:
+            clients[client] = connections
+        self._turns += 1
+        return item
+
+
 class SlowClients:
     """Clients whose transactions are long, and what is like that by others: served one event at a
     time, each in a transaction of its own, and then none for four times as long as that took. So
     they have at most a quarter of the writer's time together, however many they are.
 
-    Known keys come first in three of four turns, then who waits longest. A client whose transaction
-    was long is slow until some of its own were quick. One that comes for the first time is not
-    known to be: after a long transaction, events of its kinds by all clients wait here for a while,
-    if the kinds have effects, except those of known keys whose last transaction was quick. A
-    request to vanish that is known to be long, `needs_turn`, waits too, and others of its kind do
-    not because of it. Owners who are logged in wait for nobody; anybody may send what an owner
-    signed. `now`: of a clock that never goes back.
+    A client whose transaction was long is slow until some of its own were quick. One that comes for
+    the first time is not known to be: after a long transaction, events of its kinds by all clients
+    wait here for a while, if the kinds have effects, except those of known keys whose last
+    transaction was quick. A request to vanish that is known to be long, `needs_turn`, waits too,
+    and others of its kind do not because of it; these requests, by networks, have every second
+    turn. Owners who are logged in wait for nobody; anybody may send what an owner signed. `now`: of
+    a clock that never goes back.
     """
 
     def __init__(self) -> None:
@@ -180,13 +226,15 @@ class SlowClients:
         last is the last. At most `_MAX_SLOW`."""
         self._slow_kinds: dict[int, float] = {}
         """Kind → until when its events wait."""
-        self._waiting: tuple[dict[object, dict[object, WriteEvent]], ...] = {}, {}
-        """Of known keys and of others, as they were when they began to wait: client → connection →
-        what was next there; what waits longest first. A connection waits in one of them only."""
+        self._events = _Waiting()
+        """All but the requests."""
+        self._requests = _Waiting()
+        """Those that `needs_turn`: network → client and connection. A connection waits in one of
+        both only."""
+        self._was_request = False
+        """Whether one of these had the last turn."""
         self._freed: list[WriteEvent] = []
         """What has waited, of clients that are not slow any more."""
-        self._turns = 0
-        """How many were given."""
         self.served: WriteEvent | None = None
         """The event whose turn it is."""
         self.pause_ends = 0.0
@@ -197,7 +245,8 @@ class SlowClients:
         """When `next` will give something; None: not before something else happens."""
         if self._freed:
             return 0.0
-        return self.pause_ends if self.served is None and any(self._waiting) else None
+        is_due = self.served is None and (self._events or self._requests)
+        return self.pause_ends if is_due else None
 
     def has_turn(self, item: WriteEvent) -> bool:
         """Whether it is the turn of its connection: it is committed alone."""
@@ -212,11 +261,10 @@ class SlowClients:
         if self.has_turn(item):
             self.served = item  # it may have been put back before the one that was given
             return False
-        client, connection = _line_of(item)
-        for clients in self._waiting:
-            connections = clients.get(client, {})
-            if connections.pop(connection, None) is not None and not connections:
-                del clients[client]
+        client, connection = line = _line_of(item)
+        self._events.remove(client, connection)
+        if self._requests:
+            self._requests.remove(_network_of(client), line)
         left = self._quick_left.get(client)
         if not (left or item.needs_turn):
             if now >= self._slow_kinds.get(item.event.kind, -inf):
@@ -225,28 +273,23 @@ class SlowClients:
                 return False
         if item.author.is_owner:
             return False
-        self._waiting[0 if item.author.is_known else 1].setdefault(client, {})[connection] = item
+        if item.needs_turn:
+            self._requests.add(_network_of(client), line, item)
+        else:
+            self._events.add(client, connection, item)
         return True
 
     def has_request(self, client: object) -> bool:
-        """Whether an event of this client waits that `needs_turn`."""
-        waiting = (clients.get(client, {}).values() for clients in self._waiting)
-        return any(item.needs_turn for items in waiting for item in items)
+        """Whether an event of the client's network waits that `needs_turn`."""
+        return _network_of(client) in self._requests
 
     def next(self, now: float) -> Sequence[WriteEvent]:
         """What waits no longer."""
         given, self._freed = self._freed, []
-        known, unknown = self._waiting
-        comes_first = unknown if self._turns % _UNKNOWN_EVERY == _UNKNOWN_EVERY - 1 else known
-        clients = comes_first or known or unknown
-        if clients and self.served is None and now >= self.pause_ends:
-            client = next(iter(clients))
-            connections = clients.pop(client)
-            self.served = connections.pop(next(iter(connections)))
-            if connections:
-                clients[client] = connections
+        if self.served is None and now >= self.pause_ends and (self._events or self._requests):
+            self._was_request = bool(self._requests) and not (self._was_request and self._events)
+            self.served = (self._requests if self._was_request else self._events).next()
             given.append(self.served)
-            self._turns += 1
         return given
 
     def ended(self, batch: Sequence[LaneItem]) -> None:
@@ -299,8 +342,7 @@ class SlowClients:
         elif item.author.is_known:
             self._set(client, 0)
         if self._quick_left.get(client) == 0:
-            for clients in self._waiting:
-                self._freed += clients.pop(client, {}).values()
+            self._freed += self._events.remove_all(client)
 
     def _set(self, client: object, left: int) -> None:
         self._quick_left.pop(client, None)
@@ -374,6 +416,11 @@ class Overruns:
 def _line_of(item: WriteEvent) -> tuple[object, object]:
     """As the lane has it."""
     return client_or_type(item), connection_or_type(item)
+
+
+def _network_of(client: object) -> object:
+    """The client itself if it has no address."""
+    return network_of(client) if isinstance(client, str) else client
 
 
 def _seconds(events: Iterable[WriteEvent]) -> float:

@@ -717,7 +717,7 @@ class Ingest:
         return len(batch)
 
     def _is_one_too_many(self, request: LaneItem) -> bool:
-        """Another request to vanish of its client waits for a turn, and this one has done nothing
+        """Another request to vanish of its network waits for a turn, and this one has done nothing
         yet."""
         has_begun = isinstance(request, WriteEvent) and (
             request.pieces is not None and request.pieces.took_tokens

@@ -946,8 +946,8 @@ async def test_requests_to_vanish_that_read_large_groups_wait_for_turns_and_othe
     assert await home.take(home.made(admin, 1), *rows) == [STORED] * 13
     first = vanishing(home, alice, "192.0.2.1")
     await waiting(home, "192.0.2.1")
-    second = vanishing(home, bob, "192.0.2.2")
-    await waiting(home, "192.0.2.2")
+    second = vanishing(home, bob, "198.51.100.2")
+    await waiting(home, "198.51.100.2")
     assert await vanishing(home, admin, "192.0.2.3").answer == STORED, "no groups to restate"
     assert await home.take(home.made(carol, 1)) == [STORED]
     assert {alice.pubkey, bob.pubkey} <= home.groups.by_id["tea"].members.keys()
@@ -967,8 +967,8 @@ async def test_who_vanishes_again_and_again_keeps_no_admin_of_a_large_group_from
     await moderators(home, monkeypatch)
     again = vanishing(home, alice, "192.0.2.1")
     await waiting(home, "192.0.2.1")
-    other = vanishing(home, bob, "192.0.2.2")
-    await waiting(home, "192.0.2.2")
+    other = vanishing(home, bob, "198.51.100.2")
+    await waiting(home, "198.51.100.2")
     give_turn(home)
     assert await again.answer == STORED
     home.now += 1
@@ -1011,15 +1011,24 @@ async def test_nobody_waits_because_groups_that_others_moderated_took_long(
             home.now += 1
 
 
-async def test_one_request_to_vanish_of_an_address_waits_for_a_turn(
-    home: Home, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("address", "another"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("192.0.2.1", "192.0.2.77"),
+        ("2001:db8:1:2::1", "2001:db8:1:3::1"),
+    ],
+)
+async def test_one_request_to_vanish_of_a_network_waits_for_a_turn(
+    home: Home, monkeypatch: pytest.MonkeyPatch, address: str, another: str
 ) -> None:
-    """Each batch looks at all requests that have begun."""
+    """Each batch looks at all requests that have begun, and each had a long turn: with one of each
+    address others waited behind those of a /48 for hours."""
     await moderators(home, monkeypatch)
-    first = vanishing(home, alice, "192.0.2.1")
-    await waiting(home, "192.0.2.1")
+    first = vanishing(home, alice, address)
+    await waiting(home, address)
     refusal = (False, "rate-limited: too many requests to vanish, wait a minute")
-    assert await vanishing(home, bob, "192.0.2.1").answer == refusal
+    assert await vanishing(home, bob, another).answer == refusal
     assert home.ingest.vanishing == {alice.pubkey}
     give_turn(home)
     assert await first.answer == STORED

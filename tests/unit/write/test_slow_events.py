@@ -646,7 +646,9 @@ async def lane_with_slow_clients(random: Random) -> None:
         author, number = random.choice(authors), next(numbers)
         sent[author.connection].append(number)
         event = random.choice((NOTE, CHAT, DELETION, VANISH))
-        assert lane.put(WriteEvent(event, 1, 1, author, Origin.WIRE, message=number))
+        item = WriteEvent(event, 1, 1, author, Origin.WIRE, message=number)
+        item.needs_turn = event is VANISH and random.random() < 0.3
+        assert lane.put(item)
 
     def serve() -> None:
         for item in slow.next(now):
@@ -720,7 +722,7 @@ async def test_a_client_whose_first_event_makes_its_key_known_keeps_nobody_waiti
     monkeypatch.setattr(batches, "_JUDGED_S", -1.0)
     monkeypatch.setattr(batches, "_CHECKED_AFTER", 1)
     assert await home.post(home.made(bob, 5, ["e", "0" * 64]), connection=1).answer == STORED
-    home.ingest._slow._turns = turns
+    home.ingest._slow._events._turns = turns
     letters = []
     for event in (
         home.made(carol, 9007, h="one"),
@@ -790,7 +792,46 @@ def test_nobody_waits_because_of_a_request_to_vanish_that_was_known_to_be_long()
     another.needs_turn = True
     assert slow.holds(another, 2.0)
     assert slow.holds(sent_by(1), 2.0), "its client is slow"
-    assert (slow.next(9.0), [*slow.next(10.0)]) == ([], [another])
+    assert (slow.next(9.0), len(slow.next(10.0))) == ([], 1)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_others_wait_for_one_request_to_vanish_however_many_networks_send_them(
+    *, is_known: bool
+) -> None:
+    slow = SlowClients()
+    took(slow, 0.0, 2.0, sent_by(1, DELETION))
+    requests = [sent_by(10 + number, VANISH, is_known=True) for number in range(9)]
+    for item in requests:
+        item.needs_turn = True
+    others = [sent_by(2 + number, DELETION, is_known=is_known) for number in range(3)]
+    assert all(slow.holds(item, 1.0) for item in [*requests, *others])
+    served = list[WriteEvent]()
+    for number in range(12):
+        served += slow.next(100.0 * (number + 1))
+        slow.ended(served)
+    assert [item for item in served if item in others] == others
+    assert [item for item in served if item in requests] == requests
+    assert [item in requests for item in served] == [True, False] * 3 + [True] * 6
+    assert slow.due_at is None
+
+
+def test_a_request_that_follows_an_event_of_its_connection_waits_once() -> None:
+    """What was put back before it takes its place."""
+    slow = SlowClients()
+    request = sent_by(1, VANISH, connection=7)
+    request.needs_turn = True
+    took(slow, 0.0, 2.0, sent_by(1))
+    assert slow.holds(request, 1.0)
+    assert slow.has_request("1")
+    before = sent_by(1, connection=7)
+    assert slow.holds(before, 1.0)
+    assert not slow.has_request("1")
+    assert slow.next(100.0) == [before]
+    slow.ended([before])
+    assert slow.due_at is None
+    assert slow.holds(request, 100.0)
+    assert slow.next(200.0) == [request]
 
 
 def test_who_shares_a_long_transaction_stays_apart_as_long_as_a_pause() -> None:
