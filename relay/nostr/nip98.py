@@ -32,7 +32,8 @@ class HttpRequest:
 
     method: str
     query: str
-    body: bytes
+    body: bytes | None
+    """None: not read yet, and not checked."""
 
 
 def header_for(key: SecretKey, url: str, body: bytes, now: int, nonce: str) -> str:
@@ -62,7 +63,8 @@ def authorization(
         raise Invalid("u: is not the URL of this request")
     if (event.tag("method") or "").upper() != request.method.upper():
         raise Invalid(f"method: is not {request.method.upper()}")
-    _check_payload(event.tag("payload"), request.body)
+    if request.body is not None:
+        _check_payload(event.tag("payload"), request.body)
     if not is_signed(event):
         raise Invalid("sig: invalid signature")
     return event

@@ -78,6 +78,7 @@ _MAX_COUNT: Final = 100_000
 """Uses or days of an invite."""
 _MAX_LOGGED: Final = 500
 """Characters of the parameters in a log line."""
+_OWNERS_ONLY: Final = "restricted: only owners of this relay may call"
 _STORE_DOWN: Final = "the store is not available, try again later"
 
 
@@ -247,17 +248,17 @@ class Calls:
         try:
             signed = authorization(header, request, here, now)
             if not self._may_call(signed.pubkey):
-                return refusal(403, "restricted: only owners of this relay may call")
+                return refusal(403, _OWNERS_ONLY)
             if await self._used.was_used(signed, now):
                 return refusal(401, "invalid: this authorization was already used")
             if not self._may_call(signed.pubkey):  # a reload may have come meanwhile
-                return refusal(403, "restricted: only owners of this relay may call")
+                return refusal(403, _OWNERS_ONLY)
         except Invalid as refused:
             return refusal(401, str(refused))
         except Refused as refused:
             return refusal(429, str(refused))
         try:
-            method, params = _parse_call(request.body)
+            method, params = _parse_call(request.body or b"")
         except Invalid as refused:
             return refusal(400, str(refused))
         try:
@@ -267,6 +268,18 @@ class Calls:
             return refusal(200, str(refused))
         _log_call(signed.pubkey, method, params, "done")
         return Reply(200, orjson.dumps({"result": result}))
+
+    def caller_refused(
+        self, header: str | None, request: HttpRequest, here: frozenset[RelayAddress]
+    ) -> Reply | None:
+        """Before the body is read: 1,000 bodies of anybody that were half sent took 107 MiB."""
+        try:
+            signed = authorization(header, request, here, self._clock())
+        except Invalid as refused:
+            return refusal(401, str(refused))
+        if not self._may_call(signed.pubkey):
+            return refusal(403, _OWNERS_ONLY)
+        return None
 
     def _may_call(self, pubkey: str) -> bool:
         """N86-03: owners, and the relay's own key."""
