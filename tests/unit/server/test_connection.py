@@ -977,6 +977,7 @@ async def test_others_run_while_the_rights_of_all_connections_are_looked_up(
 ) -> None:
     """After each change of a group 2,000 held the loop for 0.14 s."""
     monkeypatch.setattr(eviction, "_RIGHTS_S", 0.0)
+    monkeypatch.setattr(eviction, "_RIGHTS_AT_ONCE", 2)
     monkeypatch.setattr(eviction, "MAX_UNREAD", 1_000_000)
     looked, closed = list[Connection | None](), list[Connection]()
     monkeypatch.setattr(Connection, "is_known", property(lambda each: looked.append(each)))
@@ -1014,6 +1015,7 @@ def test_room_can_be_asked_for_again_while_connections_are_looked_at(
 ) -> None:
     """On the relay's event loop that failed, and closed each client that was written to then."""
     monkeypatch.setattr(eviction, "_RIGHTS_S", 0.0)
+    monkeypatch.setattr(eviction, "_RIGHTS_AT_ONCE", 2)
     looked = list[int]()
 
     def client(number: int) -> Any:
