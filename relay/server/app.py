@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import sys
+from dataclasses import replace
 from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Final, Protocol, cast
@@ -207,7 +208,7 @@ class Server:
             _is_loopback(each.getsockname()[0]) for each in listening
         )
         self.addresses_from_anywhere = (
-            self.addresses if services.config.relay.url or is_local else self._elsewhere
+            self.addresses if services.config.relay.url or is_local else self._public
         )
         """Those that a request to vanish may name: it can come by any connection (NIP-62)."""
 
@@ -348,10 +349,10 @@ class Server:
         name, port = came_in_on
         proxies = self._config.server.trusted_proxies
         client = http.client_address(request, proxies)
-        is_remote = client is not None and client.is_global and not _is_global(name)
-        if is_remote or http.is_from_elsewhere(request, proxies):
-            return self._public
+        is_remote = client is not None and _is_global(str(client)) and not _is_global(name)
         came_in = relay_address(f"{self._scheme}://{_in_url(name)}:{port}")
+        if is_remote or http.is_from_elsewhere(request, proxies):
+            return self._public | {came_in} if came_in and _is_global(name) else self._public
         known = self.addresses if _is_loopback(name) else self._elsewhere
         return known | {came_in} if came_in and came_in not in known else known
 
@@ -473,10 +474,11 @@ class Server:
 
     def url_for(self, request: web.Request) -> str:
         """The relay's public URL, else the address that the request came in on."""
-        name = request.transport and request.transport.get_extra_info("sockname")
-        if self._config.relay.url or not name:
+        came_in_on = _came_in_on(request)
+        if self._config.relay.url or came_in_on is None:
             return self._config.relay.url or self.url
-        return f"{self._scheme}://{_in_url(name[0])}:{name[1]}"
+        name, port = came_in_on
+        return f"{self._scheme}://{_in_url(name)}:{port}"
 
     async def _post(self, request: web.Request) -> web.Response:
         """NIP-86 (N86-01)."""
@@ -487,6 +489,11 @@ class Server:
         media_type = request.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower()
         if media_type != http.RPC_JSON:
             return refusal(415, f"Content-Type must be {http.RPC_JSON}")
+        header = request.headers.get(hdrs.AUTHORIZATION)
+        call = HttpRequest(request.method, request.query_string, None)
+        refused = self._calls.caller_refused(header, call, self.addresses_for(request))
+        if refused is not None:
+            return refused
         try:
             async with asyncio.timeout(_BODY_TIMEOUT_S):
                 await request.content.readexactly(MAX_BODY + 1)
@@ -496,8 +503,8 @@ class Server:
         except asyncio.IncompleteReadError as end:
             body = end.partial
         return await self._calls.reply(
-            request.headers.get(hdrs.AUTHORIZATION),
-            HttpRequest(request.method, request.query_string, body),
+            header,
+            replace(call, body=body),
             self.addresses_for(request),
             lambda blocked: self._may_connect(request, blocked),
         )
@@ -700,7 +707,8 @@ def _is_address(host: str) -> bool:
 def _came_in_on(request: web.Request) -> tuple[str, int] | None:
     """The relay's own end of the connection."""
     name = request.transport and request.transport.get_extra_info("sockname")
-    return (name[0], name[1]) if name else None
+    # A socket for both families has `::ffff:192.0.2.7` where its clients say `192.0.2.7`.
+    return (str(_unmapped(name[0])) if _is_address(name[0]) else name[0], name[1]) if name else None
 
 
 def _is_loopback(host: str) -> bool:

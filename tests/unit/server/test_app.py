@@ -21,6 +21,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -34,6 +35,7 @@ from relay.config import config_from
 from relay.errors import UserError
 from relay.groups.group import Groups
 from relay.memory.systems import MEMORY_SYSTEMS
+from relay.nostr.nip42 import relay_address
 from relay.observe import Metrics, Readiness
 from relay.read.fanout import Fanout
 from relay.read.linked_rows import LinkedRows
@@ -1041,7 +1043,7 @@ async def test_a_login_that_a_proxy_passes_on_names_no_loopback_address(
             assert (await visit.logs_in(alice, f"ws://{host}:{relay.server.port}"))[0] is accepted
 
 
-@pytest.mark.parametrize("came_in", ["10.0.0.5", "::ffff:10.0.0.5", "fd00::5", "192.0.2.7"])
+@pytest.mark.parametrize("came_in", ["10.0.0.5", "fd00::5", "8.8.8.8", "2001:4860:4860::8888"])
 @pytest.mark.parametrize(
     ("config", "client"),
     [
@@ -1050,7 +1052,7 @@ async def test_a_login_that_a_proxy_passes_on_names_no_loopback_address(
         ("", {}),
     ],
 )
-async def test_a_login_from_another_network_names_no_private_address(
+async def test_a_login_from_another_network_names_public_addresses_only(
     monkeypatch: pytest.MonkeyPatch, config: str, client: dict[str, str], came_in: str
 ) -> None:
     """Another relay may have the same one there: whoever got a login for it could pass it on."""
@@ -1062,7 +1064,30 @@ async def test_a_login_from_another_network_names_no_private_address(
         monkeypatch.setattr("relay.server.app._came_in_on", lambda _: (came_in, port))
         name = f"[{came_in}]" if ":" in came_in else came_in
         visit = await relay.visit(**client)
-        assert not (await visit.logs_in(alice, f"ws://{name}:{port}"))[0]
+        is_accepted, _ = await visit.logs_in(alice, f"ws://{name}:{port}")
+        assert is_accepted is ip_address(came_in).is_global
+
+
+def test_a_login_may_name_the_ipv4_address_of_a_socket_for_both_families() -> None:
+    class Transport:
+        def get_extra_info(self, name: str) -> tuple[str, int] | None:
+            return ("::ffff:192.168.1.5", 7777) if name == "sockname" else None
+
+    request: Any = SimpleNamespace(transport=Transport())
+    assert app._came_in_on(request) == ("192.168.1.5", 7777)
+
+
+async def test_a_management_call_that_is_no_owners_is_refused_before_its_body_comes() -> None:
+    async with serving() as relay:
+        host, port = relay.at.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            f"POST / HTTP/1.1\r\nHost: {relay.at}\r\nContent-Length: 60000\r\n"
+            "Content-Type: application/nostr+json+rpc\r\n\r\n[".encode()
+        )
+        async with asyncio.timeout(ANSWER_S):
+            assert (await reader.readline()).split()[1] == b"401"
+        writer.close()
 
 
 async def test_no_cache_keeps_what_is_for_the_signer_of_a_request() -> None:
@@ -1091,6 +1116,16 @@ async def test_a_request_to_vanish_names_localhost_only_where_nobody_else_connec
     async with serving(config, host=host) as relay:
         found = {each.host for each in relay.server.addresses_from_anywhere}
         assert found == (known if has_ipv6_loopback() else known - {"::1"})
+
+
+async def test_a_request_to_vanish_names_no_private_address_of_the_relay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = {relay_address(f"ws://{host}:7777") for host in ("10.0.0.5", "relay.example")}
+    monkeypatch.setattr(Server, "_own_addresses", lambda _: frozenset(own))
+    async with serving(host="0.0.0.0") as relay:
+        found = {each.host for each in relay.server.addresses_from_anywhere}
+        assert found == {"relay.example"}
 
 
 @pytest.mark.proves("N42-02", "N42-06")
