@@ -62,8 +62,8 @@ _BATCH: Final = 500
 _MAX_OF_OTHERS: Final = 1 << 15
 """Bytes of the largest record of another key that is taken in: one's own observations have 2,000
 characters."""
-_FULL: Final = 1 << 30
-"""Bytes of a cache that takes in no more records of others: a million of them."""
+_FULL: Final = 1 << 18
+"""Pages of 4 KiB in use in a cache that takes in no more records of others: a million of them."""
 
 
 PINS_WAIT: Final = "pins_wait"
@@ -163,9 +163,6 @@ def put_all(
 ) -> int:
     """Apply records in the order of M-10; returns the number of new ones. `own`: own pubkey."""
     with database.reading() as db:
-        if database.path.stat().st_size > _FULL:
-            _log.warning("%s is full: no more records of other keys are taken in", database.path)
-            events = [event for event in events if event.pubkey == own]
         ignored = {id_ for (id_,) in db.execute("SELECT event_id FROM _rk_passed_over")}
         ignored |= purged_ids(db, events)  # a version of another machine, too
     read = [(record_in(event), event) for event in events if event.id not in ignored]
@@ -180,15 +177,22 @@ def put_all(
         key=lambda each: (_RANK[type(each[0])], _time_of(each[0], each[1]), each[1].id),
     )
     implied = _implied_sessions(records)
-    new = 0
+    new = left_out = 0
     for start in range(0, len(records), batch):
         with database.transaction() as db:
+            is_full = _is_full(db)
             for record, event in records[start : start + batch]:
                 if _is_ignored(db, event.id):
                     continue  # it was purged while it was fetched
+                if is_full and event.pubkey != own:
+                    left_out += 1
+                    continue
                 new += _put(db, record, event, own, implied)
         if progress is not None:
             progress(len(records[start : start + batch]))
+    if left_out:
+        text = "%s is full: it does not take in %d records of other keys"
+        _log.warning(text, database.path, left_out)
     put = {event.id for _, event in records}
     with database.transaction() as db:
         ignore_events(db, [(e.id, e.created_at) for _, e in read if e.id not in put])
@@ -196,6 +200,11 @@ def put_all(
         set_about(db, {"owners": " ".join(sorted(owner_names)) if owner_names else "none"})
         recompute_pins(db)
     return new
+
+
+def _is_full(db: Any) -> bool:
+    used = "(SELECT * FROM pragma_page_count) - (SELECT * FROM pragma_freelist_count)"
+    return bool(db.execute(f"SELECT {used} > ?", (_FULL,)).fetchone()[0])
 
 
 def _is_ignored(db: Any, event_id: str) -> bool:

@@ -58,8 +58,8 @@ _FETCH_BATCH: Final = 500
 _DELETIONS_AT_ONCE: Final = 100
 """Of sessions, per query."""
 _MAX_HELD: Final = 2**31
-"""Bytes of memory for one's own records that a rebuild fetches, as `weight_of` estimates it:
-400,000 records."""
+"""Bytes of memory for one's own records that a rebuild fetches, and for those of others, as
+`weight_of` estimates it: 400,000 records."""
 _MAX_COLLECTED: Final = 2**25
 """Bytes of the records of others that are fetched before they are put into the cache together, in
 the order of their dates."""
@@ -399,8 +399,13 @@ async def fetch_all(
     trusted = owners_in(document) | sources.agents | {signer.pubkey}
     others: list[Event] = []
 
+    weight = 0
+
     async def take(events: Sequence[Event]) -> None:
-        others.extend(events)
+        nonlocal weight
+        weight += sum(map(weight_of, events))
+        if weight <= _MAX_HELD:  # else the cache has the first ones only
+            others.extend(events)
 
     await _missing(client, known, {}, sources, trusted, take)
     keys = {event.pubkey for event in others} | trusted
