@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec.structs import replace as replace_facts
+
 from policies.conditions import EVERYTHING, OF_GROUP
 from policies.plugins.protocol import asks_plugins
 from policies.rules.content import is_hit
@@ -130,6 +132,13 @@ class _IndexedRule:
             and not any(other.holds(event, facts) for other in self.excepts)
         )
 
+    def limits(self, event: Event, facts: Facts) -> bool:
+        """Whether its rate and quota apply: admins of a group except nobody by giving a role."""
+        return self.always or (
+            self.match.holds(event, facts)
+            and not any(other.holds(event, _without_roles(facts)) for other in self.excepts)
+        )
+
     def matches_always(self, event: Event) -> bool:
         """Whether it matches the event with any facts."""
         return self.always or (
@@ -155,6 +164,7 @@ _NO_USAGE_LIMITS: Final[tuple[UsageLimit, ...]] = ()
 _PATTERNS: Final = Reject(
     Prefix.BLOCKED, "content matches a reject pattern", "[memory] reject_patterns"
 )
+_AGENT: Final = frozenset({Who.AGENT})
 _ANY_AGE: Final = frozenset({kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP, kinds.VANISH})
 
 
@@ -376,7 +386,7 @@ class PolicySet:
         return [
             indexed.usage_limit
             for indexed in limited
-            if indexed.usage_limit is not None and indexed.matches(event, facts)
+            if indexed.usage_limit is not None and indexed.limits(event, facts)
         ]
 
     def _rules_of_kind(self, kind: int) -> _OfKind:
@@ -496,7 +506,7 @@ class PolicySet:
         if not facts.origin.is_trusted:
             for indexed in limited:
                 # The counters are the relay's: only the dry run knows whether a limit is exceeded.
-                yield Step(indexed.rule.place, Stage.QUOTA, indexed.matches(event, facts), None)
+                yield Step(indexed.rule.place, Stage.QUOTA, indexed.limits(event, facts), None)
 
     def explain_read(
         self, row: Row, viewer: Viewer, groups: Groups, beside: Sequence[Row] = ()
@@ -521,6 +531,19 @@ class PolicySet:
                 allowed = seen.allows(open_rule, row, None, readable)
                 steps.append(ReadStep(place, allowed, ", ".join(words)))
         return steps
+
+
+def _without_roles(facts: Facts) -> Facts:
+    """These facts, where only keys of the policy files are agents."""
+    if not facts.agent_by_role and not facts.login_by_role:
+        return facts
+    return replace_facts(
+        facts,
+        who=facts.who - _AGENT if facts.agent_by_role else facts.who,
+        authenticated_who=(
+            facts.authenticated_who - _AGENT if facts.login_by_role else facts.authenticated_who
+        ),
+    )
 
 
 def _has(event: Event, name: str) -> bool:

@@ -107,6 +107,10 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     but of a kind 5 only its own `h`."""
     h_is_foreign: bool = False
     """`h` names no group of NIP-29: `[groups] foreign_h` has the kind."""
+    agent_by_role: bool = False
+    """AGENT is in `who` only by a role in the group, which its admins give: no limit is lifted."""
+    login_by_role: bool = False
+    """The same of `authenticated_who`."""
     records: tuple[RecordFacts, ...] | None = None
     """The stored events that a memory record refers to, as far as its author may read them.
 

@@ -86,6 +86,8 @@ class GroupContext(msgspec.Struct, frozen=True, gc=False):
     origin: Origin
     who: frozenset[Who]
     """Who-words of the author in the group: `relay.access.actors.author_words`."""
+    may_change_many: bool = False
+    """The author is an owner or agent by the policy files, not by a role that admins give."""
     has_content: bool = False
     """For a 9002 and an imported 9008: the group has a stored row beside 9000–9022 and
     39000–39005 (Z-03)."""

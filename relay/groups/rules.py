@@ -83,7 +83,6 @@ MAX_INVOLVED: Final = 100_000
 MAX_CHANGED: Final = 500
 """Members that one event of an author adds or removes who is neither an owner nor an agent: all
 other writes wait 60 us for each."""
-_MAY_CHANGE_MANY: Final = frozenset({Who.OWNER, Who.AGENT})
 MAX_CODES: Final = 10_000
 
 _OF_NO_GROUP: Final = frozenset({kinds.PROFILE, kinds.CONTACTS, kinds.RELAY_LIST})
@@ -416,7 +415,7 @@ def _check_room(action: Moderation, group: Group, context: GroupContext) -> Reje
     """Why the group would take too much memory."""
     if context.origin is not Origin.WIRE:
         return None
-    if isinstance(action, PutUsers | RemoveUsers) and context.who.isdisjoint(_MAY_CHANGE_MANY):
+    if isinstance(action, PutUsers | RemoveUsers) and not context.may_change_many:
         number = len(action.users if isinstance(action, PutUsers) else action.pubkeys)
         if number > MAX_CHANGED:
             text = f"p: at most {MAX_CHANGED} members in one event, send several"

@@ -6,7 +6,7 @@ Made by the batch in the lane, by `rookery policy test`, `diff` and `explain`, a
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -46,6 +46,7 @@ _ABOUT_PEOPLE: Final = (ListName.ALLOWED_KEYS, ListName.BANNED_KEYS)
 _LENT_IN_GROUPS: Final = frozenset({Who.INSIDER})
 """The who-words that an owner lends its agent inside groups. Not KNOWN: the agent could found a
 group and remain its member when its owner leaves."""
+_OPERATE: Final = frozenset({Who.OWNER, Who.AGENT})
 MAX_EVENT: Final = 2 << 20
 """Bytes; half of the unread bytes that a connection may have by default."""
 _MAX_WHO: Final = 65_536
@@ -171,16 +172,18 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
     actors, groups, named = world.actors, world.groups, candidate.group
     kind, slot, targets = event.kind, candidate.slot, candidate.targets
     derived = derived_group(candidate, world) if _asks_derived_group(candidate, world) else None
-    who, authenticated_who = _words(candidate, world, derived or named)
+    words = _words(candidate, world, derived or named)
     return Facts(
         now=world.now,
         origin=sender.origin,
         # A ban leaves connections open: what their banned keys were gives nothing any more.
         authenticated=sender.authenticated - actors.banned,
-        who=who,
-        authenticated_who=authenticated_who,
+        who=words.who,
+        authenticated_who=words.authenticated_who,
+        agent_by_role=words.agent_by_role,
+        login_by_role=words.login_by_role,
         wraps_for_known=kind in kinds.WRAPS
-        and _wraps_for_known(candidate, world, who | authenticated_who),
+        and _wraps_for_known(candidate, world, words.who | words.authenticated_who),
         deletes_own=targets is not None
         and (
             bool(world.removed.rows or deleted_rows(event, targets, found))
@@ -214,13 +217,21 @@ def _asks_derived_group(candidate: Candidate, world: World) -> bool:
     )
 
 
-def _words(
-    candidate: Candidate, world: World, group_id: str | None
-) -> tuple[frozenset[Who], frozenset[Who]]:
+class _Words(NamedTuple):
+    """The fields of `Facts` that depend on the group of the event."""
+
+    who: frozenset[Who]
+    authenticated_who: frozenset[Who]
+    agent_by_role: bool
+    login_by_role: bool
+
+
+def _words(candidate: Candidate, world: World, group_id: str | None) -> _Words:
     """The who-words of the author, and of all keys of the connection, towards this group."""
     sender, pubkey, actors = candidate.sender, candidate.event.pubkey, world.actors
     who, readers = world.who(pubkey, group_id), _ANYONE
-    for key in sender.authenticated - actors.banned:
+    logins = sender.authenticated - actors.banned
+    for key in logins:
         readers |= world.who(key, group_id)
     about = [each for each in sender.attested if each.is_about(candidate.event.kind)]
     for attestation in vouching(about, actors, world.groups, {}):
@@ -228,7 +239,12 @@ def _words(
         readers |= lent
         if attestation.agent == pubkey:
             who |= lent
-    return who, readers
+    return _Words(
+        who,
+        readers,
+        Who.AGENT in who and not actors.is_agent(pubkey),
+        Who.AGENT in readers and not any(map(actors.is_agent, logins)),
+    )
 
 
 def told_facts(candidate: Candidate, world: World, facts: Facts) -> Facts:
@@ -248,8 +264,8 @@ def told_facts(candidate: Candidate, world: World, facts: Facts) -> Facts:
     if is_derived:
         group = derived_group(candidate, world, lambda row: is_told_of(row, candidate, world))
         if group != facts.group:
-            who, readers = _words(candidate, world, group)
-            facts = msgspec.structs.replace(facts, group=group, who=who, authenticated_who=readers)
+            words = _words(candidate, world, group)
+            facts = msgspec.structs.replace(facts, group=group, **words._asdict())
     if deletes_own and candidate.targets is not None:
         rows = deleted_rows(event, candidate.targets, found)
         deletes_own = world.removed.are_told or any(
@@ -349,6 +365,7 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
         now=world.now,
         origin=facts.origin,
         who=world.who(event.pubkey, candidate.group) | (facts.who & _LENT_IN_GROUPS),
+        may_change_many=not world.who(event.pubkey, None).isdisjoint(_OPERATE),
         has_content=group_id in found.groups_with_content,
         previous_found=previous,
         targets=targets,

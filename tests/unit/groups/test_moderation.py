@@ -74,6 +74,15 @@ def test_an_admin_changes_some_members_at_once(world: World, kind: int) -> None:
     assert world.do(admin, kind, *many[1:]) == STORED
 
 
+def test_an_admin_lifts_no_limit_by_the_role_of_an_agent(world: World) -> None:
+    many = [["p", f"{number:064x}"] for number in range(MAX_CHANGED + 1)]
+    assert world.make(owner, "den") == STORED
+    for who in (admin, robot):
+        assert world.put(owner, who, "admin", "agent", group="den") == STORED
+    assert not world.do(admin, 9000, *many, group="den")[0]
+    assert world.do(robot, 9000, *many, group="den") == STORED, "an agent of the relay"
+
+
 @pytest.mark.slow
 def test_a_group_remembers_so_many_keys(world: World) -> None:
     keys = [["p", f"{number:064x}"] for number in range(MAX_INVOLVED)]
