@@ -5,9 +5,9 @@ deletion that reads too much alone goes in pieces."""
 from __future__ import annotations
 
 from collections import Counter
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from relay.access.shares import network_of
 from relay.facts import Origin
@@ -23,7 +23,7 @@ from relay.write.costs import CHANGES_GROUP, COST_S, MAX_BATCH
 from relay.write.pieces import pieces_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from relay.write.commands import LaneItem
 
@@ -175,8 +175,9 @@ class _Waiting:
     def __bool__(self) -> bool:
         return any(self._clients)
 
-    def __contains__(self, client: object) -> bool:
-        return any(client in clients for clients in self._clients)
+    def of(self, client: object) -> Iterator[Any]:
+        """The connections of the client that wait."""
+        return chain.from_iterable(clients.get(client, ()) for clients in self._clients)
 
     def add(self, client: object, connection: object, item: WriteEvent) -> None:
         clients = self._clients[0 if item.author.is_known else 1]
@@ -279,9 +280,11 @@ class SlowClients:
             self._events.add(client, connection, item)
         return True
 
-    def has_request(self, client: object) -> bool:
-        """Whether an event of the client's network waits that `needs_turn`."""
-        return _network_of(client) in self._requests
+    def has_request(self, client: object, *, is_known: bool = False) -> bool:
+        """Whether an event of the client that `needs_turn` waits; of one without a known key, also
+        of its network."""
+        waiting = self._requests.of(_network_of(client))
+        return any(not is_known or of == client for of, _ in waiting)
 
     def next(self, now: float) -> Sequence[WriteEvent]:
         """What waits no longer."""

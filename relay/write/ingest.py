@@ -717,12 +717,13 @@ class Ingest:
         return len(batch)
 
     def _is_one_too_many(self, request: LaneItem) -> bool:
-        """Another request to vanish of its network waits for a turn, and this one has done nothing
-        yet."""
-        has_begun = isinstance(request, WriteEvent) and (
-            request.pieces is not None and request.pieces.took_tokens
-        )
-        return not has_begun and self._slow.has_request(client_or_type(request))
+        """Another request to vanish of its client, or of its network, waits for a turn, and this
+        one has done nothing yet."""
+        assert isinstance(request, WriteEvent)
+        if request.pieces is not None and request.pieces.took_tokens:
+            return False
+        client, is_known = client_or_type(request), request.author.is_known
+        return self._slow.has_request(client, is_known=is_known)
 
     def _answer(self, batch: Sequence[LaneItem], fault: Reject | None) -> None:
         """Report each item's own result, or the fault for all."""

@@ -1034,6 +1034,23 @@ async def test_one_request_to_vanish_of_a_network_waits_for_a_turn(
     assert await first.answer == STORED
 
 
+async def test_a_known_key_waits_for_a_turn_whoever_else_of_its_network_does(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await moderators(home, monkeypatch)
+    first = vanishing(home, alice, "192.0.2.1")
+    await waiting(home, "192.0.2.1")
+    letter = home.letter_from("192.0.2.2")
+    letter.counted_as, letter.is_known = "192.0.2.2", True
+    home.ingest.submit(home.request(bob), letter, Origin.WIRE)
+    for each in (first, letter):
+        while not each.answer.done():
+            if home.ingest._slow.due_at is not None:
+                give_turn(home)
+            await asyncio.sleep(0)
+        assert each.answers == [STORED]
+
+
 async def test_a_request_to_vanish_that_has_begun_is_done_although_another_of_its_address_waits(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -784,7 +784,8 @@ def test_nobody_waits_because_of_a_request_to_vanish_that_was_known_to_be_long()
     slow, large = SlowClients(), sent_by(1, VANISH)
     large.needs_turn = True
     assert slow.holds(large, 0.0)
-    assert slow.has_request(client_or_type(large))
+    assert slow.has_request(client_or_type(large), is_known=True)
+    assert not slow.has_request("another", is_known=True)
     assert [*slow.next(0.0)] == [large]
     assert took(slow, 2.0, 2.0, large) == ()
     assert not slow.holds(sent_by(2, VANISH), 2.0)
