@@ -179,10 +179,14 @@ class Visibility:
         """The Visibility for reading target rows: they have no targets themselves."""
         return replace(self, rules=tuple([replace(rule, target=None) for rule in self.rules]))
 
-    def without_groups(self, group_ids: frozenset[str]) -> Visibility:
-        """The Visibility for reading no rows of these groups."""
-        nobody = ReadRule("groups", Match(h=group_ids), frozenset({Who.NOBODY}))
-        return replace(self, rules=(*self.rules, nobody)) if group_ids else self
+    def without_groups(self, group_ids: frozenset[str] | None) -> Visibility:
+        """The Visibility for reading no rows of these groups, None: of all that the viewer is not
+        in, and no rows that are readable like other rows."""
+        if group_ids is None:
+            rule = ReadRule("groups", Match(h=True), frozenset({Who.INSIDER}))
+        else:
+            rule = ReadRule("groups", Match(h=group_ids), frozenset({Who.NOBODY}))
+        return replace(self, rules=(*self.rules, rule)).without_targets()
 
     @property
     def depends_on_groups(self) -> bool:

@@ -65,8 +65,10 @@ _NOT_INDEXED: Final = "the search index is not up to date, try again in a moment
 _NOT_CURRENT: Final = "who may read is not known at the moment"
 _MAX_RETRIES: Final = 16
 """How often pages of one query are read again because read rights changed during the read."""
+_MAX_COUNTS: Final = 4
+"""How often a COUNT is read because read rights changed during the read …"""
 _EXACT_COUNTS: Final = 2
-"""After so many reads of a COUNT groups that change are left out."""
+"""… and how often before groups that change are left out."""
 _RIGHTS_CHANGED: Final = "read rights changed faster than pages could be read"
 
 
@@ -571,12 +573,13 @@ class QueryRunner:
 
     async def count(self, peer: Peer, sub: str, filters: tuple[Filter, ...]) -> None:
         """Answer a COUNT: exactly the rows that a REQ would give this viewer, without limits
-        (N45-04); counted again when the viewer's rights changed during the count (N29-94). From
-        the third time on, rows of the groups that have changed are left out: who turns own groups
-        private again and again must not keep others from counting.
+        (N45-04); counted again when the viewer's rights changed during the count (N29-94). Who
+        turns own groups private again and again must not keep others from counting: the third time
+        rows of the groups that have changed are left out, the last time those of all that the
+        viewer is not in.
         """
-        changing = frozenset[str]()
-        for retry in range(_MAX_RETRIES):
+        changing: frozenset[str] | None = frozenset()
+        for retry in range(_MAX_COUNTS):
             await self._state.settled(self._store.committed())
             visibility = self._state.visibility(peer.reader.viewer)
             # A COUNT has no partial result that could be sent before the CLOSED.
@@ -588,8 +591,10 @@ class QueryRunner:
             try:
                 if any(filter_.search is not None for filter_ in filters):
                     await self._wait_for_index(self._store.committed())
-                left_out = changing if retry >= _EXACT_COUNTS else frozenset()
-                rights = visibility.without_groups(left_out)
+                is_exact = retry < _EXACT_COUNTS
+                if retry == _MAX_COUNTS - 1:
+                    changing = None
+                rights = visibility if is_exact else visibility.without_groups(changing)
                 number = await self._store.count(
                     filters, rights, now=self._clock(), address=peer.counted_as
                 )
@@ -604,12 +609,17 @@ class QueryRunner:
                 self._took("COUNT", filters, peer, 0, perf_counter() - began)
             await self._state.settled(self._store.committed())
             lost = self._state.visibility(peer.reader.viewer).lost_since(visibility)
-            has_targets = any(visibility.reads_targets(filter_.kinds) for filter_ in filters)
-            is_left_out = lost is not None and lost <= left_out and not has_targets
-            if lost == frozenset() or is_left_out or (lost and not visibility.depends_on_groups):
+            if lost is not None and visibility.depends_on_groups:
+                if changing is None:
+                    counted = any(each in visibility.insider_of for each in lost)
+                else:
+                    counted = bool(lost if is_exact else lost - changing)
+                    changing |= lost
+            else:
+                counted = lost is None
+            if not counted:
                 peer.outbox.put(messages.count(sub, number, registers))
                 return
-            changing |= lost or frozenset()
         peer.outbox.put(messages.closed(sub, _STORE_DOWN))
 
     async def _registers(

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.errors import Prefix, Refused, StoreFault
+from relay.groups.group import Group
 from relay.lifecycle.rows import Stored
 from relay.nostr.nip45 import offset_of, registers
 from relay.observe import Metrics
@@ -525,14 +526,13 @@ async def test_a_reader_removed_during_a_count_gets_the_new_count(
 def changing_groups(relay: QuerySide, number: int, changes: int) -> Callable[[], Awaitable[None]]:
     """Groups of others, of which one turns private and another public, so many times."""
     for n in range(number):
-        group = replace(DEN, id=f"den {n}", flags=frozenset())
-        relay.state.adopt(relay.state.groups.with_group(group))
+        relay.state.adopt(relay.state.groups.with_group(Group(f"den {n}")))
     turns = iter(range(changes))
 
     async def change() -> None:
         if (now := next(turns, None)) is not None:
             for n, flags in ((now % number, DEN.flags), ((now + 1) % number, frozenset())):
-                group = replace(DEN, id=f"den {n}", flags=flags)
+                group = Group(f"den {n}", flags=flags)
                 relay.state.adopt(relay.state.groups.with_group(group))
 
     return change
@@ -546,6 +546,35 @@ async def test_a_count_is_answered_however_often_a_few_groups_turn_private(
     await relay.write(*(note(n) for n in range(3)))
     await relay.write(*(note(n, tags=[["h", f"den {n}"]]) for n in range(12)))
     assert await relay.counted(Client(stranger), asked(kinds=[1])) == {"count": 3}
+
+
+@pytest.mark.parametrize("filter_", [asked(), asked(kinds=[30078])])
+async def test_a_count_is_answered_however_many_groups_turn_private(
+    relay: QuerySide, filter_: Filter
+) -> None:
+    """At last without the rows of groups that its reader is not in."""
+    relay.store.before_page = changing_groups(relay, 100, 1000)
+    await relay.write(*(note(n, tags=[["h", f"den {n}"]]) for n in range(9)), chat(1), note(99))
+    assert await relay.counted(Client(alice), asked()) == {"count": 2}
+    assert await relay.counted(Client(alice), filter_) is not None
+
+
+async def test_a_count_of_who_is_removed_while_it_is_read_for_the_last_time_fails(
+    relay: QuerySide,
+) -> None:
+    change, reads = changing_groups(relay, 100, 1000), count(1)
+    await relay.write(chat(1))
+
+    async def at_last_also_remove() -> None:
+        await change()
+        if next(reads) == 4:
+            await relay.remove_alice()
+
+    relay.store.before_page = at_last_also_remove
+    client = Client(alice)
+    await relay.queries.count(client, "c", (asked(),))
+    client.outbox.flush()
+    assert client.received[-1][0] == "CLOSED"
 
 
 async def test_a_count_is_exact_where_a_group_turned_private_once(relay: QuerySide) -> None:
