@@ -126,6 +126,10 @@ class Visibility:
         """Whether a key of the viewer is one of `[actors] owners`."""
         return Who.OWNER in self.global_words
 
+    def reads_group(self, group_id: str) -> bool:
+        """Whether the viewer may read the messages of this group, by the packaged rules."""
+        return self.is_owner or self._may_read_group(group_id)
+
     def may_read(
         self, row: Row, filter_: Filter | None, readable_targets: Set[Target] = _NO_TARGETS
     ) -> bool:

@@ -4,12 +4,13 @@ It is readable as a row of that group, and is deleted with the group. It is not 
 group: flags and roles do not decide whether it is accepted.
 
 Invariants: a target that the author may not read counts as not stored. So the result does not
-reveal whether the target is missing, deleted, in another group, hidden, or of another relay.
+reveal whether the target is missing, deleted, in another group, hidden, or of another relay. Who
+may not read the messages of a group adds no row to it by what else of it may be read (N29-109).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import structs
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.write.candidate import Candidate
 
+_ABOUT_GROUPS: Final = frozenset({*kinds.GROUP_RECORDS, *kinds.GROUP_STATE})
+
 
 class _World(Protocol):
     """The part of a `relay.write.world.World` that is needed here."""
@@ -42,7 +45,7 @@ def derived_group(
     candidate: Candidate, world: _World, is_told: Callable[[Stored], bool] = lambda _: True
 ) -> str | None:
     """The group of the first stored event of a group that the candidate names and its author may
-    read; if some are of groups that only members read, of the first of these.
+    read, and `places`; if some are of groups that only members read, of the first of these.
 
     A comment names a root, which may be public, before what it answers (NIP-22). `is_told`: whether
     a row counts as stored.
@@ -63,6 +66,16 @@ def derived_group(
                 return row.group
             first = first or row.group
     return first
+
+
+def places(row: Stored, seen: Visibility) -> bool:
+    """Whether what names this row, by somebody who reads so much, may be in its group.
+
+    Of a private group everybody may read the 39000 and 39003, and who was removed the 9001.
+    """
+    if row.group is None or row.event.kind not in _ABOUT_GROUPS:
+        return True
+    return seen.reads_group(row.group)
 
 
 def followers(target: Stored, candidate: Candidate, world: _World) -> Iterator[Stored]:
@@ -117,8 +130,11 @@ def _zap_of(receipt: Event) -> tuple[Viewer, frozenset[tuple[str, ...]]]:
 
 
 def _may_read(author: Viewer, row: Stored, world: _World) -> bool:
-    """Whether the author may read the row by some filter, if every `target` may be read."""
+    """Whether the author may read the row by some filter, if every `target` may be read, and
+    `places` something by it."""
     # A ban hides rows as long as it lasts; what is written about them stays in their group.
     seen = world.seen_by(author, shows_banned=True)
+    if not places(row, seen):
+        return False
     targets = frozenset([target for target, _ in seen.targets_of(row)])
     return seen.reading(row, targets) is not Reading.NEVER

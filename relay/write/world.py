@@ -25,7 +25,7 @@ from relay.lifecycle.rows import Slot
 from relay.nostr import kinds
 from relay.nostr.filters import Filter
 from relay.write.candidate import GROUP_STATE_OF
-from relay.write.derived import derived_group
+from relay.write.derived import derived_group, places
 from relay.write.pins import pinnable
 
 if TYPE_CHECKING:
@@ -262,7 +262,12 @@ def told_facts(candidate: Candidate, world: World, facts: Facts) -> Facts:
     if not about_rows or misses_login(candidate, world.policy):
         return facts
     if is_derived:
-        group = derived_group(candidate, world, lambda row: is_told_of(row, candidate, world))
+        seen = seen_by_sender(candidate, world)
+        group = derived_group(
+            candidate,
+            world,
+            lambda row: is_told_of(row, candidate, world) and places(row, seen),
+        )
         if group != facts.group:
             words = _words(candidate, world, group)
             facts = msgspec.structs.replace(facts, group=group, **words._asdict())

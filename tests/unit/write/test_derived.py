@@ -31,7 +31,7 @@ from tests.cast import alice, bob, carol, owner, person
 from tests.harness.relay_in_process import NOON, RELAY, STORED, Home, policy_of, store_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator
 
     from policies import PolicySet
     from relay.access.visibility import Viewer
@@ -52,6 +52,16 @@ ARTICLE = alice.sign(30023, [["h", "den"], ["d", "a"]], "an article", NOON)
 LABELLED = owner.sign(30078, [["h", "den"], ["d", "snowclaw:config:group:den"]], "{}", NOON)
 MISSING = carol.sign(9, [["h", "den"]], "never sent", NOON)
 ROWS = (PRIVATE, OPEN, NOTE, OWN_DATA, ARTICLE, LABELLED)
+CAVE = Group("cave", flags=frozenset({Flag.HIDDEN}), members=OrderedMap({alice.pubkey: ()}))
+ABOUT_DEN = [RELAY.sign(kind, [["d", "den"]], "", NOON) for kind in (39000, 39003)]
+"""Everybody may read these."""
+CAROLS = [
+    alice.sign(9000, [["h", "cave"], ["p", carol.pubkey]], "", NOON),
+    alice.sign(9001, [["h", "cave"], ["p", carol.pubkey]], "", NOON),
+    carol.sign(9021, [["h", "den"]], "", NOON),
+    carol.sign(9022, [["h", "den"]], "", NOON),
+]
+"""She may read these, of groups whose messages she may not read."""
 ADDRESS = f"30023:{alice.pubkey}:a"
 
 
@@ -70,16 +80,17 @@ def group_of(
     attested: frozenset[Attestation] = frozenset(),
     attestations: Attestations = Attestations.RELAY,
     banned: frozenset[str] = frozenset(),
+    rows: Iterable[Event] = (),
 ) -> str | None:
     """The group in which this event is stored."""
     event = who.sign(kind, list(tags), content, NOON)
     found = Found(9)
-    for seq, stored in enumerate(ROWS):
+    for seq, stored in enumerate((*ROWS, *rows)):
         slot = slot_of(stored, policy.keep.keep_of(stored))
         row = found.rows[stored.id] = Stored(seq, stored, policy.row_group(stored), slot=slot)
         if slot is not None:
             found.slots[slot] = row
-    groups = Groups().with_group(DEN).with_group(SQUARE)
+    groups = Groups().with_group(DEN).with_group(SQUARE).with_group(CAVE)
     actors = replace(policy.actors, attestations=attestations, banned=banned)
     world = World(policy, groups, actors, found, RELAY.pubkey, NOON)
     keep, derived = policy.keep.keep_of(event), policy.groups.derived
@@ -158,6 +169,23 @@ async def test_such_a_rule_tells_a_sender_nothing_of_groups_that_it_may_not_read
         assert comment not in await here.log()
 
 
+@pytest.mark.proves("N29-109")
+async def test_such_a_rule_tells_no_sender_who_is_in_a_group_that_it_may_not_read() -> None:
+    """Everybody may read the 39000; a comment on it is in the group if its author is a member."""
+    rule = '[[rule]]\nname = "r"\nmatch = { kinds = [1111], h = true }\nwrite = ["nobody"]'
+    async with store_of("sqlite") as store, Home(store, policy_of("open", rule)) as here:
+        await here.do(owner, kinds.CREATE_GROUP, ["private"], h="tea")
+        await here.do(owner, kinds.PUT_USER, ["p", alice.pubkey], h="tea")
+        (about,) = await here.found(kinds=[39000])
+        for author in (alice, bob):
+            comment = here.made(author, kinds.COMMENT, e(about))
+            assert await here.take(comment, logins=[carol.pubkey]) == [STORED]
+            assert (comment in await here.log()) is (author is bob)
+        refused = (False, "restricted: not allowed by the rule 'r'")
+        comment = here.made(alice, kinds.COMMENT, e(about))
+        assert await here.take(comment, logins=[alice.pubkey]) == [refused]
+
+
 @pytest.mark.proves("N29-106")
 def test_only_listed_kinds_without_h_follow_what_they_name(policy: PolicySet) -> None:
     assert all(
@@ -214,6 +242,55 @@ def test_a_rule_about_how_to_ask_takes_nothing_out_of_the_group(rule: str) -> No
 def test_it_is_not_written_into_the_group(policy: PolicySet) -> None:
     """Who may not write in a restricted group may react to what is said in it."""
     assert group_of(policy, carol, e(OPEN)) == "square"
+
+
+@pytest.mark.proves("N29-109")
+@pytest.mark.parametrize("kind", [5, 7, 1111, 1984])
+def test_what_names_the_public_state_of_a_private_group_is_in_it_if_by_a_member(
+    policy: PolicySet, kind: int
+) -> None:
+    """Anybody could add rows to the group by naming its 39000."""
+    for about in ABOUT_DEN:
+        for tag in (e(about), ["a", f"{about.kind}:{RELAY.pubkey}:den"]):
+            named = partial(group_of, policy, rows=ABOUT_DEN, kind=kind)
+            assert named(carol, tag) is None
+            assert named(alice, tag) == named(owner, tag) == "den"
+            assert named(carol, tag, e(OPEN)) == "square"
+            assert named(bob, e(OPEN), tag) == "den"
+            assert named(carol, tag, origin=Origin.TRUSTED_IMPORT) == "den"
+
+
+@pytest.mark.proves("N29-109")
+def test_what_names_a_record_that_only_its_subject_reads_is_in_no_group(
+    policy: PolicySet,
+) -> None:
+    """Who was removed from a hidden group could comment, in it, on the 9001."""
+    for record in CAROLS:
+        named = partial(group_of, policy, rows=CAROLS, kind=1111)
+        assert named(carol, e(record)) is None
+        assert named(alice, e(record)) == (None if record.kind == 9021 else record.tag("h"))
+        assert named(owner, e(record)) == record.tag("h")
+
+
+def test_what_is_said_about_a_group_that_all_may_read_is_in_it(policy: PolicySet) -> None:
+    about = RELAY.sign(39000, [["d", "square"]], "", NOON)
+    assert group_of(policy, carol, e(about), rows=[about]) == "square"
+
+
+@pytest.mark.proves("N29-109")
+def test_an_agent_comments_on_its_owners_group_in_the_group(policy: PolicySet) -> None:
+    of_carol = frozenset({Attestation(carol.pubkey, bob.pubkey)})
+    named = partial(group_of, policy, carol, e(ABOUT_DEN[0]), rows=ABOUT_DEN, attested=of_carol)
+    assert named(attestations=Attestations.GROUPS) == "den"
+    assert named() is None
+
+
+@pytest.mark.proves("N29-109")
+def test_a_zap_of_a_group_is_in_it_if_its_sender_is(policy: PolicySet) -> None:
+    for by, group in ((bob, "den"), (carol, None)):
+        request = by.sign(9734, [e(ABOUT_DEN[0]), ["p", alice.pubkey]], "", NOON)
+        tags = e(ABOUT_DEN[0]), ["description", request.raw.decode()]
+        assert group_of(policy, WALLET, *tags, kind=9735, rows=ABOUT_DEN) == group
 
 
 @pytest.mark.proves("N29-106")
@@ -401,6 +478,38 @@ async def test_the_order_of_an_import_leaves_nothing_open(
     await home.do(owner, 9008, h="den")
     left = await groups_now(home)
     assert left.keys().isdisjoint([event.id for event in inside])
+
+
+@pytest.mark.proves("N29-109")
+async def test_what_outsiders_say_about_the_group_is_no_row_of_it(home: Home) -> None:
+    (about,) = await home.found(kinds=[39000])
+    address = ["a", f"39000:{RELAY.pubkey}:den"]
+    inside = [await home.do(bob, kind, tag) for kind in (7, 1111) for tag in (e(about), address)]
+    removal = await home.do(owner, 9001, ["p", bob.pubkey], h="den")
+    named = (e(about), address, e(removal))
+    outside = [await home.do(bob, kind, tag) for kind in (7, 1111) for tag in named]
+    groups = await groups_now(home)
+    assert {groups[event.id] for event in inside} == {"den"}
+    assert {groups[event.id] for event in outside} == {None}
+    await home.do(owner, 9008, h="den")
+    left = await groups_now(home)
+    assert left.keys().isdisjoint([event.id for event in inside])
+    assert left.keys() >= {event.id for event in outside}
+
+
+@pytest.mark.proves("N29-109")
+@pytest.mark.parametrize("origin", [Origin.IMPORT, Origin.TRUSTED_IMPORT])
+async def test_a_record_that_comes_later_takes_along_what_its_readers_said(
+    home: Home, origin: Origin
+) -> None:
+    removal = owner.sign(9001, [["h", "den"], ["p", carol.pubkey]], "", NOON + 1)
+    by_carol = carol.sign(1111, [e(removal)], "why", NOON + 2)
+    by_bob = bob.sign(1111, [e(removal)], "good", NOON + 2)
+    for event in (by_carol, by_bob, removal):
+        assert await home.take(event, origin=origin) == [STORED]
+    groups = await groups_now(home)
+    assert groups[by_bob.id] == "den"
+    assert groups[by_carol.id] == ("den" if origin is Origin.TRUSTED_IMPORT else None)
 
 
 async def test_on_the_wire_a_later_target_changes_nothing(home: Home) -> None:
