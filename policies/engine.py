@@ -23,6 +23,7 @@ from policies.rules.people import CODED_WRITER_RULES, needs_login, unproven
 from policies.rules.work import too_little_work
 from policies.settings import AuthWrites, Limits, Memory, SchemaMode
 from policies.write_rule import Place, RulesByKind, WriteRule
+from relay.access.quotas import Per
 from relay.access.read_rules import judged_by_text
 from relay.access.visibility import visibility_for
 from relay.errors import Invalid, Prefix, Reject
@@ -30,6 +31,7 @@ from relay.facts import Origin, Who
 from relay.groups.actions import group_of
 from relay.lifecycle.retention import SweepRules
 from relay.nostr import kinds
+from relay.nostr.kinds import ALL_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence, Set
@@ -416,6 +418,11 @@ class PolicySet:
                 kind == kinds.VANISH and rule.match.kinds is None
             ):
                 quota = indexed.usage_limit.quota
+                if quota is not None and quota.per is Per.GROUP and rule.match.kinds is None:
+                    # Whoever may read what these name could fill it.
+                    counted = (quota.kinds or ALL_KINDS).without(self.groups.derived)
+                    quota = replace(quota, kinds=counted)
+                    indexed.usage_limit = replace(indexed.usage_limit, quota=quota)
                 if quota is not None and quota.counts(kind):
                     quotas.append(quota)
                 else:

@@ -120,15 +120,7 @@ def _refuse_uncounted_keys(rule: Table) -> None:
 
 def _counted(kind_set: KindSet | None) -> KindSet:
     """These kinds (None: all) without those that no quota counts."""
-    left = []
-    for low, high in ((0, kinds.MAX_KIND),) if kind_set is None else kind_set.ranges:
-        begin = low
-        for kind in _NEVER_COUNTED:
-            if begin <= kind <= high:
-                left.append((begin, kind - 1))
-                begin = kind + 1
-        left.append((begin, high))
-    return KindSet.of(*[span for span in left if span[0] <= span[1]])
+    return (kinds.ALL_KINDS if kind_set is None else kind_set).without(_NEVER_COUNTED)
 
 
 def _refuse_uncounted(match: Table, counted: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 PROFILE = 0
 NOTE = 1
@@ -170,6 +170,17 @@ class KindSet:
         return any(
             low <= end and start <= high for low, high in self.ranges for start, end in other.ranges
         )
+
+    def without(self, others: Iterable[int]) -> KindSet:
+        left = []
+        for low, high in self.ranges:
+            begin = low
+            for kind in sorted(others):
+                if begin <= kind <= high:
+                    left.append((begin, kind - 1))
+                    begin = kind + 1
+            left.append((begin, high))
+        return KindSet.of(*[span for span in left if span[0] <= span[1]])
 
     @classmethod
     def of(cls, *parts: int | tuple[int, int]) -> KindSet:

@@ -381,6 +381,8 @@ async def test_a_full_quota_takes_no_token() -> None:
 
 # groups that other events decide -----------------------------------------------------------------
 
+OF_ALL = "match = { kinds = [9, 1111], h = true }"
+
 
 def comment_on(here: Home, who: SecretKey, event: Event) -> Event:
     """Without an `h`."""
@@ -388,7 +390,7 @@ def comment_on(here: Home, who: SecretKey, event: Event) -> Event:
 
 
 async def test_what_names_a_message_of_a_full_group_is_refused_without_h_too() -> None:
-    async with home(full("group", "events = 2", "match = { h = true }")) as here:
+    async with home(full("group", "events = 2", OF_ALL)) as here:
         await here.do(owner, kinds.CREATE_GROUP, h="tea")
         message = await here.do(alice, 9, h="tea")
         comments = [comment_on(here, bob, message) for _ in range(3)]
@@ -397,8 +399,19 @@ async def test_what_names_a_message_of_a_full_group_is_refused_without_h_too() -
         await here.do(bob, 1)
 
 
+async def test_comments_without_h_fill_no_group_whose_rule_does_not_name_their_kind() -> None:
+    """Reactions by made-up keys kept members and owners from writing."""
+    async with home(full("group", "events = 2", "match = { h = true }")) as here:
+        await here.do(owner, kinds.CREATE_GROUP, ["restricted"], ["closed"], h="tea")
+        await here.do(owner, kinds.PUT_USER, ["p", alice.pubkey], h="tea")
+        message = await here.do(alice, 9, h="tea")
+        assert await here.take(*(comment_on(here, bob, message) for _ in range(5))) == [STORED] * 5
+        await here.do(alice, 9, h="tea")
+        assert await here.take(here.made(alice, 9, h="tea")) == [stored(2)]
+
+
 async def test_what_it_names_may_come_in_the_same_batch() -> None:
-    async with home(full("group", "events = 2")) as here:
+    async with home(full("group", "events = 2", OF_ALL)) as here:
         await here.do(owner, kinds.CREATE_GROUP, h="tea")
         message = here.made(alice, 9, h="tea")
         first = comment_on(here, bob, message)
@@ -423,7 +436,7 @@ async def test_what_names_messages_without_h_takes_nothing_of_the_pace_of_their_
 
 
 async def test_who_sends_for_a_member_does_not_learn_by_a_full_group_what_is_stored() -> None:
-    async with home(full("group", "events = 1"), preset="group") as here:
+    async with home(full("group", "events = 1", OF_ALL), preset="group") as here:
         await here.do(owner, kinds.CREATE_GROUP, h="tea")
         await here.do(owner, kinds.PUT_USER, ["p", alice.pubkey], h="tea")
         message = await here.do(alice, 9, h="tea")
