@@ -59,9 +59,6 @@ _log = logging.getLogger(__name__)
 
 _BATCH: Final = 500
 """Rows per transaction, which bounds how long other programs wait."""
-_MAX_OF_OTHERS: Final = 1 << 15
-"""Bytes of the largest record of another key that is taken in: one's own observations have 2,000
-characters."""
 _FULL: Final = 1 << 18
 """Pages of 4 KiB in use in a cache that takes in no more records of others: a million of them."""
 
@@ -170,9 +167,7 @@ def put_all(
         (
             (record, event)
             for record, event in read
-            if not isinstance(record, UnreadableRecord)
-            and not _is_ahead(record, event, own)
-            and (event.pubkey == own or len(event.raw) <= _MAX_OF_OTHERS)
+            if not isinstance(record, UnreadableRecord) and not _is_ahead(record, event, own)
         ),
         key=lambda each: (_RANK[type(each[0])], _time_of(each[0], each[1]), each[1].id),
     )
@@ -180,8 +175,9 @@ def put_all(
     new = left_out = 0
     for start in range(0, len(records), batch):
         with database.transaction() as db:
-            is_full = _is_full(db)
-            for record, event in records[start : start + batch]:
+            for number, (record, event) in enumerate(records[start : start + batch]):
+                if number % _BATCH == 0:
+                    is_full = _is_full(db)
                 if _is_ignored(db, event.id):
                     continue  # it was purged while it was fetched
                 if is_full and event.pubkey != own:

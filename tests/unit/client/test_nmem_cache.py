@@ -528,14 +528,6 @@ def observation_of(who: SecretKey, text: str) -> Event:
     return who.sign(draft.kind, draft.tags, draft.content, NOW)
 
 
-def test_a_record_of_another_key_that_is_too_large_is_passed_over(here: Database) -> None:
-    """A relay or a member of the group could fill the disk."""
-    events = [observation_of(who, "x" * 40_000) for who in (alice, robot)]
-    assert put_all(here, events, robot.pubkey, NOBODY) == 1
-    assert [author for _, _, author, *_ in rows(here, "_rk_observations")] == [""]
-    assert [id_ for id_, _ in rows(here, "_rk_passed_over")] == [events[0].id]
-
-
 def test_a_full_cache_takes_in_what_is_ones_own(
     here: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -546,6 +538,16 @@ def test_a_full_cache_takes_in_what_is_ones_own(
     assert [author for _, _, author, *_ in rows(here, "_rk_observations")] == [""]
     assert rows(here, "_rk_passed_over") == []
     assert "does not take in 1 records of other keys" in caplog.text
+
+
+def test_a_rebuild_takes_in_no_more_of_others_than_a_cache_may_have(
+    here: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It puts all records in one transaction."""
+    monkeypatch.setattr(apply, "_FULL", 100)
+    monkeypatch.setattr(apply, "_BATCH", 10)
+    events = [observation_of(alice, f"{number} ".ljust(4000, "x")) for number in range(300)]
+    assert 50 < rebuild(here, None, events, robot.pubkey, NOBODY) < 150
 
 
 @pytest.mark.proves("M-14")
