@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from relay.access.management import ListName
-from relay.access.membership import Members, claim_id, claims_of, invited_by
+from relay.access.membership import Members, claim_id, claims_of, invited_by, joined_at
 from relay.console.ask import NotFoundError, shown
 from relay.console.page import Found, Page
 from relay.console.pages.groups import of_relay, tree_of, users_in
@@ -58,6 +58,11 @@ async def _people(ask: Ask) -> Found:
         for tag in event.tags
         if len(tag) > 1 and tag[0] in ("member", "p")
     }
+    if ask.owner_view:  # the relay's notices are removed after some time
+        for key in members:
+            joined = joined_at(key, ask.services.state.management)
+            if joined is not None:
+                since.setdefault(key, joined)
     actors = ask.services.state.actors
     known = {
         "owner": actors.owners if ask.owner_view else frozenset[str](),
