@@ -193,8 +193,9 @@ class Visibility:
         return replace(self, rules=(*self.rules, rule)).without_targets()
 
     @property
-    def depends_on_groups(self) -> bool:
-        """Whether the viewer may read rows, or may not, because of what their group is now."""
+    def _depends_on_groups(self) -> bool:
+        """Whether the viewer may read rows, or may not, because of what their group is now: not so
+        of owners."""
         return any(
             not rule.readers.isdisjoint(_OF_GROUPS)
             or any(match.ended is not None for match in (rule.match, *rule.excepts))
@@ -236,7 +237,7 @@ class Visibility:
 
     def _groups_lost_since(self, before: Visibility) -> frozenset[str]:
         groups, earlier = self.groups, before.groups
-        if groups is earlier:
+        if groups is earlier or not before._depends_on_groups:
             return frozenset()
         changed = groups.by_id.differing(earlier.by_id)
         ended = groups.ended.differing(earlier.ended)

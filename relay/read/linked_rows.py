@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from relay.lifecycle.rows import Stored
 from relay.nostr.event import event_from_raw, parsing_weight
 from relay.storage import PAGE_BYTES, PageQuery
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from relay.access.read_rules import Row, Target
     from relay.access.visibility import Viewer, Visibility
-    from relay.lifecycle.rows import Stored
+    from relay.nostr.event import Event
     from relay.state import RelayState
     from relay.storage import EventReader, Page
 
@@ -27,6 +28,14 @@ _MAX_HELD: Final = 1024
 """Linked rows of one target held in memory; with more, the store is asked per viewer."""
 _NO_LIMIT: Final = 2**31
 _NONE_READABLE: Final[frozenset[Target]] = frozenset()
+
+
+def may_be_of(groups: Set[str], event: Event, state: RelayState) -> bool:
+    """Whether the row may be of one of these groups, or be read with a row of them."""
+    group = state.policy.row_group(event)
+    if group in groups or state.targets_of(Stored(0, event, group)):
+        return True
+    return group is None and event.kind in state.policy.groups.derived
 
 
 @dataclass(frozen=True, slots=True)

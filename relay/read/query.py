@@ -12,7 +12,6 @@ from array import array
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
-from relay.access.read_rules import targets_of
 from relay.access.shares import Shares
 from relay.errors import Prefix, Refused, StoreFault
 from relay.lifecycle.rows import Stored
@@ -20,12 +19,13 @@ from relay.nostr import kinds, messages, nip45
 from relay.nostr.event import event_from_raw
 from relay.observe import REQUEST, SAMPLED_OF, SLOW_S, shape_of
 from relay.read.fanout import Subscription
+from relay.read.linked_rows import may_be_of
 from relay.read.pace import Pace
 from relay.read.scan import LONG_S, PAGE_ROWS, HeldRows, Scan, work_of
 from relay.storage import PageQuery
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence, Set
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from relay.access.visibility import Viewer, Visibility
     from relay.nostr.event import Event
@@ -325,7 +325,7 @@ class QueryRunner:
             )
             self._check_current()
             # A member may have been removed while the rows waited (N29-94).
-            if self._state.visibility(subscription.reader.viewer).covers(visibility):
+            if self._may_send(found[0], peer, visibility):
                 return found
         raise StoreFault(_RIGHTS_CHANGED)
 
@@ -555,17 +555,7 @@ class QueryRunner:
         lost = self._state.visibility(peer.reader.viewer).lost_since(before)
         if not lost:
             return lost is not None
-        return not any(self._may_be_of(lost, event_from_raw(raw)) for raw in raws)
-
-    def _may_be_of(self, groups: Set[str], event: Event) -> bool:
-        """Also of a row that is read with a row of them."""
-        policy = self._state.policy
-        group = policy.row_group(event)
-        if group in groups or targets_of(
-            policy.read_rules, Stored(0, event, group), self._state.groups
-        ):
-            return True
-        return group is None and event.kind in policy.groups.derived
+        return not any(may_be_of(lost, event_from_raw(raw), self._state) for raw in raws)
 
     async def _wait_for_index(self, upto: int) -> None:
         if self._index is None or not await self._index.reached(upto):
@@ -609,14 +599,13 @@ class QueryRunner:
                 self._took("COUNT", filters, peer, 0, perf_counter() - began)
             await self._state.settled(self._store.committed())
             lost = self._state.visibility(peer.reader.viewer).lost_since(visibility)
-            if lost is not None and visibility.depends_on_groups:
-                if changing is None:
-                    counted = any(each in visibility.insider_of for each in lost)
-                else:
-                    counted = bool(lost if is_exact else lost - changing)
-                    changing |= lost
+            if lost is None:
+                continue
+            if changing is None:
+                counted = any(each in visibility.insider_of for each in lost)
             else:
-                counted = lost is None
+                counted = bool(lost if is_exact else lost - changing)
+                changing |= lost
             if not counted:
                 peer.outbox.put(messages.count(sub, number, registers))
                 return

@@ -14,16 +14,16 @@ from relay.errors import StoreFault
 from relay.nostr.event import parsing_weight
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import KindClass, class_of
+from relay.read.linked_rows import LinkedRows, may_be_of
 from relay.storage import PAGE_BYTES
 from relay.storage.read_turns import ReadTurns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from relay.access.visibility import Viewer, Visibility
     from relay.lifecycle.rows import Slot, Stored
     from relay.nostr.event import Event
-    from relay.read.linked_rows import LinkedRows
     from relay.state import RelayState
     from relay.storage import EventReader
 
@@ -35,7 +35,7 @@ _MAX_RETRIES: Final = 16
 
 
 class Versions(NamedTuple):
-    events: Sequence[Event]
+    events: list[Event]
     """Newest first; the current one is the first of the first page."""
     more: bool
     """Older ones follow the last of these."""
@@ -66,13 +66,21 @@ class VersionReader:
         async with turns.of(address, key=now.known_as, is_owner=now.is_owner):
             for _ in range(_MAX_RETRIES):
                 visibility = self._state.visibility(viewer)
-                found = await self._page(visibility, slot, before)
+                found, current = await self._page(visibility, slot, before)
                 await self._state.settled(self._store.committed())
-                if self._state.visibility(viewer).covers(visibility):
+                lost = self._state.visibility(viewer).lost_since(visibility)
+                # Who turns an own group private again and again breaks off no page of others.
+                if lost is not None and not (
+                    lost
+                    and any(may_be_of(lost, each, self._state) for each in current + found.events)
+                ):
                     return found
         raise StoreFault("read rights changed faster than versions could be read")
 
-    async def _page(self, visibility: Visibility, slot: Slot, before: str | None) -> Versions:
+    async def _page(
+        self, visibility: Visibility, slot: Slot, before: str | None
+    ) -> tuple[Versions, list[Event]]:
+        """Also the current version, if the viewer may read it."""
         asked, weight = _filter_of(slot), 0
         events: list[Event] = []
         after = None if before is None else await self._place_of(before, slot, visibility, asked)
@@ -81,16 +89,16 @@ class VersionReader:
             now = self._clock()
             rows = await self._store.versions(slot, before=after, limit=_AT_ONCE, now=now)
             if not rows or not await self._may_read(rows[0], visibility, asked):
-                return Versions((), more=False)
+                return Versions([], more=False), []
             old = rows[1:]
             for row in rows if is_first else old:
                 if weight >= PAGE_BYTES:
-                    return Versions(events, more=True)
+                    return Versions(events, more=True), [rows[0].event]
                 if await self._may_read(row, visibility, asked):
                     events.append(row.event)
                     weight += parsing_weight(row.event.raw)
             if not old:
-                return Versions(events, more=False)
+                return Versions(events, more=False), [rows[0].event]
             await asyncio.sleep(0)  # a page of the store may have come without a pause
             after, is_first = old[-1].seq, False
 

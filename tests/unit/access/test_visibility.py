@@ -737,9 +737,11 @@ def test_a_change_of_a_group_takes_rights_from_others_or_not(
     def seen(flags: frozenset[Flag] | None) -> Visibility:
         group = None if flags is None else Group("club", flags=flags)
         groups = GROUPS if group is None else GROUPS.with_group(group)
-        return visibility_for(Viewer(frozenset({stranger.pubkey})), (), ACTORS, groups)
+        return visibility_for(Viewer(frozenset({who.pubkey})), rules, ACTORS, groups)
 
-    assert seen(after).covers(seen(before)) is is_covered
+    rules = [ReadRule("rows of a group", Match(h=True), frozenset({Who.GROUP, Who.OWNER}))]
+    for who, expected in ((stranger, is_covered), (owner, True)):
+        assert seen(after).covers(seen(before)) is expected, who
 
 
 def test_rules_that_are_the_same_are_not_compared_with_each_other() -> None:

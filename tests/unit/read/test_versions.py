@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +11,8 @@ import pytest
 
 from relay.access.visibility import ANONYMOUS, Viewer
 from relay.errors import StoreFault
+from relay.groups.actions import Flag
+from relay.groups.group import Group
 from relay.lifecycle.retention import DAY_S
 from relay.lifecycle.rows import Slot
 from relay.read import versions as reading
@@ -231,7 +234,7 @@ async def test_what_another_relay_committed_is_read_with_the_rights_of_then(
     )
     monkeypatch.setattr(store, "committed", lambda: known)
     monkeypatch.setattr(reader, "_store", store)
-    assert await reader.versions(Viewer(frozenset({bob.pubkey})), NOTES, None) == ((), False)
+    assert await reader.versions(Viewer(frozenset({bob.pubkey})), NOTES, None) == ([], False)
 
 
 async def config(home: Library, number: int, *tags: Sequence[str]) -> None:
@@ -279,9 +282,29 @@ async def test_rights_that_change_all_the_time_end_the_read(
     home: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await home.keep(1, 2)
-    monkeypatch.setattr("relay.access.visibility.Visibility.covers", lambda *_: False)
+    monkeypatch.setattr("relay.access.visibility.Visibility.lost_since", lambda *_: None)
     with pytest.raises(StoreFault, match="rights changed"):
         await home.seen_by(bob)
+
+
+async def test_groups_of_others_that_turn_private_break_off_no_page_of_other_rows(
+    home: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three groups that took turns kept everybody, owners too, from reading old versions."""
+    await home.keep(1, 2)
+    versions, turns = home.store.versions, count()
+
+    async def while_groups_change(*asked: Any, **more: Any) -> Sequence[Stored]:
+        number = next(turns)
+        flags = {number: frozenset({Flag.PRIVATE}), number + 1: frozenset[Flag]()}
+        for each, of in flags.items():
+            group = Group(f"other {each % 3}", flags=of)
+            home.state.adopt(home.state.groups.with_group(group))
+        return await versions(*asked, **more)
+
+    monkeypatch.setattr(home.store, "versions", while_groups_change)
+    for who in (alice, bob, owner):
+        assert await home.seen_by(who) == [2, 1]
 
 
 # -- what takes them away --------------------------------------------------------------------------

@@ -449,7 +449,7 @@ async def test_versions_of_many_tags_are_replaced_few_at_a_time(
         assert sum(batch.count(1) for batch in batches) == 20
         done = next(place for place, batch in enumerate(batches) if 2 in batch)
         assert sum(batch.count(1) for batch in batches[: done + 1]) <= 4
-        assert batches[done].count(2) > 10
+        assert batches[done].count(2) > 2
 
 
 async def test_connections_whose_events_read_much_are_served_by_turns(
