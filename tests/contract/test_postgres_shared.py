@@ -16,6 +16,7 @@ from relay.lifecycle.rows import Stored, WritePlan
 from relay.nostr.erasure import Erasure
 from relay.storage import PageQuery
 from relay.storage.postgres import following, listening
+from relay.storage.postgres.moving import PostgresSide
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
 from tests.contract.test_store_search import indexed, sought
@@ -48,6 +49,8 @@ pytestmark = pytest.mark.process
 T = TypeVar("T")
 
 BATCHES = 20
+_LAST_STATEMENT = "SELECT max(query_start) FROM pg_stat_activity WHERE application_name = 'rookery'"
+TRIES = 6
 STORM = 20_000
 """Notifications."""
 NEWEST = PageQuery(asked(), EVERYTHING, 10, MAX, now=0, size=10)
@@ -557,41 +560,69 @@ async def test_a_store_that_may_not_be_shared_writes_nothing_after_another(
     await postgres.empty(url)
 
 
-async def test_a_store_goes_on_when_the_lock_of_its_lost_connection_is_released(
-    postgres: PostgresServer,
+_TOKEN = "UPDATE meta SET value = 'another' WHERE name = 'opened_by'"
+_SCHEMA = "UPDATE meta SET value = '99' WHERE name = 'schema'"
+
+
+@pytest.mark.parametrize(
+    ("done", "fault"),
+    [("", ""), (_TOKEN, listening.TAKEN), (_SCHEMA, listening.MIGRATED)],
+    ids=["nothing", "taken", "migrated"],
+)
+async def test_a_store_waits_for_the_lock_of_its_lost_connection(
+    postgres: PostgresServer, done: str, fault: str
 ) -> None:
-    """The server may notice later that the connection is lost; until then nothing is given."""
+    """The server may notice later that the connection is lost, and whoever has the lock may be
+    another relay that starts; until then nothing is given."""
     url = await postgres.new_schema()
     store = await PostgresStore.open(url, TERMS)
     row = await stored(store, unsigned(cast.alice))
     left = await asyncpg.connect(url)
-    locking = left.execute("SELECT pg_advisory_lock('meta'::regclass::oid::bigint)")
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(locking)
+        tasks.create_task(left.execute("SELECT pg_advisory_lock('meta'::regclass::oid::bigint)"))
         await eventually("it waits for the lock", postgres.waiting_for_locks)
         await postgres.kill_connections()
+    tried = set[object]()
+
+    async def has_tried_often() -> bool:
+        tried.add(await postgres.value(_LAST_STATEMENT))
+        return len(tried) > TRIES
+
+    await eventually("it has tried to get the lock", has_tried_often)
     with pytest.raises(StoreFault, match="it does not answer"):
-        await asyncio.wait_for(read_pages_on(store), ANSWER_S)
-    await left.close()
-    async with until("it reads again") as tries:
+        await read(store)
+    if done:
+        await left.execute(done)
+    if not fault:
+        await left.close()
+    async with until("it reads again, or says why not") as tries:
         async for _ in tries:
-            with suppress(StoreFault):
-                assert await read(store) == [row.event.raw]
-                break
+            try:
+                assert (await read(store), fault) == ([row.event.raw], "")
+            except StoreFault as found:
+                if not fault or fault not in str(found):
+                    continue
+            break
+    await left.close()
     await store.close()
     await postgres.empty(url)
 
 
-@pytest.mark.parametrize("stays", [True, False])
+@pytest.mark.parametrize(
+    ("stays", "is_shared"),
+    [(True, False), (False, False), (True, True)],
+    ids=["exclusive", "gone", "shared"],
+)
 async def test_a_store_that_may_not_be_shared_reads_nothing_after_another_took_it(
     postgres: PostgresServer,
     *,
     stays: bool,
+    is_shared: bool,
 ) -> None:
     """It does not know whom the other one removed."""
     url = await postgres.new_schema()
     store = await PostgresStore.open(url, TERMS)
-    other = await taken(postgres, url, is_shared=False)
+    other = await taken(postgres, url, is_shared=is_shared)
     if not stays:
         await other.close()
 
@@ -600,5 +631,22 @@ async def test_a_store_that_may_not_be_shared_reads_nothing_after_another_took_i
     if stays:
         assert await other.since(0, 1) == []
     await other.close()
+    await store.close()
+    await postgres.empty(url)
+
+
+async def test_a_relay_that_was_cut_off_does_not_go_on_after_a_move(
+    postgres: PostgresServer,
+) -> None:
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    is_held = False
+    while not is_held:  # else the store was faster
+        await postgres.kill_connections()
+        side = await PostgresSide.open(url, None)
+        is_held = await side.hold()
+        await side.close()
+    with pytest.raises(StoreFault, match="another relay took the database"):
+        await asyncio.wait_for(read_on(store), ANSWER_S)
     await store.close()
     await postgres.empty(url)

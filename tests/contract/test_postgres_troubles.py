@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,9 +14,10 @@ from relay.storage.postgres.store import PostgresStore
 from tests import cast
 from tests.contract.test_postgres_shared import in_the_end
 from tests.contract.writing import TERMS, read, stored, takes_over, unsigned
+from tests.harness.relay_program import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from tests.harness.postgres import PostgresServer
 
@@ -29,6 +30,11 @@ CREATE FUNCTION of_guest.is_full() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     RAISE 'could not extend file: No space left on device' USING ERRCODE = 'disk_full';
 END $$;
 CREATE TRIGGER is_full BEFORE INSERT ON of_guest.events EXECUTE FUNCTION of_guest.is_full()
+"""
+
+_WAITING = """
+SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'rookery'
+AND (wait_event_type = 'Lock' OR wait_event = 'SyncRep')
 """
 
 
@@ -97,3 +103,76 @@ async def test_a_database_that_takes_nothing_is_read_still(
         await postgres.kill_connections()
         assert (await in_the_end(lambda: stored(store, unsigned(cast.bob)))).seq == 2
         await store.close()
+
+
+@asynccontextmanager
+async def without_its_replica(server: PostgresServer) -> AsyncIterator[None]:
+    """Inside, commits wait for a synchronous replica that is away."""
+    try:
+        await _set_replicas(server, "SET synchronous_standby_names = '*'")
+        yield
+    finally:
+        await _set_replicas(server, "RESET synchronous_standby_names")
+
+
+async def _set_replicas(server: PostgresServer, setting: str) -> None:
+    await server.execute(f"ALTER SYSTEM {setting}")
+    await server.execute("SELECT pg_reload_conf()")
+
+
+def head_is_locked(server: PostgresServer, schema: str) -> AbstractAsyncContextManager[None]:
+    return server.unwritable(f"{schema}.head")
+
+
+def replica_is_away(server: PostgresServer, _schema: str) -> AbstractAsyncContextManager[None]:
+    return without_its_replica(server)
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+@pytest.mark.parametrize("trouble", [head_is_locked, replica_is_away])
+async def test_a_database_that_lets_writes_wait_is_read_still(
+    postgres: PostgresServer,
+    monkeypatch: pytest.MonkeyPatch,
+    trouble: Callable[[PostgresServer, str], AbstractAsyncContextManager[None]],
+    *,
+    is_shared: bool,
+) -> None:
+    """The relay itself drops old changes meanwhile, on the connection that it listens on."""
+    monkeypatch.setattr(listening, "_DROP_EVERY_S", 0.0)
+    url = await postgres.new_schema()
+    schema = postgres.schema_of(url)
+    store = await PostgresStore.open(url, TERMS, is_shared=is_shared)
+    if is_shared:
+        store.take_over = takes_over
+    rows = [await stored(store, unsigned(cast.alice, at=at)) for at in (2, 1)]
+    await eventually("it drops changes", store.is_first)
+    async with trouble(postgres, schema):
+        writing = asyncio.create_task(stored(store, unsigned(cast.bob)))
+        await eventually("it waits", lambda: postgres.value(_WAITING))
+        old = f"UPDATE {schema}.changes SET at = at - interval '2 minutes'"
+        await postgres.execute(f"SET synchronous_commit = off; {old}")
+        tried = set[float]()
+
+        def has_tried_twice() -> bool:  # what runs now may have begun before
+            tried.add(store._listener._drop_at)
+            return len(tried) > 2
+
+        await eventually("it has tried", has_tried_twice)
+        assert await read_for_a_while(store) == [row.event.raw for row in rows]
+    assert (await writing).seq == 3
+    await store.close()
+    await postgres.empty(url)
+
+
+async def test_a_relay_reconnects_while_writes_wait_for_a_replica(
+    postgres: PostgresServer,
+) -> None:
+    """With `[storage] replica` it names the history of the database whenever it connects."""
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS, replica=url)
+    row = await stored(store, unsigned(cast.alice))
+    async with without_its_replica(postgres):
+        await postgres.kill_connections()
+        assert await in_the_end(lambda: read_for_a_while(store)) == [row.event.raw]
+    await store.close()
+    await postgres.empty(url)

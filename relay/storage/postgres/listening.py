@@ -37,9 +37,7 @@ _RECENT_S: Final = _POLL_S + _ANSWER_S
 _CATCH_UP_S: Final = 60.0
 """How long readers wait for it: a group of 150,000 records takes 5 s."""
 _DROP_EVERY_S: Final = 10.0
-_LEFT_S: Final = 15.0
-"""How long the server may keep a connection that is lost."""
-_OPENED_BY: Final = "opened_by"
+OPENED_BY: Final = "opened_by"
 _MAX_DIGITS: Final = 19
 """Digits of a head in a notification."""
 TAKEN: Final = "another relay took the database while the connection was lost: restart this one"
@@ -155,10 +153,10 @@ class HeadListener:
         try:
             db, may_have = await self._connected()
             if may_have and self._is_shared:
-                self._token = await db.fetchval(QUERIES["get_meta"], _OPENED_BY)
+                self._token = await db.fetchval(QUERIES["get_meta"], OPENED_BY)
             elif may_have:
                 self._token = secrets.token_hex(16)
-                await db.execute(QUERIES["put_meta"], _OPENED_BY, self._token)
+                await db.execute(QUERIES["put_meta"], OPENED_BY, self._token)
         except FAULTS as error:
             raise fault_of(error) from error
         if may_have:
@@ -199,37 +197,37 @@ class HeadListener:
 
     async def _check(self, db: Any, *, may_have: bool) -> None:
         """Check that the server that answers now has what this process knows; else refuse all reads
-        and writes."""
-        schema = await db.fetchval(QUERIES["get_meta"], "schema", timeout=_ANSWER_S)
-        if schema != str(SCHEMA_VERSION):
-            self._connections.refuse(MIGRATED)
-            return
-        try:
-            await self._check_opened_by(db)
-        except StoreFault:  # all is refused now
-            return
-        if not (may_have or await self._held_again(db)):
-            self._connections.refuse(TAKEN)
-        elif not await self._is_same_history(db):
+        and writes. Waits for the lock: the server may keep the lost connection, or it has that of a
+        relay that has not yet stored its token. Raises StoreFault when this process ends."""
+        while True:  # once more with the lock: another relay may have had it meanwhile
+            schema = await db.fetchval(QUERIES["get_meta"], "schema", timeout=_ANSWER_S)
+            if schema != str(SCHEMA_VERSION):
+                self._connections.refuse(MIGRATED)
+                return
+            try:
+                await self._check_opened_by(db)
+            except StoreFault:  # all is refused now
+                return
+            if may_have:
+                break
+            if not self._is_shared and await db.fetchval(
+                QUERIES["is_held_shared"], timeout=_ANSWER_S
+            ):
+                self._connections.refuse(TAKEN)
+                return
+            if await self._ended(_POLL_S):
+                raise StoreFault(LOST)
+            may_have = await db.fetchval(self._hold, timeout=_ANSWER_S)
+        if not await self._is_same_history(db):
             self._connections.refuse_set_back()
 
     async def _check_opened_by(self, db: Any) -> None:
         """A connection that is made after the network was cut may be there before this process
         notices that it has lost its lock. Raises StoreFault if another one has had the database."""
-        opened_by = await db.fetchval(QUERIES["get_meta"], _OPENED_BY, timeout=_ANSWER_S)
+        opened_by = await db.fetchval(QUERIES["get_meta"], OPENED_BY, timeout=_ANSWER_S)
         if opened_by != self._token:
             self._connections.refuse(TAKEN)
             raise StoreFault(TAKEN)
-
-    async def _held_again(self, db: Any) -> bool:
-        """Acquire the lock again; the server may still hold it for the lost connection."""
-        until = monotonic() + _LEFT_S
-        while not await db.fetchval(self._hold, timeout=_ANSWER_S):
-            if await self._ended(_POLL_S):
-                break
-            if monotonic() > until:
-                return False
-        return True
 
     async def _is_same_history(self, db: Any) -> bool:
         """Whether the server has the batch that this process followed last: after a fail-over it
@@ -269,7 +267,7 @@ class HeadListener:
         have it."""
         token, replica.history = secrets.token_hex(16), ""
         with suppress(asyncpg.PostgresError):  # nothing can be written, so the replica is not used
-            await db.execute(QUERIES["put_meta"], "history", token, timeout=_ANSWER_S)
+            await db.execute(QUERIES["name_history"] % token, timeout=_ANSWER_S)
             replica.history = token
 
     async def _lead(self, db: Any) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.errors import StoreVersion
 from relay.storage.moving import TABLES, Line, is_unfinished
 from relay.storage.postgres.connections import Connections
+from relay.storage.postgres.listening import OPENED_BY
 from relay.storage.postgres.opening import SCHEMA_VERSION
 from relay.storage.postgres.sql.moving import (
     LOG_SCRIPT,
@@ -227,7 +229,11 @@ class PostgresSide:
 
     async def hold(self) -> bool:
         db = await self._held.enter_async_context(self._connections.reading())
-        return bool(await db.fetchval(QUERIES["hold"]))
+        if not await db.fetchval(QUERIES["hold"]):
+            return False
+        # A relay that was cut off from the database must not go on with it afterwards.
+        await self._set_meta(OPENED_BY, secrets.token_hex(16))
+        return True
 
     async def seal(self, text: str) -> None:
         await self._set_meta(_SEAL, text)

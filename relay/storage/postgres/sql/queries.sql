@@ -43,6 +43,12 @@ SELECT pg_try_advisory_lock('meta'::regclass::oid::bigint);
 -- :hold_shared  -> whether no process has the database for itself, as long as the connection lives
 SELECT pg_try_advisory_lock_shared('meta'::regclass::oid::bigint);
 
+-- :is_held_shared  -> whether processes have the database that share it
+SELECT EXISTS (
+    SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = 0 AND objid = 'meta'::regclass AND objsubid = 1
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND mode = 'ShareLock' AND granted);
+
 -- :is_nobodys  -> whether no process has the database; for the transaction none can take it
 SELECT pg_try_advisory_xact_lock('meta'::regclass::oid::bigint);
 
@@ -74,7 +80,9 @@ FROM head AS h LEFT JOIN (
 
 -- :drop_changes
 -- What was the newest batch a minute ago stays: by it a relay knows the database when its connection
--- was lost.
+-- was lost. It waits neither for a lock nor for a replica: the connection would count as lost.
+SET LOCAL lock_timeout = '1s';
+SET LOCAL synchronous_commit = off;
 WITH gone AS (
     DELETE FROM changes WHERE at < now() - interval '1 minute' AND NOT (what = 'batch' AND seq = (
         SELECT max(seq) FROM changes WHERE what = 'batch' AND at < now() - interval '1 minute'
@@ -585,6 +593,10 @@ INSERT INTO meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET 
 
 -- :add_meta  name, value; ignored if there is one
 INSERT INTO meta (name, value) VALUES ($1, $2) ON CONFLICT DO NOTHING;
+
+-- :name_history  with %s: hex; does not wait for a replica, which is not read before it has the name
+SET LOCAL synchronous_commit = off;
+INSERT INTO meta (name, value) VALUES ('history', '%s') ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
 -- :get_meta  name -> value
 SELECT value FROM meta WHERE name = $1;
