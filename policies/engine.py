@@ -417,12 +417,9 @@ class PolicySet:
             if indexed.usage_limit is not None and not (
                 kind == kinds.VANISH and rule.match.kinds is None
             ):
+                if rule.match.kinds is None:
+                    indexed.usage_limit = self._of_who_writes(indexed.usage_limit, kind)
                 quota = indexed.usage_limit.quota
-                if quota is not None and quota.per is Per.GROUP and rule.match.kinds is None:
-                    # Whoever may read what these name could fill it.
-                    counted = (quota.kinds or ALL_KINDS).without(self.groups.derived)
-                    quota = replace(quota, kinds=counted)
-                    indexed.usage_limit = replace(indexed.usage_limit, quota=quota)
                 if quota is not None and quota.counts(kind):
                     quotas.append(quota)
                 else:
@@ -437,6 +434,18 @@ class PolicySet:
             found = _NO_RULES
         self._by_kind[kind] = found
         return found
+
+    def _of_who_writes(self, limit: UsageLimit, kind: int) -> UsageLimit:
+        """The limit of a rule that names no kinds, for this one. What people use up who may not
+        write in a group does not count for it: requests to join, and what only names its events. So
+        its admins go on, too."""
+        rate, quota = limit.rate, limit.quota
+        if rate is not None and rate.per is Per.GROUP and kind in kinds.GROUP_RECORDS:
+            rate = None
+        if quota is not None and quota.per is Per.GROUP:
+            counted = (quota.kinds or ALL_KINDS).without(self.groups.derived)
+            quota = replace(quota, kinds=counted)
+        return replace(limit, rate=rate, quota=quota)
 
     def _writer_refusal(self, indexed: _IndexedRule, event: Event, facts: Facts) -> Reject | None:
         if indexed.writers is None:

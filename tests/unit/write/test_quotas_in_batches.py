@@ -230,6 +230,8 @@ async def test_what_the_relay_signs_itself_is_never_counted() -> None:
     async with home(rule) as here:
         await here.do(owner, kinds.CREATE_GROUP, h="tea")
         await here.do(owner, kinds.PUT_USER, ["p", alice.pubkey], h="tea")
+        for _ in range(2):
+            await here.do(alice, 9, h="tea")
         assert await here.take(here.made(alice, 9, h="tea")) == [too_many(60)]
         assert len(await here.log()) > 4
 
@@ -399,6 +401,21 @@ async def test_what_names_a_message_of_a_full_group_is_refused_without_h_too() -
         await here.do(bob, 1)
 
 
+async def test_requests_to_join_take_nothing_of_the_pace_of_a_group() -> None:
+    """By made-up keys they kept members from writing, and owners from moderating."""
+    rule = '[groups]\njoins = "review"\n[[rule]]\nname = "r"\nmatch = { h = true }\n'
+    rule += 'rate = { per = "group", burst = 2, per_minute = 1 }'
+    async with home(rule) as here:
+        await here.do(owner, kinds.CREATE_GROUP, ["restricted"], h="tea")
+        await here.do(owner, kinds.PUT_USER, ["p", alice.pubkey], h="tea")
+        asked = [here.made(who, kinds.JOIN_REQUEST, h="tea") for who in (bob, mallory)]
+        assert {text for _, text in await here.take(*asked)} == {"restricted: pending review"}
+        message = await here.do(alice, 9, h="tea")
+        await here.do(alice, 9, h="tea")
+        assert await here.take(here.made(alice, 9, h="tea")) == [too_many(60)]
+        await here.do(owner, kinds.DELETE_EVENT, ["e", message.id], h="tea")
+
+
 async def test_comments_without_h_fill_no_group_whose_rule_does_not_name_their_kind() -> None:
     """Reactions by made-up keys kept members and owners from writing."""
     async with home(full("group", "events = 2", "match = { h = true }")) as here:
@@ -422,7 +439,7 @@ async def test_what_it_names_may_come_in_the_same_batch() -> None:
 async def test_what_names_messages_without_h_takes_nothing_of_the_pace_of_their_group() -> None:
     """Comments by made-up keys kept members, admins and owners from writing."""
     rule = '[[rule]]\nname = "r"\nmatch = { h = ["tea"] }\n'
-    rule += 'rate = { per = "group", burst = 5, per_minute = 1 }'
+    rule += 'rate = { per = "group", burst = 2, per_minute = 1 }'
     async with home(rule) as here:
         await here.do(owner, kinds.CREATE_GROUP, ["restricted"], ["closed"], h="tea")
         await here.do(owner, kinds.PUT_USER, ["p", alice.pubkey], h="tea")
