@@ -31,6 +31,7 @@ from tests.contract.writing import (
     read,
     set_groups,
     stored,
+    takes_over,
     unsigned,
     write,
 )
@@ -633,6 +634,30 @@ async def test_a_store_that_may_not_be_shared_reads_nothing_after_another_took_i
     await other.close()
     await store.close()
     await postgres.empty(url)
+
+
+async def test_a_store_that_may_not_be_shared_starts_again_after_one_that_wrote_and_left(
+    postgres: PostgresServer,
+) -> None:
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    await stored(store, unsigned(cast.alice))
+    other = await taken(postgres, url, is_shared=True)
+    other.take_over = takes_over
+    await stored(other, unsigned(cast.bob))
+    await other.close()
+    with pytest.raises(StoreFault, match=r"another relay took|the relay starts again"):
+        await asyncio.wait_for(reads_until_it_says_why(store), ANSWER_S)
+    await store.close()
+    await postgres.empty(url)
+
+
+async def reads_until_it_says_why(store: PostgresStore) -> None:
+    while True:
+        with suppress(StoreFault):
+            await read(store)
+        store._connections.check()
+        await asyncio.sleep(0.05)
 
 
 async def test_a_relay_that_was_cut_off_does_not_go_on_after_a_move(

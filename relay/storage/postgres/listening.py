@@ -232,8 +232,12 @@ class HeadListener:
     async def _is_same_history(self, db: Any) -> bool:
         """Whether the server has the batch that this process followed last: after a fail-over it
         may have other batches under the same seqs. Also False if the batch is too old to be
-        compared."""
+        compared, or if there is a later one that only relays that shared the database can have
+        made, as they store no token, or this process without knowing it."""
+        head = await db.fetchval(QUERIES["head"], timeout=_ANSWER_S)
         seq, batch = self._position()
+        if not self._is_shared and head > seq:
+            return False
         return batch is None or bool(
             await db.fetchval(QUERIES["has_committed"], seq, batch, timeout=_ANSWER_S)
         )
