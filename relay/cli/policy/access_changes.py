@@ -1,8 +1,8 @@
 """What an edit of policies permits to everybody, or forbids to all, compared with before.
 
 Invariants: computed by the judge and the read rules, for representative people, events and rows,
-not from the text of the rules; by the settings themselves where they take kinds out of groups.
-Plug-ins are not run.
+not from the text of the rules; by the settings themselves where they take kinds out of groups. Rows
+that the read rules of either set match are among the rows. Plug-ins are not run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import shutil
 from dataclasses import replace
 from hashlib import sha256
 from ipaddress import ip_address
+from itertools import islice, pairwise, product
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -35,11 +36,12 @@ from relay.write.lookups import accounts_of
 from relay.write.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from policies import PolicySet
     from relay.access.actors import Actors
+    from relay.access.read_rules import Match
     from relay.memory.registry import MemorySystems
     from relay.nostr.event import Event
     from relay.write.judge import Judgement
@@ -51,7 +53,13 @@ _INTERNET: Final = tuple(map(ip_address, ("1.1.1.1", "8.8.8.8", "2001:4860:4860:
 """Public addresses that no admin would trust: if `trusted_readers` contains one, it contains
 everybody."""
 _MAX_LISTED: Final = 6
+_MAX_TRIES: Final = 256
+"""Rows that are tried for one condition of a rule."""
+_MAX_TRIED: Final = 2048
+_MAX_ROWS: Final = 256
+"""Rows made from rules, and those of them that are read; rules that differ come first."""
 _NAMELESS_KIND: Final = 4321
+_NAMELESS: Final = "kinds that no rule names"
 
 
 def _key(name: str) -> str:
@@ -68,6 +76,12 @@ _WRITERS: Final = (UNKNOWN, _KNOWN, _INSIDER, _ADMIN, _AGENT, _OWNER)
 ANYBODY: Final = "anybody, without a login"
 ANY_KEY: Final = "any key that logs in"
 _READERS: Final = (ANYBODY, ANY_KEY, *_WRITERS[1:])
+_MANY: Final[Mapping[str, str]] = {
+    ANYBODY: f"{ANYBODY}, may read",
+    ANY_KEY: f"{ANY_KEY} may read",
+    _KNOWN: "members of any group may read",
+}
+"""Readers whom an edit should not add unnoticed, most first."""
 
 _OPEN: Final = "open"
 _RESTRICTED: Final = "restricted"
@@ -99,9 +113,10 @@ class Access(NamedTuple):
 
 
 def access_changes(before: PolicySet, after: PolicySet) -> list[str]:
-    """Changes in what unknown authors may write, nobody may write, and everybody may read; empty:
-    no such changes."""
-    old, new = access_under(before), access_under(after)
+    """Changes in what unknown authors may write, nobody may write, and everybody, or members of any
+    group, may read; empty: no such changes."""
+    rows = list(_rows_of_rules(before, after))
+    old, new = access_under(before, rows), access_under(after, rows)
     told = []
     for what, now in new.writers.items():
         then = old.writers.get(what, now)
@@ -111,11 +126,9 @@ def access_changes(before: PolicySet, after: PolicySet) -> list[str]:
             told.append(("nobody may write", what, then))
     for what, now in new.readers.items():
         then = old.readers.get(what, now)
-        for who in (ANYBODY, ANY_KEY):
+        for who, change in _MANY.items():
             if who in now and who not in then:
-                told.append(
-                    (f"{who}, may read" if who is ANYBODY else f"{who} may read", what, then)
-                )
+                told.append((change, what, then))
                 break
     alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for change, what, then in told:
@@ -168,9 +181,10 @@ def preset_of(folder: Path) -> str:
     return "open" if first.startswith('# The preset "open"') else "group"
 
 
-def access_under(policy: PolicySet) -> Access:
+def access_under(policy: PolicySet, rows: Sequence[tuple[str, Stored]] = ()) -> Access:
+    """`rows`: more rows to read, each with a name; those that are like a named one are left out."""
     actors = _people(policy.actors)
-    groups = _groups()
+    groups = _groups(row.group for _, row in rows if row.group is not None)
     created, new_group = _new_group(policy, actors, groups)
     groups = groups if new_group is None else groups.with_group(new_group)
     opened = _opened(policy, actors, groups)
@@ -183,7 +197,10 @@ def access_under(policy: PolicySet) -> Access:
     writers["new groups (9007)"] = created
     invited = (UNKNOWN, _OWNER) if Who.ANYONE in policy.members.invite else (_OWNER,)
     writers["requests for an invite code of the relay (28935)"] = invited
-    readers = dict(_readings(policy, actors, groups, list(_rows(policy))))
+    named = list(_rows(policy))
+    known = {_likeness(row) for _, row in named}
+    more = [(words, row) for words, row in rows if _likeness(row) not in known]
+    readers = dict(_readings(policy, actors, groups, [*named, *more]))
     if new_group is not None:
         new = [("messages (9) of groups made from now on", _row(kinds.CHAT, group=_NEW))]
         readers |= dict(_readings(policy, actors, groups, new))
@@ -201,10 +218,11 @@ def _people(actors: Actors) -> Actors:
     )
 
 
-def _groups() -> Groups:
+def _groups(others: Iterable[str]) -> Groups:
+    """`others`: more open groups."""
     admin, insider, known = (_key(name) for name in (_ADMIN, _INSIDER, _KNOWN))
     groups = Groups().with_group(Group(_ELSEWHERE, members=OrderedMap({known: ()})))
-    for name, flags in _FLAGS.items():
+    for name, flags in {**dict.fromkeys(others, _FLAGS[_OPEN]), **_FLAGS}.items():
         members = {admin: (Role.ADMIN.value,), insider: ()}
         groups = groups.with_group(
             Group(name, flags=flags, members=OrderedMap(members), founder=admin)
@@ -217,7 +235,7 @@ def _groups() -> Groups:
 
 def _acts(policy: PolicySet) -> Iterator[_Act]:
     yield _Act("notes (1)", kinds.NOTE)
-    yield _Act("kinds that no rule names", _NAMELESS_KIND)
+    yield _Act(_NAMELESS, _NAMELESS_KIND)
     yield _Act("messages (9) in open groups", kinds.CHAT, (("h", _OPEN),))
     yield _Act("messages (9) in restricted groups", kinds.CHAT, (("h", _RESTRICTED),))
     yield _Act("messages (9) in private groups", kinds.CHAT, (("h", _PRIVATE),))
@@ -287,11 +305,11 @@ def _opened(policy: PolicySet, actors: Actors, groups: Groups) -> Groups:
 def _row(
     kind: int,
     *tags: Sequence[str],
-    author: str = _INSIDER,
+    author: str = _key(_INSIDER),
     group: str | None = None,
 ) -> Stored:
     h = [] if group is None else [["d" if kind in kinds.GROUP_STATE else "h", group]]
-    return Stored(1, _event(_key(author), kind, [*h, *tags]), group)
+    return Stored(1, _event(author, kind, [*h, *tags]), group)
 
 
 def _rows(policy: PolicySet) -> Iterator[tuple[str, Stored]]:
@@ -307,8 +325,101 @@ def _rows(policy: PolicySet) -> Iterator[tuple[str, Stored]]:
         yield f"invites to {name} groups (9009)", _row(kinds.CREATE_INVITE, group=name)
     for words, kind, d in _records(policy):
         tags = [] if d is None else [["d", d]]
-        yield words, _row(kind, *tags, author=_AGENT)
-        yield f"encrypted {words}", _row(kind, *tags, ["enc", "nip44"], author=_AGENT)
+        yield words, _row(kind, *tags, author=_key(_AGENT))
+        yield f"encrypted {words}", _row(kind, *tags, ["enc", "nip44"], author=_key(_AGENT))
+
+
+def _likeness(row: Stored) -> tuple[object, ...]:
+    """Equal for rows that no read rule of usual policies would tell apart."""
+    tags = [tag for tag in row.event.tags if tag[0] != "p" and tag != ["d", "x"]]
+    return row.event.kind, tuple(sorted(map(tuple, tags)))
+
+
+def _rows_of_rules(before: PolicySet, after: PolicySet) -> Iterator[tuple[str, Stored]]:
+    """Rows to which a read rule that one of the sets lacks applies: made from what each rule of
+    both matches and excepts.
+
+    Of kinds that all rules treat alike the first; those of `_rows` stand alone.
+    """
+    changed = frozenset(before.read_rules) ^ frozenset(after.read_rules)
+    if not changed:
+        return
+    rules = dict.fromkeys((*before.read_rules, *after.read_rules))
+    ends = {row.event.kind + n for one in (before, after) for _, row in _rows(one) for n in (0, 1)}
+    for rule in rules:
+        for match in (rule.match, *rule.excepts):
+            if match.kinds is not None:
+                ends.update(kind for low, high in match.kinds.ranges for kind in (low, high + 1))
+    runs = {low: range(low, end) for low, end in pairwise(sorted(ends))}
+    rows = (
+        row
+        for rule in sorted(rules, key=changed.__contains__, reverse=True)
+        for matches, excepts in (
+            ([rule.match], rule.excepts),
+            *(([rule.match, each], ()) for each in rule.excepts),
+        )
+        for row in _examples(runs, matches, excepts)
+    )
+    groups = Groups()
+    made = dict(islice(rows, _MAX_TRIED)).items()
+    decided = (each for each in made if any(rule.applies_to(each[1], groups) for rule in changed))
+    yield from islice(decided, _MAX_ROWS)
+
+
+def _examples(
+    runs: Mapping[int, range], matches: Sequence[Match], excepts: Sequence[Match]
+) -> Iterator[tuple[str, Stored]]:
+    """Rows that match all conditions of `matches` and none of `excepts`, each with a name."""
+    groups = Groups()
+    ranges = [match.kinds for match in matches if match.kinds is not None]
+    own = [
+        runs[kind]
+        for kind in (ranges[-1].among([*runs]) if ranges else ())
+        if all(kind in each for each in ranges)
+    ]
+    ds = {"x": ""}
+    tags: dict[str, Mapping[str, str]] = {}
+    place: bool | frozenset[str] | None = None
+    author, by = _key(_AGENT), ""
+    for match in matches:
+        if match.d is not None or match.d_prefixes is not None:
+            ds = {d: f"d {d}" for d in sorted(match.d or ())}
+            ds |= {f"{prefix}x": f"d {prefix}…" for prefix in match.d_prefixes or ()}
+        for name, wanted in match.tags:
+            if not isinstance(wanted, bool):
+                tags[name] = {value: f"{name} {value}" for value in sorted(wanted)}
+            elif wanted:
+                tags[name] = {"nip44" if name == "enc" else "x": name}
+        place = place if match.h is None else match.h
+        if match.authors:
+            author = min(match.authors)
+            by = f" by {author[:8]}…"
+    nameless = range(_NAMELESS_KIND, _NAMELESS_KIND + 1)
+    tagged = islice(product(*tags.values()), _MAX_TRIES)
+    for run, d, values in islice(product(own or [nameless], ds, tagged), _MAX_TRIES):
+        kind = run[0]
+        words = f"kind {kind}" if len(run) == 1 else f"kinds {kind} to {run[-1]}"
+        texts = [ds[d], *(tags[name][value] for name, value in zip(tags, values, strict=True))]
+        with_ = " and ".join(filter(None, texts))
+        words = (_NAMELESS if run is nameless else words) + (f" with {with_}" if with_ else "") + by
+        about = [("d", d), *zip(tags, values, strict=True)]
+        for group in _places(kind, place):
+            row = _row(kind, *about, author=author, group=group)
+            if all(match.matches(row, groups) for match in matches) and not any(
+                match.matches(row, groups) for match in excepts
+            ):
+                at = {None: "", _OPEN: " in open groups"}.get(group, f" in the group {group}")
+                yield words + at, row
+                break
+
+
+def _places(kind: int, h: bool | frozenset[str] | None) -> Sequence[str | None]:  # noqa: FBT001
+    """Groups in which a row of the kind may match a condition on `h`, None: outside."""
+    if isinstance(h, frozenset):
+        return sorted(h)[:1]
+    if h is None and kind not in kinds.GROUP_STATE and kind not in kinds.GROUP_RECORDS:
+        return None, _OPEN
+    return (None,) if h is False else (_OPEN,)
 
 
 def _readings(

@@ -43,8 +43,8 @@ def check_command(
 
     A warning names a rule that is valid but has no effect, or another effect than it seems to have.
     Other warnings compare access before and after an edit: what unknown authors may now write, what
-    nobody may write any more, what anybody may now read. --strict counts these warnings only
-    together with --against.
+    nobody may write any more, what anybody, or members of any group, may now read. --strict counts
+    these warnings only together with --against.
     """
     home = policy_folder(folder or data)
     try:

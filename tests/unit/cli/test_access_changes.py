@@ -9,7 +9,12 @@ import pytest
 
 from policies import load
 from relay.cli import run
-from relay.cli.policy.access_changes import access_changes, preset_policy
+from relay.cli.policy.access_changes import (
+    _MAX_ROWS,
+    _rows_of_rules,
+    access_changes,
+    preset_policy,
+)
 from relay.memory.systems import MEMORY_SYSTEMS
 from tests.cast import owner, robot
 
@@ -26,6 +31,10 @@ KNOWN_WRITE = '[[rule]]\nname = "known people write"\n'
 
 def rule(name: str, keys: str) -> str:
     return f'[[rule]]\nname = "{name}"\n{keys}\n'
+
+
+def off(*names: str) -> str:
+    return "".join(rule(name, "enabled = false") for name in names)
 
 
 WIDER = {
@@ -82,7 +91,51 @@ WIDER = {
     "whoever logs in reads who is a member of the relay": (
         rule("members of the relay", 'match = { kinds = [13534, 33534] }\nread = ["anyone"]'),
         [
-            "anybody, without a login, may read now: members of the relay (13534); before: " + ALL,
+            "anybody, without a login, may read now: members of the relay (13534), kind 33534;"
+            f" before: {ALL}",
+        ],
+    ),
+    "anybody reads who joined and left the relay": (
+        off("who joined and left the relay"),
+        [f"anybody, without a login, may read now: kinds 8000 to 8001; before: {ALL}"],
+    ),
+    "lists of roles are excepted from a rule": (
+        rule(
+            "members of the relay",
+            'match = { kinds = [13534, 33534] }\nread = ["known"]\nexcept = { kinds = [33534] }',
+        ),
+        [f"anybody, without a login, may read now: kind 33534; before: {ALL}"],
+    ),
+    "anybody reads private Nomen memory": (
+        off("nomen memory needs a login", "private nomen memory"),
+        [
+            "anybody, without a login, may read now: kind 31234 with visibility private;"
+            " before: agents, owners"
+        ],
+    ),
+    "members of any group read Nomen memory of others": (
+        off("private nomen memory", "personal nomen memory", "nomen memory of a group"),
+        [
+            "members of any group may read now: kind 31234 with visibility private, kind 31234 with"
+            " visibility personal, kind 31234 with visibility group; before: agents, owners"
+        ],
+    ),
+    "anybody reads public collective memory": (
+        off("app data needs a login", "public collective memory"),
+        [
+            "anybody, without a login, may read now: kind 30078 with d snow:memory:… and snow:tier"
+            f" public; before: {ALL}"
+        ],
+    ),
+    "members of any group read Aman memory": (
+        rule(
+            "aman memory",
+            'match = { kinds = ["30090-30097"] }\nread = ["author", "owner", "member"]',
+        ),
+        [
+            "members of any group may read now: aman records (30090), encrypted aman records"
+            " (30090), aman records (30091), encrypted aman records (30091), aman records (30092),"
+            " encrypted aman records (30092), 10 more; before: agents, owners",
         ],
     ),
     "encrypted Aman memory is public": (
@@ -224,6 +277,65 @@ def test_taking_it_back_opens_nothing(tmp_path: Path, edit: str) -> None:
     """The one left out no longer excepts gift wraps: taken back, it does again."""
     before, after = edited(tmp_path, WIDER[edit][0])
     assert access_changes(after, before) == []
+
+
+OWN = {
+    "one group": (
+        'match = { kinds = [30023], h = ["tea"] }\nread = ["insider"]',
+        f"kind 30023 in the group tea; before: {IN_GROUP.removesuffix(', owners')}",
+    ),
+    "groups": (
+        'match = { kinds = [30023], h = true }\nread = ["insider"]',
+        f"kind 30023 in open groups; before: {IN_GROUP.removesuffix(', owners')}",
+    ),
+    "what is in no group is excepted": (
+        'match = { kinds = [30023] }\nexcept = { h = false }\nread = ["admin"]',
+        "kind 30023 in open groups; before: admins of the group",
+    ),
+    "member lists": (
+        'match = { kinds = ["39001-39003"] }\nread = ["insider"]',
+        "members of open groups (39002), members of restricted groups (39002), kind 39001 in open"
+        " groups, kind 39003 in open groups; before: members of the group, admins of the group",
+    ),
+    "one author": (
+        f'match = {{ kinds = ["30000-30077"], authors = ["{owner.npub}"] }}\nread = ["known"]',
+        f"kinds 30000 to 30077 by {owner.pubkey[:8]}…; before: {ALL}",
+    ),
+    "one value of d, and tags": (
+        'match = { kinds = [30023], d = ["diary"], tags = { t = ["a", "b"], shared = true } }\n'
+        'read = ["owner"]',
+        "kind 30023 with d diary and t a and shared, kind 30023 with d diary and t b and shared;"
+        " before: owners",
+    ),
+    "kinds of a row that stands for others": (
+        'match = { kinds = ["0-2"] }\nread = ["agent"]',
+        "notes (1), kind 0, kind 2; before: agents",
+    ),
+    "every kind": (
+        f'match = {{ authors = ["{owner.npub}"] }}\nread = ["owner"]',
+        f"kinds that no rule names by {owner.pubkey[:8]}…; before: owners",
+    ),
+}
+
+
+@pytest.mark.parametrize("about", OWN)
+def test_a_rule_of_one_s_own_that_goes_opens_what_it_was_about(tmp_path: Path, about: str) -> None:
+    keys, says = OWN[about]
+    none, before = edited(tmp_path, rule("mine", keys))
+    assert access_changes(none, before) == []
+    assert access_changes(before, none) == [f"anybody, without a login, may read now: {says}"]
+
+
+def test_a_rule_that_changes_is_compared_however_many_do_not(tmp_path: Path) -> None:
+    """Of many that change a bounded number."""
+    many = "".join(
+        rule(f"mine {n}", f'match = {{ kinds = [30023], d = ["{n}"] }}\nread = ["owner"]')
+        for n in range(_MAX_ROWS + 1)
+    )
+    none, before = edited(tmp_path, many)
+    assert len(list(_rows_of_rules(none, before))) == _MAX_ROWS
+    text, says = WIDER["anybody reads private Nomen memory"]
+    assert access_changes(before, edited(tmp_path, many + text)[1]) == says
 
 
 def test_the_preset_open_differs_from_group_in_what_it_says() -> None:
