@@ -6,10 +6,11 @@ import asyncio
 import datetime
 import http.client
 import os
+import re
 import shutil
 import socket
 import ssl
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE, STDOUT
@@ -108,7 +109,7 @@ def nginx(folder: Path, port: int, relay: str) -> tuple[list[str], dict[str, str
         f"{live}/privkey.pem": str(folder / "key.pem"),
         "127.0.0.1:7777": relay,
     }
-    site, redirecting, _ = (DEPLOY / "nginx.conf").read_text("utf-8").partition("\n\nserver {")
+    site, redirecting, _ = (DEPLOY / "nginx.conf").read_text("utf-8").rpartition("\n\nserver {")
     assert redirecting
     (folder / "site.conf").write_text(replaced(site, changes), "utf-8")
     scratch = "".join(
@@ -224,17 +225,23 @@ async def accepts(port: int, root: Path) -> bool:
     return True
 
 
-@pytest.fixture(params=PROXIES)
-async def behind(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Behind]:
-    folder = tmp_path / "proxy"
+@asynccontextmanager
+async def relay_behind(name: str, home: Path, settings: str = SETTINGS) -> AsyncIterator[Behind]:
+    folder = home / "proxy"
     folder.mkdir()
-    async with Rookery(tmp_path / "data") as rookery:
+    async with Rookery(home / "data") as rookery:
         await rookery.init("--owner", cast.owner.pubkey)
-        (rookery.folder / "rookery.toml").write_text(SETTINGS)
+        (rookery.folder / "rookery.toml").write_text(settings)
         await rookery.start()
-        async with running(request.param, folder, rookery.url.removeprefix("ws://")) as behind:
+        async with running(name, folder, rookery.url.removeprefix("ws://")) as behind:
             yield behind
         assert await rookery.stop() == 0
+
+
+@pytest.fixture(params=PROXIES)
+async def behind(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Behind]:
+    async with relay_behind(request.param, tmp_path) as behind:
+        yield behind
 
 
 @pytest.mark.slow
@@ -273,6 +280,25 @@ async def test_the_relay_sees_the_address_of_the_client_whatever_it_forges(behin
             with pytest.raises(websockets.InvalidStatus):
                 async with behind.visit(ADA, **forged):
                     pass
+
+
+@pytest.mark.slow
+async def test_nginx_passes_on_a_bounded_number_of_connections_of_one_address(
+    tmp_path: Path,
+) -> None:
+    """Here the relay has no bound of its own."""
+    [(_, most)] = re.findall(r"limit_conn (\w+) (\d+);", (DEPLOY / "nginx.conf").read_text("utf-8"))
+    settings = replaced(SETTINGS, {"connections_per_address = 1": "connections_per_address = 0"})
+    async with relay_behind("nginx", tmp_path, settings) as behind, AsyncExitStack() as opened:
+        for _ in range(int(most)):
+            await opened.enter_async_context(behind.visit(BOB))
+        with pytest.raises(websockets.InvalidStatus) as refused:
+            await opened.enter_async_context(behind.visit(BOB))
+        assert refused.value.response.status_code == 429
+        assert (await behind.get("/healthz", BOB, {}))[0] == 429
+        assert await behind.get("/healthz", ADA, {}) == (200, "ok\n")
+        async with behind.visit(ADA):
+            pass
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from relay.config import LimitsConfig
 from relay.observe import Metrics
 from relay.server.connection import _HEARTBEAT_S
 from relay.server.http import FORWARDED
@@ -240,6 +241,15 @@ def test_no_proxy_closes_what_is_silent_between_two_pings() -> None:
         assert 3600 * int(hours) > 2 * _HEARTBEAT_S
     for name in ("Caddyfile", "Caddyfile.relays"):
         assert "timeout" not in text_of(name)  # Caddy has none for websockets by itself
+
+
+def test_nginx_passes_on_twice_as_many_connections_of_an_address_as_the_relay_keeps() -> None:
+    """The relay decides which it closes for a new one. Refusals fill no log."""
+    text = text_of("nginx.conf")
+    [(zone, most)] = re.findall(r"limit_conn (\w+) (\d+);", text)
+    assert int(most) == 2 * LimitsConfig().connections_per_address
+    assert f"zone={zone}:" in text
+    assert "limit_conn_log_level info;" in text
 
 
 # alerts and dashboard ----------------------------------------------------------------------------
