@@ -239,9 +239,9 @@ class RelayState:
         groups = self.groups
         return not any(rule.applies_to(row, groups) for rule in self._rules_for(row.event.kind))
 
-    def rules_about(self, event: Event) -> Sequence[ReadRule]:
-        """The read rules that apply to a stored event; its group is taken from the event alone."""
-        row = Stored(0, event, self.policy.row_group(event))
+    def rules_about(self, event: Event, group_id: str | None) -> Sequence[ReadRule]:
+        """The read rules that apply to an event that is stored as a row of this group."""
+        row = Stored(0, event, group_id)
         return [rule for rule in self._rules_for(event.kind) if rule.applies_to(row, self.groups)]
 
     def _rules_for(self, kind: int) -> Sequence[ReadRule]:

@@ -394,6 +394,30 @@ async def test_the_events_page_asks_as_a_client_does() -> None:
             assert data["error"]
 
 
+async def test_of_an_event_about_another_the_readers_in_a_group_are_named_too() -> None:
+    """A reaction or a report without `h` is read as a row of the group of what it names."""
+    async with site() as here:
+        await here.publish(owner.sign(9007, [["h", "den"], ["private"]], "", NOW))
+        said = owner.sign(9, [["h", "den"]], "only for members", NOW)
+        about = [["e", said.id], ["p", owner.pubkey]]
+        sent = [owner.sign(kind, about, "", NOW) for kind in (7, 1984)]
+        sent += [owner.sign(7, [*about, ["h", "den"]], "", NOW), owner.sign(1111, [], "", NOW)]
+        for event in (said, *sent):
+            await here.publish(event)
+        browser = await here.browser_of(owner)
+        told = [
+            (await browser.json(f"/console/event.json?id={event.id}"))["readers"] for event in sent
+        ]
+    members = "owners, who may read its group"
+    admins = "owners, admins of its group, its author"
+    assert told == [
+        f"anybody; about an event of a group: {members}",
+        f"anybody; about an event of a group: {members}; and {admins}",
+        members,
+        "anybody",
+    ]
+
+
 async def test_a_page_that_takes_long_is_stopped_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
