@@ -45,8 +45,8 @@ and is held until then."""
 PARSED_BYTES: Final = 1 << 17
 """The same for rows that the store parses, on the loop: 128 KiB with 40,000 tags take 8 ms."""
 ITEMS_S: Final = {True: 30.0, False: 10.0}
-"""How long the set of a NEG-OPEN may be read, by whether the client has a known key; others wait
-for it."""
+"""How long the set of a NEG-OPEN may be read, by whether the client is an owner; others wait for
+it."""
 CLOSED: Final = "the store is closed"
 
 

@@ -215,7 +215,7 @@ class Reader(ABC):
                 found.add(rows)
             return found
 
-        found = await self._ask(ask, ITEMS_S[visibility.is_known], on="snapshot")
+        found = await self._ask(ask, ITEMS_S[visibility.is_owner], on="snapshot")
         return None if len(found) > at_most else found.items()
 
     async def search(

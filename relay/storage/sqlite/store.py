@@ -508,9 +508,8 @@ class SqliteStore:
             filter_, visibility, limit=limit, upto=upto, now=now, at_most=at_most + 1
         )
         found = ItemsBuilder()
-        is_known = visibility.is_known
-        reader = self._bulk_conn if is_known else self._unknown_bulk_conn
-        await reader.chunks(query, found.add, ITEMS_S[is_known])
+        reader = self._bulk_conn if visibility.is_known else self._unknown_bulk_conn
+        await reader.chunks(query, found.add, ITEMS_S[visibility.is_owner])
         return None if len(found) > at_most else found.items()
 
     async def management(self) -> Management:
