@@ -21,6 +21,7 @@ import aiohttp
 import pytest
 import websockets
 
+from relay.nostr.nip98 import header_for
 from tests import cast
 from tests.bench.wire import frame
 from tests.e2e.test_slow_reader import DEAF, MIB, memory, publish_all
@@ -1090,10 +1091,11 @@ async def test_sockets_that_send_nothing_or_little_are_let_go(rookery: Rookery) 
 
 
 async def test_bodies_that_do_not_arrive_are_bounded(rookery: Rookery) -> None:
-    """Of a request whose headers are there: a call may bring 64 kB, and has 10 s."""
+    """Of a call by an owner whose headers are there: it may bring 64 kB, and has 10 s."""
+    signed = header_for(cast.owner, rookery.url, b"", int(time.time()), "once")
     head = (
         b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/nostr+json+rpc\r\n"
-        b"Content-Length: 60000\r\n\r\n"
+        b"Authorization: " + signed.encode() + b"\r\nContent-Length: 60000\r\n\r\n"
     )
     async with contextlib.AsyncExitStack() as stack:
         half = [await stack.enter_async_context(raw(rookery, head)) for _ in range(1200)]

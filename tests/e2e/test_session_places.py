@@ -286,8 +286,8 @@ async def test_a_fork_that_is_stored_already_is_named(
     await rook(first, "import", *layout, str(fork))
     _, err = await rook(first, "forget", SESSION, "--yes")
     assert err == (
-        "fork holds lines of this session and of another, and stays: `rookery session forget fork`"
-        " deletes it\n"
+        "fork holds lines of this session and of another, and stays: `rookery session forget --"
+        " fork` deletes it\n"
     )
 
 
@@ -341,7 +341,7 @@ async def test_a_forgotten_session_leaves_what_other_sessions_wrote_too_and_says
     assert out == f"deleted 8 events of session {SESSION}\n"
     assert err == (
         "agent-abc holds lines of this session and of another, and stays: `rookery session forget"
-        " agent-abc` deletes it\n"
+        " -- agent-abc` deletes it\n"
     )
     assert {event.d for event in await stored(rookery, kinds=[1988, 1989])} == {"agent-abc"}
     assert path.exists()
