@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from relay.lifecycle.rows import Stored
+from relay.nostr import kinds
 from relay.nostr.event import event_from_raw, parsing_weight
 from relay.storage import PAGE_BYTES, PageQuery
 
@@ -35,7 +36,7 @@ def may_be_of(groups: Set[str], event: Event, state: RelayState) -> bool:
     group = state.policy.row_group(event)
     if group in groups or state.targets_of(Stored(0, event, group)):
         return True
-    return group is None and event.kind in state.policy.groups.derived
+    return group is None and event.kind in {kinds.DELETION, *state.policy.groups.derived}
 
 
 @dataclass(frozen=True, slots=True)
