@@ -31,7 +31,7 @@ from relay.facts import Origin, Who
 from relay.groups.actions import group_of
 from relay.lifecycle.retention import SweepRules
 from relay.nostr import kinds
-from relay.nostr.kinds import ALL_KINDS
+from relay.nostr.kinds import ALL_KINDS, KindSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence, Set
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from relay.lifecycle.versions import KeepRules
     from relay.memory.registry import MemorySystems
     from relay.nostr.event import Event
-    from relay.nostr.kinds import KindSet
     from relay.toml.fields import Network
 
 
@@ -437,13 +436,16 @@ class PolicySet:
 
     def _of_who_writes(self, limit: UsageLimit, kind: int) -> UsageLimit:
         """The limit of a rule that names no kinds, for this one. What people use up who may not
-        write in a group does not count for it: requests to join, and what only names its events. So
-        its admins go on, too."""
+        write in a group does not count for it: requests to join; and what may only name its events
+        counts apart. So its admins go on, too."""
         rate, quota = limit.rate, limit.quota
         if rate is not None and rate.per is Per.GROUP and kind in kinds.GROUP_RECORDS:
             rate = None
         if quota is not None and quota.per is Per.GROUP:
-            counted = (quota.kinds or ALL_KINDS).without(self.groups.derived)
+            counted = quota.kinds or ALL_KINDS
+            derived = [each for each in self.groups.derived if each in counted]
+            is_derived = kind in derived
+            counted = KindSet.of(*derived) if is_derived else counted.without(derived)
             quota = replace(quota, kinds=counted)
         return replace(limit, rate=rate, quota=quota)
 
