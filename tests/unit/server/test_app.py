@@ -1181,6 +1181,8 @@ async def test_a_proxy_trusted_at_127_0_0_1_may_connect_to_localhost() -> None:
         with pytest.raises(WSServerHandshakeError) as refused:
             await relay.browser.ws_connect(url, headers={"X-Forwarded-For": "203.0.113.10"})
         assert refused.value.status == 403
+        for each in open_:
+            await each.close()
 
 
 async def test_headers_are_read_again_only_when_rights_of_addresses_change(
