@@ -937,6 +937,15 @@ def give_turn(home: Home) -> None:
     home.ingest._serve_slow()
 
 
+async def stored_by_turns(home: Home, *letters: Letter) -> None:
+    for letter in letters:
+        while not letter.answer.done():
+            if home.ingest._slow.due_at is not None:
+                give_turn(home)
+            await asyncio.sleep(0)
+        assert letter.answers == [STORED]
+
+
 async def test_requests_to_vanish_that_read_large_groups_wait_for_turns_and_others_do_not(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1001,11 +1010,7 @@ async def test_nobody_waits_because_groups_that_others_moderated_took_long(
         await moderators(home, monkeypatch)
         for who in (alice, bob):
             request = vanishing(home, who, "192.0.2.1")
-            while not request.answer.done():
-                if home.ingest._slow.due_at is not None:
-                    give_turn(home)
-                await asyncio.sleep(0)
-            assert request.answers == [STORED]
+            await stored_by_turns(home, request)
             assert await home.take(home.made(admin, 1)) == [STORED]
             assert await vanishing(home, admin, "192.0.2.2").answer == STORED
             home.now += 1
@@ -1043,12 +1048,7 @@ async def test_a_known_key_waits_for_a_turn_whoever_else_of_its_network_does(
     letter = home.letter_from("192.0.2.2")
     letter.counted_as, letter.is_known = "192.0.2.2", True
     home.ingest.submit(home.request(bob), letter, Origin.WIRE)
-    for each in (first, letter):
-        while not each.answer.done():
-            if home.ingest._slow.due_at is not None:
-                give_turn(home)
-            await asyncio.sleep(0)
-        assert each.answers == [STORED]
+    await stored_by_turns(home, first, letter)
 
 
 async def test_a_request_to_vanish_that_has_begun_is_done_although_another_of_its_address_waits(
@@ -1073,12 +1073,9 @@ async def test_a_request_to_vanish_that_has_begun_is_done_although_another_of_it
 
     monkeypatch.setattr(home.ingest, "_stored", giving_a_turn)
     second = vanishing(home, bob, "192.0.2.1")
-    for letter in (first, second):
-        while not letter.answer.done():
-            if gave and home.ingest._slow.due_at is not None:
-                give_turn(home)
-            await asyncio.sleep(0)
-        assert letter.answers == [STORED]
+    while not gave:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await stored_by_turns(home, first, second)
 
 
 @pytest.mark.parametrize("way", ["owner", "import", "stop"])
