@@ -13,7 +13,7 @@ from policies.describe import match_text
 from policies.load import INCLUDED, KNOWN_WRITE
 from policies.write_rule import Place
 from relay.errors import Fault
-from relay.facts import Who
+from relay.facts import OF_A_GROUP, Who
 from relay.lifecycle.retention import MaxAge
 from relay.lifecycle.rows import Keep, keep_by_kind
 from relay.nostr.kinds import GROUP_STATE, KindSet, is_ephemeral
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 PACKAGED: Final = "packaged/"
 _BY_RELAY: Final = KindSet.of((GROUP_STATE.start, GROUP_STATE.stop - 1))
 _WITH_ADDRESS: Final = KindSet.of((0, 0), (3, 3), (10_000, 19_999), (30_000, 39_999))
-_OF_A_GROUP: Final = frozenset({Who.INSIDER, Who.ADMIN, Who.GROUP, Who.VISIBLE})
 
 
 def warnings_of(found: PolicySet) -> Sequence[Fault]:
@@ -356,13 +355,13 @@ def _somebody(words: frozenset[Who], match: Question, found: PolicySet) -> bool:
         left.discard(Who.AGENT)
     if not found.trusted_readers:
         left.discard(Who.TRUSTED)
-    return bool(left - _OF_A_GROUP if match.h is False else left)
+    return bool(left - OF_A_GROUP if match.h is False else left)
 
 
 def _why_nobody(words: frozenset[Who]) -> str:
-    if words & _OF_A_GROUP:
+    if words & OF_A_GROUP:
         return "outside groups nobody is " + " or ".join(
-            sorted(word.value for word in words & _OF_A_GROUP)
+            sorted(word.value for word in words & OF_A_GROUP)
         )
     tables = {Who.OWNER: "owners", Who.AGENT: "agents", Who.TRUSTED: "trusted_readers"}
     empty = [key for word, key in tables.items() if word in words]

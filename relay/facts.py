@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -33,6 +33,10 @@ class Who(Enum):
     RECIPIENT = "recipient"
     TRUSTED = "trusted"
     TARGET = "target"
+
+
+OF_A_GROUP: Final = frozenset({Who.INSIDER, Who.ADMIN, Who.GROUP, Who.VISIBLE})
+"""Words towards the row's group: a change of it may make them hold or not."""
 
 
 class Origin(Enum):

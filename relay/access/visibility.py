@@ -19,7 +19,7 @@ import msgspec
 from relay.access.actors import Attestations, is_known, vouching
 from relay.access.read_rules import Match, ReadRule, targets_of
 from relay.errors import Prefix, Reject
-from relay.facts import Who
+from relay.facts import OF_A_GROUP, Who
 from relay.nostr import kinds
 from relay.nostr.agents import Attestation
 from relay.nostr.filters import Filter
@@ -44,8 +44,6 @@ _KNOWN: Final = frozenset({Who.KNOWN, Who.OWNER, Who.AGENT, Who.MEMBER})
 _NOT_OF_HOUSEHOLDS: Final = frozenset({Who.AGENT, Who.MEMBER})
 """Words that alone do not hold for rows of a household."""
 _NO_TARGETS: Final[frozenset[Target]] = frozenset()
-_OF_GROUPS: Final = frozenset({Who.GROUP, Who.VISIBLE, Who.INSIDER, Who.ADMIN})
-"""Words that a change of the row's group may make hold or not."""
 _CACHED_KINDS: Final = 32
 _MAX_COMBINATIONS: Final = 512
 """With more (kind, d, h) combinations in the filters of a query `gate` skips the rules, because
@@ -197,7 +195,7 @@ class Visibility:
         """Whether the viewer may read rows, or may not, because of what their group is now: not so
         of owners."""
         return any(
-            not rule.readers.isdisjoint(_OF_GROUPS)
+            not rule.readers.isdisjoint(OF_A_GROUP)
             or any(match.ended is not None for match in (rule.match, *rule.excepts))
             for rule in self.rules
         )

@@ -36,7 +36,8 @@ def may_be_of(groups: Set[str], event: Event, state: RelayState) -> bool:
     group = state.policy.row_group(event)
     if group in groups or state.targets_of(Stored(0, event, group)):
         return True
-    return group is None and event.kind in {kinds.DELETION, *state.policy.groups.derived}
+    is_derived = event.kind == kinds.DELETION or event.kind in state.policy.groups.derived
+    return group is None and is_derived
 
 
 @dataclass(frozen=True, slots=True)

@@ -398,7 +398,6 @@ async def fetch_all(
     known = {event.id: event.created_at for event in found}
     trusted = owners_in(document) | sources.agents | {signer.pubkey}
     others: list[Event] = []
-
     weight = 0
 
     async def take(events: Sequence[Event]) -> None:
