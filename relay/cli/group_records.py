@@ -14,6 +14,8 @@ from relay.cli.humanize import counted
 from relay.cli.import_lines import MAX_LINE
 from relay.errors import UserError
 from relay.nostr import kinds
+from relay.nostr.event import is_hex64
+from relay.nostr.nip29 import uuid_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,13 +50,15 @@ class GroupRecords:
     _seen: set[str] = field(default_factory=set)
     """Groups with other records than a 9007; at most 10,000."""
 
-    def add(self, kind: int, tags: Sequence[list[str]]) -> None:
+    def add(self, kind: int, tags: Sequence[list[str]], event_id: str) -> None:
         if kind not in kinds.GROUP_RECORDS:
             return
         self.of_kind[kind] += 1
         named = [(tag[0], tag[1]) for tag in tags if len(tag) > 1]
         values = Counter(name for name, _ in named)
         group = _group_of(tags)
+        if kind == kinds.CREATE_GROUP and not group and "h" not in values and is_hex64(event_id):
+            group = uuid_from(event_id)
         if kind == kinds.CREATE_GROUP:
             if group in self._seen and group not in self.created:
                 self.late.add(group)
@@ -105,7 +109,9 @@ class GroupRecords:
         if isinstance(fields, dict) and isinstance(fields.get("kind"), int):
             tags = fields.get("tags")
             listed = tags if isinstance(tags, list) else []
-            self.add(fields["kind"], [tag for tag in listed if _is_tag(tag)])
+            id_ = fields.get("id")
+            named = id_ if isinstance(id_, str) else ""
+            self.add(fields["kind"], [tag for tag in listed if _is_tag(tag)], named)
 
     def check_order(self, name: str) -> None:
         """Raises UserError if a group would be without its flags until a later line."""

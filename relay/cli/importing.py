@@ -37,7 +37,7 @@ from relay.cli.options import (
     printable,
 )
 from relay.cli.progress import RATE, Amount, progress_bar, tell
-from relay.client.sync import filters_for_groups, groups_in
+from relay.client.sync import filters_for_groups, groups_in, is_another
 from relay.errors import Prefix, StoreFault, UserError, WriteOutcome, is_error, ok_reply
 from relay.facts import Origin
 from relay.files import own_file
@@ -235,7 +235,7 @@ async def _import(
             def announce(events: Iterable[Event]) -> None:
                 records = GroupRecords()
                 for event in events:
-                    records.add(event.kind, event.tags)
+                    records.add(event.kind, event.tags, event.id)
                 if records and progress_file is None:
                     tell(_announcement(path, records))
                     records.check_order(name)
@@ -343,17 +343,13 @@ async def import_events(
 async def note_other_groups(folder: Folder, events: Iterable[Event], place: Place) -> None:
     """Note the groups that these 9007 made elsewhere while another of the same id is here: with
     its flags and members, it would show their messages to others."""
-    made = {
-        h: event.id
-        for event in events
-        if event.kind == kinds.CREATE_GROUP and (h := event.tag("h")) is not None
-    }
+    made = groups_in(event for event in events if event.kind == kinds.CREATE_GROUP)
     here = await groups_here(folder, made) if made else {}
-    for h, event_id in made.items():
-        if h in here and event_id not in here[h]:
-            place.other_groups.add(h)
+    for group, there in made.items():
+        if group in here and is_another(group, there, here[group]):
+            place.other_groups.add(group)
         else:
-            place.other_groups.discard(h)
+            place.other_groups.discard(group)
 
 
 async def groups_here(folder: Folder, ids: Collection[str]) -> Mapping[str, Collection[str]]:

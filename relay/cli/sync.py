@@ -358,7 +358,7 @@ async def _run_sync(
                 records = GroupRecords()
                 async for events in sync.group_records():
                     for event in events:
-                        records.add(event.kind, event.tags)
+                        records.add(event.kind, event.tags, event.id)
                 if records:
                     said = f"{theirs.url} has group records: {records}"
                     tell(said)

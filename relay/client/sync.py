@@ -34,6 +34,7 @@ from relay.errors import RIGHTS_CHANGED, Prefix
 from relay.nostr.event import weight_of
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import CREATE_GROUP, GROUP_METADATA, GROUP_RECORDS, RELAY_SIGNED
+from relay.nostr.nip29 import made_by
 from relay.nostr.nip77 import Bound, Items
 
 if TYPE_CHECKING:
@@ -244,14 +245,14 @@ def groups_in(events: Iterable[Event]) -> Mapping[str, Collection[str]]:
     found: dict[str, set[str]] = {}
     for event in events:
         is_made = event.kind == CREATE_GROUP
-        made = found.setdefault((event.tag("h") or "") if is_made else event.d, set())
-        if is_made:
+        made = found.setdefault(made_by(event) if is_made else event.d, set())
+        if is_made and event.has_tag("h"):
             made.add(event.id)
     return found
 
 
-def _is_another(group: str, there: Collection[str] | None, here: Collection[str]) -> bool:
-    """Whether two groups of this id, with the ids of their 9007, are not the same one.
+def is_another(group: str, there: Collection[str] | None, here: Collection[str]) -> bool:
+    """Whether two groups of this id, as of `groups_in`, are not the same one.
 
     A 9007 without `h` is not found by the group; the id of that group is part of its own.
     """
@@ -496,8 +497,7 @@ class Sync:
             there = await target.groups(asked)
             here = await source.groups(asked & there.keys()) if there else {}
             for h in asked:
-                is_another = h in there and _is_another(h, here.get(h), there[h])
-                self._other_groups[h] = is_another
+                self._other_groups[h] = h in there and is_another(h, here.get(h), there[h])
         taken = []
         for event in events:
             group = groups.get(event.id)

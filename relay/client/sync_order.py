@@ -29,6 +29,7 @@ from relay.nostr.kinds import (
     KindClass,
     class_of,
 )
+from relay.nostr.nip29 import made_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,7 +55,7 @@ _RANKS: Final = {
 Place = tuple[int, int, int]
 """Time, rank among events of one second, created_at."""
 Making = tuple[str | None, str, int]
-"""`h`, author and created_at of a 9007."""
+"""Group, author and created_at of a 9007."""
 
 
 def only_names(event: Event) -> bool:
@@ -86,7 +87,11 @@ def in_order(events: Iterable[Event]) -> list[Event]:
 
 
 def _making(event: Event) -> Making:
-    return event.tag("h"), event.pubkey, event.created_at
+    return _group_of(event), event.pubkey, event.created_at
+
+
+def _group_of(event: Event) -> str | None:
+    return made_by(event) if event.kind == CREATE_GROUP else event.tag("h")
 
 
 def _first(edit: Event) -> int:
@@ -136,7 +141,7 @@ class Order:
 
     def add(self, event: Event) -> None:
         """Raises Incomparable when the events name more than fits in memory."""
-        id_, h, at = bytes.fromhex(event.id), event.tag("h"), event.created_at
+        id_, h, at = bytes.fromhex(event.id), _group_of(event), event.created_at
         self._places[id_] = at, _rank(event), at
         if event.kind == CREATE_GROUP:
             self._made.add(_making(event))

@@ -15,7 +15,6 @@ from enum import StrEnum
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypedDict
-from uuid import UUID
 
 import msgspec
 import orjson
@@ -23,6 +22,7 @@ import orjson
 from relay.errors import Invalid
 from relay.nostr import kinds
 from relay.nostr.event import MADE_FROM, is_hex64
+from relay.nostr.nip29 import uuid_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence, Set
@@ -266,11 +266,6 @@ def logged_action(event: Event, relay_pubkey: str) -> Action | Notice | None:
     if event.kind in kinds.GROUP_STATE and event.pubkey == relay_pubkey:
         return _notice(event)
     return None
-
-
-def uuid_from(event_id: str) -> str:
-    """The id of the group that a 9007 without `h` makes: the same in every replay."""
-    return str(UUID(hex=event_id[:32], version=4))
 
 
 def previous_in(event: Event) -> frozenset[str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.nostr.kinds import RELAY_SIGNED
+from relay.nostr.nip29 import made_by
 from tests import cast, golden
 from tests.harness.patience import PROGRAM_S
 from tests.harness.programs import start_rookery
@@ -221,12 +222,17 @@ async def test_a_file_with_the_newest_events_first_makes_no_group(tmp_path: Path
         assert not await export(rookery)
 
 
-async def test_messages_do_not_get_into_another_group_of_the_same_id(tmp_path: Path) -> None:
-    """Anybody may have made it here, and shows it to everybody."""
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_messages_do_not_get_into_another_group_of_the_same_id(
+    tmp_path: Path, *, is_named: bool
+) -> None:
+    """Anybody may have made it here, and shows it to everybody. `is_named`: the 9007 has an `h`."""
     alice, mallory = cast.alice, cast.person("mallory")
-    now, h = int(time.time()), ["h", "den"]
+    now = int(time.time())
+    creation = alice.sign(9007, [["h", "den"]] if is_named else [], "", now - 9)
+    h = ["h", made_by(creation)]
     secret = [alice.sign(9, [h], f"secret {number}", now) for number in range(3)]
-    made = [alice.sign(9007, [h], "", now - 9), alice.sign(9002, [h, ["private"]], "", now - 8)]
+    made = [creation, alice.sign(9002, [h, ["private"]], "", now - 8)]
     rookery = await make(tmp_path / "one")
     async with rookery:
         await rookery.start()
