@@ -81,6 +81,17 @@ async def test_exempt_rows_are_not_due(store: Store) -> None:
     assert await ids(store, rule(NOTES, MaxAge(10)), exempt) == named(theirs)
 
 
+@pytest.mark.parametrize("has_tag", [True, False])
+async def test_the_value_of_a_tag_without_a_name_is_no_name(store: Store, *, has_tag: bool) -> None:
+    """On PostgreSQL `["", "h"]` was a tag `h`: outsiders' reactions were no more exempt."""
+    nameless = unsigned(cast.bob, 1, [["", "h"]], at=DAY_S)
+    other = unsigned(cast.bob, 1, [["h", ""]], at=DAY_S)
+    await write(store, nameless, other)
+    exempt = (Match(tags=(("h", has_tag),)),)
+    due = nameless if has_tag else other
+    assert await ids(store, rule(NOTES, MaxAge(10)), exempt) == named(due)
+
+
 @pytest.mark.parametrize("cause", [MaxAge(10), MaxAmount(None, 0), MaxAmount(Scope.AUTHOR, 0)])
 async def test_a_rule_for_authors_applies_to_no_others(
     store: Store, cause: MaxAge | MaxAmount

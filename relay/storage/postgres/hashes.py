@@ -24,10 +24,11 @@ class KeyedHashes(Hashes):
         self._keyed = sha256(key)
 
     def of_rules(self, event: Event) -> set[int]:
-        """Hashes that only read rules use: of tag names, and of tags with longer names."""
+        """Hashes that only rules use: of tag names, and of tags with longer names. No rule names an
+        empty one, whose tags would have the hashes of tag names."""
         out = set()
         for tag in event.tags:
-            if len(tag) > 1:
+            if len(tag) > 1 and tag[0]:
                 out.add(self.tag_name(tag[0]))
                 if not is_letter(tag[0]):
                     out.add(self.tag(tag[0], tag[1]))
