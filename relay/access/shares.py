@@ -58,22 +58,17 @@ class Shares:
         """What the clients of one address have."""
         return self._of.get(address, 0)
 
-    def has_room_for(self, client: Sharer, most: int, ordinary: int = 0) -> bool:
-        """Whether it may have more. `most`: bytes of all together. `ordinary`: bytes that clients
-        of one address may have also when others have all, up to twice `most`: else a few addresses
-        would keep out all others."""
-        used = self.used
-        if used < most // 4:
+    def has_room_for(self, client: Sharer, most: int) -> bool:
+        """Whether it may have more. `most`: bytes of all together."""
+        if self.used < most // 4:
             return True
-        is_known, address = client.is_known, client.counted_as
-        if ordinary and not is_known and self.of(address) <= ordinary:
-            return used < 2 * most
-        return self._room(address, most, is_known=is_known) > 0
+        return self._room(client.counted_as, most, is_known=client.is_known) > 0
 
     def room_for(self, rights: Rights, address: str | None, most: int, ordinary: int = 0) -> int:
         """How much more a client with these rights may have; 0 or less: nothing. `address`: see
-        `Sharer.counted_as`. `most`: of all together, except owners. `ordinary`: as in
-        `has_room_for`; for unknown keys up to one and a half times `most`."""
+        `Sharer.counted_as`. `most`: of all together, except owners. `ordinary`: what clients
+        of one address may have also when others have all, up to twice `most` (unknown keys: one and
+        a half times): else a few addresses would keep out all others."""
         beyond = most * (2 if rights.is_known else 1.5) if ordinary else most
         if rights.is_owner:
             return int(beyond) + most // 4 - self.used

@@ -73,7 +73,7 @@ the next stored rows when it has read most of what it has. Nobody waits for what
 MAX_UNREAD: Final = 128 << 20
 """The same with live rows. With more, connections are closed, see `UnreadRows`."""
 _MAX_OPEN: Final = 256 << 20
-"""`Session.open_weight` of all connections, see `Shares`; twice as much with known keys."""
+"""`Session.open_weight` of all connections, see `Shares`."""
 _ORDINARY_OPEN: Final = 1 << 20
 """Weight that those of one address may have whatever others have: some 3,000 authors."""
 _FEW_OPEN: Final = 16 << 10
@@ -400,15 +400,18 @@ class Connection:
         most = _CONNECTIONS_OF_ONE * self._services.config.limits.max_subscriptions
         if not account.is_known and account.subscriptions > most:
             text = f"at most {most} open subscriptions from your address without a known key"
-        elif self._open_weight and not self._open_of_all.has_room_for(
-            self, 2 * _MAX_OPEN if account.is_known else _MAX_OPEN, _ORDINARY_OPEN
-        ):
+        elif self._open_weight and not self._has_room_for_filters():
             text = "too many filters are open on this relay, try again later"
         else:
             self._queries.subscribe(sub, filters)
             return
         self.closed_by_relay(sub)
         self.outbox.put(messages.closed(sub, Refused(Prefix.RATE_LIMITED, text)))
+
+    def _has_room_for_filters(self) -> bool:
+        rights = self._services.state.visibility(self._session.viewer)
+        of_all, address = self._open_of_all, self.counted_as
+        return of_all.room_for(rights, address, _MAX_OPEN, _ORDINARY_OPEN) >= 0
 
     def answered(self, event: Event, weight: int, result: Result) -> None:
         self._unanswered -= 1

@@ -59,20 +59,6 @@ def test_two_addresses_of_a_member_leave_room_to_other_members() -> None:
     assert shares.has_room_for(Client(None, is_known=True), MOST)
 
 
-def test_what_is_ordinary_has_room_while_a_few_addresses_have_all() -> None:
-    shares = Shares()
-    for number in range(3):
-        shares.add(f"{number}", 25)
-    late = Client("late", is_known=False)
-    assert not shares.has_room_for(late, 100)
-    assert shares.has_room_for(late, 100, 1)
-    shares.add("late", 2)
-    assert not shares.has_room_for(late, 100, 1)
-    shares.add("late", -1)
-    shares.add("0", 124)
-    assert not shares.has_room_for(late, 100, 1)
-
-
 def test_what_is_gone_counts_no_more() -> None:
     shares = Shares()
     shares.add(None, 80)

@@ -26,7 +26,7 @@ from relay.server import eviction
 from relay.server.connection import Connection, Stop
 from relay.server.eviction import UnreadRows, close_heaviest
 from relay.server.turns import Account, CostlyWork, Turns
-from tests.cast import admin, alice, bob, stranger
+from tests.cast import admin, alice, bob, owner, stranger
 from tests.contract.writing import unsigned, write
 from tests.harness.relay_program import eventually, until
 from tests.unit.server.test_app import NOW, Relay, Visit, serving
@@ -686,6 +686,33 @@ async def test_the_filters_of_all_connections_are_bounded(
         await many.socket.close()
         await own.socket.close()
         await eventually("what they held is free", lambda: not relay.server._open_filters.used)
+
+
+async def test_one_key_at_several_addresses_leaves_room_for_ordinary_filters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At four addresses it held all, and those of members and owners were refused."""
+    monkeypatch.setattr("relay.server.connection._MAX_OPEN", 4_000_000)
+    weight_of_one = 300_000
+    async with serving(PROXIED) as relay, ClientSession() as http:
+        relay.state.adopt(relay.state.groups.with_group(DEN))
+
+        async def answer(socket: ClientWebSocketResponse, sub: str) -> str:
+            await socket.send_json(["REQ", sub, *MANY_VALUES])
+            return str((await socket.receive_json())[0])
+
+        many = [
+            await connected_from(f"203.0.{number // 5}.1", relay, http, alice)
+            for number in range(20)
+        ]
+        for socket in many:
+            for sub in "ab":
+                await answer(socket, sub)
+        assert relay.server._open_filters.used > 4_000_000 - weight_of_one
+        for who in (None, admin, owner):
+            socket = await connected_from("203.0.113.1", relay, http, who)
+            assert await answer(socket, "a") == "EOSE"
+            await socket.close()
 
 
 @pytest.mark.slow
