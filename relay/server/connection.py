@@ -182,9 +182,10 @@ class Connection:
         open_filters: Shares | None = None,
         make_room: Callable[[], object] = lambda: None,
     ) -> None:
-        """`logged_in` is called after each login. `counted_as`: the address whose connections have
-        turns together; None: it has its own. `unsent`, `open_filters`: of all connections.
-        `make_room` is called when more is unread than `MAX_UNREAD`."""
+        """`logged_in` is called after each login, and when its keys become known or unknown.
+        `counted_as`: the address whose connections have turns together; None: it has its own.
+        `unsent`, `open_filters`: of all connections. `make_room` is called when more is unread than
+        `MAX_UNREAD`."""
         transport = request.transport
         assert transport is not None
         limits = services.config.limits
@@ -674,7 +675,7 @@ class Connection:
                 reply = self._session.logged_in(event, attestation)
                 self._end_attestations()
                 self._take_account()
-                self._logged_in(self)
+                self._logged_in(self)  # also if it was known: it may be an owner's now
         self.outbox.put(reply.payload)
 
     def _end_attestations(self) -> None:
@@ -701,6 +702,7 @@ class Connection:
             self._count(0)
             self._slice.account = self._turns.account(self.counted_as, is_known=is_known)
             self._count()
+            self._logged_in(self)
 
     def check(self) -> None:
         """Ping a client that was silent for `_HEARTBEAT_S`; close the connection if it stays

@@ -4,9 +4,12 @@ A fifth of all places, and of those of each address, is reserved for keys that a
 connection that takes a reserved place is on trial: it is closed when no known key has logged in
 after `TRIAL_S`, or earlier, when another connection on trial needs its place.
 
-Invariants: pure; the work of a call does not grow with the number of connections. A connection with
-a known key is never displaced, and others, with new keys or none, cannot keep it out, whether they
-stay or are being closed.
+Those with a known key stay, unless they have more than four fifths of all places: then one of the
+network that has most of them makes room for a client of another. Owners always stay.
+
+Invariants: pure; the work of a call does not grow with the number of connections. Connections with
+new keys or none cannot keep out one with a known key, whether they stay or are being closed, and
+those with known keys of one network cannot keep out others.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from __future__ import annotations
 from collections import Counter
 from enum import Enum, auto
 from typing import Final, Generic, Protocol, TypeVar
+
+from relay.access.shares import network_of
 
 TRIAL_S: Final = 10.0
 _KEPT: Final = 5
@@ -27,6 +32,10 @@ class Occupant(Protocol):
     @property
     def is_known(self) -> bool:
         """Whether one of its keys is known here now."""
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether one of them is an owner's."""
 
 
 C = TypeVar("C", bound=Occupant)
@@ -66,8 +75,8 @@ class _Arrivals(Generic[C]):
         return True
 
 
-class _AddressCounts:
-    """Number of connections of each address, and the address with most."""
+class _Counts:
+    """Number of connections of each address, or network, and which one has most."""
 
     def __init__(self) -> None:
         self.of: Counter[str] = Counter()
@@ -95,6 +104,45 @@ class _AddressCounts:
             self._most = after
 
 
+class _Known(Generic[C]):
+    """Connections with known keys, by network."""
+
+    def __init__(self) -> None:
+        self._arrivals: _Arrivals[C] = _Arrivals()
+        self._networks = _Counts()
+        self._addresses: dict[str, _Counts] = {}
+        """Network → its addresses."""
+
+    def add(self, connection: C, address: str) -> None:
+        if connection not in self._arrivals.of(address):
+            self._arrivals.add(connection, address)
+            self._count(address, 1)
+
+    def discard(self, connection: C, address: str) -> bool:
+        """Whether it was there."""
+        if not self._arrivals.discard(connection, address):
+            return False
+        self._count(address, -1)
+        return True
+
+    def _count(self, address: str, change: int) -> None:
+        network = network_of(address)
+        self._networks.count(network, change)
+        addresses = self._addresses.setdefault(network, _Counts())
+        addresses.count(address, change)
+        if not addresses.of:
+            del self._addresses[network]
+
+    def of_largest(self, address: str) -> C | None:
+        """The newest connection of the network with most, and in it of the address with most, if
+        the network of `address` would have less with one more."""
+        numbers, largest = self._networks.of, self._networks.largest()
+        if largest is None or numbers[largest] <= numbers[network_of(address)] + 1:
+            return None
+        most = self._addresses[largest].largest()
+        return None if most is None else next(reversed(self._arrivals.of(most)))
+
+
 class Slots(Generic[C]):
     def __init__(self, most: int, per_address: int) -> None:
         """`most`: of all connections; 0: no limit. `per_address`: of one address, likewise."""
@@ -113,8 +161,10 @@ class Slots(Generic[C]):
         self._on_trial: _Arrivals[C] = _Arrivals()
         """`_settled` and `_on_trial` leave out connections in `_leaving` and those seen with a
         known key."""
-        self._unknown = _AddressCounts()
+        self._unknown = _Counts()
         """Number of connections by address in `_settled` and `_on_trial`."""
+        self._known: _Known[C] = _Known()
+        """Those seen with a known key, but no owner's."""
 
     def __len__(self) -> int:
         """Including those in `_leaving`."""
@@ -125,7 +175,22 @@ class Slots(Generic[C]):
         if is_limited and 0 < self._per_address <= self._here[address]:
             return self._displaced(address, self._per_address) or Full.ADDRESS
         if 0 < self._most <= self._number:
-            return self._of_largest(address) or self._displaced(None, self._most) or Full.RELAY
+            return (
+                self._of_largest(address)
+                or self._of_known(address)
+                or self._displaced(None, self._most)
+                or Full.RELAY
+            )
+        return None
+
+    def _of_known(self, address: str) -> C | None:
+        """One with a known key, if these have places that are for those who may log in yet."""
+        if len(self._settled.of(None)) + len(self._on_trial.of(None)) >= self._most // _KEPT:
+            return None
+        while found := self._known.of_largest(address):
+            if not found.is_owner:
+                return self._leave(found)
+            self._forget(found)
         return None
 
     def _displaced(self, address: str | None, most: int) -> C | None:
@@ -158,15 +223,27 @@ class Slots(Generic[C]):
         return None
 
     def logged_in(self, connection: C) -> bool:
-        """Call after a login. True: a known key, so the connection keeps its place."""
-        if not connection.is_known:
-            return False
-        self._forget(connection)
-        return True
+        """Call after a login, and when a key may have become known, or unknown. True: one is
+        known, so the connection keeps its place."""
+        address, is_known = self._origins.get(connection, ""), connection.is_known
+        if not is_known:
+            if self._known.discard(connection, address):
+                self._settled.add(connection, address)
+                self._unknown.count(address, 1)
+        elif connection.is_owner or connection in self._leaving:
+            self._forget(connection)
+        elif connection in self._origins:
+            self._forget_unknown(connection, address)
+            self._known.add(connection, address)
+        return is_known
 
     def _forget(self, connection: C) -> None:
-        """Stop counting it among the unknown ones."""
+        """Stop counting it among those that may be displaced."""
         address = self._origins.get(connection, "")
+        self._known.discard(connection, address)
+        self._forget_unknown(connection, address)
+
+    def _forget_unknown(self, connection: C, address: str) -> None:
         if self._settled.discard(connection, address) or self._on_trial.discard(
             connection, address
         ):

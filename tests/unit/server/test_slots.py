@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MOST, PER_ADDRESS = 40, 10
 KEPT = 2
 """Of ten places of an address, for those who log in."""
+KNOWN = frozenset({"known", "owner"})
 
 
 @dataclass(eq=False)
@@ -28,7 +29,11 @@ class Guest:
     @property
     def is_known(self) -> bool:
         self.asked += 1
-        return "known" in self.keys
+        return not self.keys.isdisjoint(KNOWN)
+
+    @property
+    def is_owner(self) -> bool:
+        return "owner" in self.keys
 
 
 class Door:
@@ -39,6 +44,7 @@ class Door:
     ) -> None:
         """`are_slow`: who is displaced leaves only when cut off."""
         self.slots: Slots[Guest] = Slots(most, per_address)
+        self.most = most
         self.inside: list[Guest] = []
         self.leaving: list[Guest] = []
         self.trials: list[Guest] = []
@@ -49,7 +55,9 @@ class Door:
         if isinstance(room, Full):
             return room
         if room is not None:
-            assert not room.is_known
+            known = sum(not each.keys.isdisjoint(KNOWN) for each in self.inside)
+            assert not room.is_known or known > self.most - self.most // 5
+            assert not room.is_owner
             assert not room.is_closed
             self.displaces(room)
         guest = Guest()
@@ -92,7 +100,7 @@ def came(answer: Guest | Full) -> Guest:
 def logged_in(door: Door, answer: Guest | Full, key: str = "known") -> Guest:
     guest = came(answer)
     guest.keys.add(key)
-    assert door.slots.logged_in(guest) is (key == "known")
+    assert door.slots.logged_in(guest) is (key != "made up")
     return guest
 
 
@@ -120,6 +128,70 @@ def test_the_same_when_the_whole_relay_is_full() -> None:
         door.time_passes()
     assert not any(member.is_closed for member in members)
     assert door.comes("127.0.0.1", is_limited=False) is Full.RELAY
+
+
+def filled(door: Door, network: str = "10.0.{}.1") -> list[Guest]:
+    """With known keys: eight connections of each of five addresses."""
+    return [
+        logged_in(door, door.comes(network.format(number // 8 + 1))) for number in range(door.most)
+    ]
+
+
+@pytest.mark.parametrize("network", ["2001:db8:7:{}::/64", "192.0.2.{}"])
+def test_known_keys_of_one_network_keep_nobody_out(network: str) -> None:
+    """One key, from 100 addresses, took all places: also owners got a 503."""
+    door = Door()
+    many = filled(door, network)
+    others = [
+        logged_in(door, door.comes(f"10.0.{number}.1"), key)
+        for number, key in enumerate(["known", "known", "owner", "made up"])
+    ]
+    assert sum(guest.is_closed for guest in many) == 4
+    more = [door.comes(f"10.1.{number}.1") for number in range(100)]
+    assert sum(guest.is_closed for guest in many) == 4 + MOST // 5 - 1, "a fifth is for logins"
+    assert sum(came(each).is_closed for each in more) > 80
+    assert not any(each.is_closed for each in others[:3])
+
+
+def test_known_keys_of_many_networks_stay() -> None:
+    door = Door()
+    for number in range(MOST):
+        logged_in(door, door.comes(f"10.0.{number}.1"))
+    assert door.comes("10.1.0.1") is Full.RELAY
+
+
+def test_known_keys_of_a_network_do_not_displace_each_other() -> None:
+    door = Door()
+    filled(door, "192.0.2.{}")
+    assert door.comes("192.0.2.99") is Full.RELAY
+
+
+def test_owners_are_displaced_by_nobody() -> None:
+    door = Door()
+    for number in range(MOST):
+        logged_in(door, door.comes(f"10.0.0.{number // 8}"), "owner")
+    assert door.comes("10.1.0.1") is Full.RELAY
+
+
+def test_who_has_become_an_owner_stays() -> None:
+    """The slots are told of logins, not of new policies."""
+    door = Door()
+    many = filled(door)
+    for guest in many:
+        guest.keys.add("owner")
+    assert door.comes("10.1.0.1") is Full.RELAY
+
+
+def test_a_key_that_is_known_no_more_loses_its_place_to_others() -> None:
+    door = Door(per_address=0)
+    for number in range(MOST):
+        logged_in(door, door.comes(f"10.0.{number}.1"))
+    first = door.inside[0]
+    first.keys.clear()
+    assert not door.slots.logged_in(first)
+    assert not came(door.comes("10.1.0.1")).is_closed
+    assert first.is_closed
+    assert not any(guest.is_closed for guest in door.inside)
 
 
 def test_who_comes_has_time_to_log_in() -> None:
@@ -213,8 +285,12 @@ def test_a_full_relay_asks_few_connections_who_they_are() -> None:
 @given(
     st.lists(
         st.one_of(
-            st.sampled_from(["1", "1", "2", "3", "local"]).map(lambda each: ("comes", each)),
+            st.sampled_from(["1", "1", "2", "3", "10.0.0.1", "10.0.0.2", "local"]).map(
+                lambda each: ("comes", each)
+            ),
             st.integers(0, 50).map(lambda each: ("logs in", each)),
+            st.integers(0, 50).map(lambda each: ("is told", each)),
+            st.integers(0, 50).map(lambda each: ("is known no more", each)),
             st.integers(0, 50).map(lambda each: ("goes", each)),
             st.just(("waits", 0)),
         ),
@@ -234,8 +310,13 @@ def test_the_limits_hold_whoever_comes_and_goes(steps: Sequence[tuple[str, str |
             door.time_passes()
         elif door.inside:
             guest = door.inside[int(which) % len(door.inside)]
-            if what == "goes":
-                door.closes(guest)
-            else:
-                guest.keys.add("known")  # by an event of somebody else: the slots are not told
+            match what:
+                case "goes":
+                    door.closes(guest)
+                case "is told":
+                    door.slots.logged_in(guest)
+                case "is known no more":
+                    guest.keys.clear()
+                case _:
+                    guest.keys.add("known")  # by an event of somebody else: the slots are not told
         assert len(door.inside) == len(door.slots) <= 12
