@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
+_IN_TRANSACTION = """
+    SELECT count(*) FROM pg_stat_activity WHERE application_name = 'rookery' AND xact_start < now()
+"""
 _SLEEPING = """
     SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query = 'SELECT pg_sleep(60)'
 """
@@ -53,3 +56,23 @@ async def test_connections_whose_statements_are_interrupted_end_now_and_then(
     finally:
         await pool.close()
     assert len(used) == 3
+
+
+async def test_a_read_interrupted_before_its_statement_runs_leaves_no_transaction(
+    postgres: PostgresServer,
+) -> None:
+    """To prepare a statement begins one. The next snapshot on that connection failed, for another
+    client: `SET TRANSACTION ISOLATION LEVEL must be called before any query`."""
+    pool = Connections(await postgres.new_schema())
+    await pool.open()
+    try:
+        with suppress(asyncio.CancelledError):
+            async with pool.reading() as db:
+                first = await db.fetchval("SELECT pg_backend_pid()")
+                await db.prepare("SELECT count(*) FROM pg_class")
+                raise asyncio.CancelledError
+        assert await postgres.value(_IN_TRANSACTION) == 0
+        async with pool.snapshot() as db:
+            assert await db.fetchval("SELECT pg_backend_pid()") == first
+    finally:
+        await pool.close()

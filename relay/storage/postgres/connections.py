@@ -165,6 +165,12 @@ async def _kept_as_is(_: Any) -> None:
     ever set."""
 
 
+async def _rolled_back(db: Any) -> None:
+    """The same for a read that may have been interrupted between preparing its statement and
+    executing it: the server has begun a transaction that asyncpg does not know of."""
+    await db.execute("ROLLBACK")
+
+
 class _Held:
     """Connections of a pool that stay acquired between two uses: releasing and acquiring one takes
     asyncpg longer than a short read."""
@@ -269,17 +275,21 @@ class Connections:
             self._readers = _Held(await self._pool(_READERS, _SETTINGS, _READ_STATEMENTS))
             self._pagers = _Held(await self._pool(_PAGERS, _PAGE_SETTINGS, _PAGE_STATEMENTS))
             self._for_relay = _Held(await self._pool(_FOR_RELAY, _SETTINGS))
-            self._writers = await self._pool(1, _WRITE_SETTINGS)
+            self._writers = await self._pool(1, _WRITE_SETTINGS, reset=_kept_as_is)
         except (*FAULTS, ValueError) as error:  # ValueError: the url is none
             raise fault_of(error) from error
 
     async def _pool(
-        self, size: int, settings: dict[str, str], kept: tuple[int, int] = _OWN_STATEMENTS
+        self,
+        size: int,
+        settings: dict[str, str],
+        kept: tuple[int, int] = _OWN_STATEMENTS,
+        reset: Callable[[Any], Awaitable[None]] = _rolled_back,
     ) -> Pool[Any]:
         return await asyncpg.create_pool(
             min_size=0,
             max_size=size,
-            reset=_kept_as_is,
+            reset=reset,
             max_inactive_connection_lifetime=0,
             connect=self._pooled,
             **self._options(settings, kept),
