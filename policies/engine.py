@@ -31,7 +31,7 @@ from relay.facts import Origin, Who
 from relay.groups.actions import group_of
 from relay.lifecycle.retention import SweepRules
 from relay.nostr import kinds
-from relay.nostr.kinds import ALL_KINDS, KindSet
+from relay.nostr.kinds import ALL_KINDS, ByKind, KindSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence, Set
@@ -160,7 +160,6 @@ class _OfKind(NamedTuple):
     """Whether one of them depends on the group of the event's row."""
 
 
-_NO_RULES: Final = _OfKind()
 _NO_USAGE_LIMITS: Final[tuple[UsageLimit, ...]] = ()
 _PATTERNS: Final = Reject(
     Prefix.BLOCKED, "content matches a reject pattern", "[memory] reject_patterns"
@@ -229,7 +228,7 @@ class PolicySet:
         self.notes = notes
         """Notes for the admin: packaged rules that their files replace or switch off."""
         self._rules = RulesByKind(write_rules)
-        self._by_kind: dict[int, _OfKind] = {}
+        self._by_kind = ByKind[_OfKind]()
         self._max_content = limits.max_content_length
         self._max_tags = limits.max_event_tags
         self._upper = limits.created_at_upper
@@ -425,12 +424,9 @@ class PolicySet:
                     indexed.usage_limit = replace(indexed.usage_limit, quota=None)
                 if indexed.usage_limit.rate is not None or indexed.usage_limit.quota is not None:
                     limited.append(indexed)
-        # At most 65,536 kinds exist, and most share _NO_RULES.
         applied = (*writers, *forms, *limited)
         asks_group = any(indexed.asks_group for indexed in applied)
         found = _OfKind(tuple(writers), tuple(forms), tuple(limited), tuple(quotas), asks_group)
-        if found == _NO_RULES:
-            found = _NO_RULES
         self._by_kind[kind] = found
         return found
 

@@ -14,6 +14,7 @@ from relay.access.management import ListName, Management
 from relay.access.read_rules import targets_of
 from relay.access.visibility import visibility_for
 from relay.lifecycle.rows import Stored
+from relay.nostr.kinds import ByKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence, Set
@@ -148,8 +149,8 @@ class RelayState:
         self._dropped = 0
         self._vouchers: dict[str, bool] = {}
         """Keys that attest agents, and whether they may vouch; as long as `_views`."""
-        self._rules_of_kind: dict[int, tuple[ReadRule, ...]] = {}
-        self._pointing_of_kind: dict[int, tuple[ReadRule, ...]] = {}
+        self._rules_of_kind: ByKind[tuple[ReadRule, ...]] = ByKind()
+        self._pointing_of_kind: ByKind[tuple[ReadRule, ...]] = ByKind()
 
     def begin_commit(self, head: int) -> None:
         """`head`: the newest seq before it. `end_commit` must follow, after `adopt`."""
@@ -198,8 +199,8 @@ class RelayState:
         self.policy = policy
         self.actors = self.management.applied_to(policy.actors)
         self._forget_views()
-        self._rules_of_kind = {}
-        self._pointing_of_kind = {}
+        self._rules_of_kind = ByKind()
+        self._pointing_of_kind = ByKind()
 
     def visibility(self, viewer: Viewer) -> Visibility:
         """What `viewer` may read now; cached until the state changes."""
@@ -264,7 +265,7 @@ class RelayState:
             rules = tuple(
                 rule for rule in self._rules_for(kind) if rule.effective_target is not None
             )
-            self._pointing_of_kind[kind] = rules  # at most 65,536 kinds exist
+            self._pointing_of_kind[kind] = rules
         return targets_of(rules, row, self.groups) if rules else ()
 
 

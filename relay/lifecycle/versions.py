@@ -28,7 +28,7 @@ from relay.lifecycle.rows import (
 from relay.memory.registry import RecordName
 from relay.nostr import kinds
 from relay.nostr.event import indexed
-from relay.nostr.kinds import is_ephemeral
+from relay.nostr.kinds import ByKind, is_ephemeral
 from relay.nostr.nip40 import expiry_of
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ class KeepRules:
         self.rules = tuple(rules)
         self.tie = tie
         self.history = history
-        self._by_kind: dict[int, tuple[KeepRule, ...]] = {}
+        self._by_kind: ByKind[tuple[KeepRule, ...]] = ByKind()
 
     def keep_of(self, event: Event) -> Keep:
         """Rules do not apply to records of groups, on which their state depends, nor to what the
@@ -269,7 +269,7 @@ class KeepRules:
                 for rule in reversed(self.rules)
                 if rule.match.kinds is None or event.kind in rule.match.kinds
             )
-            self._by_kind[event.kind] = rules  # bounded: at most 65,536 kinds exist
+            self._by_kind[event.kind] = rules
         if rules:
             row = Stored(0, event, event.tag("h"))
             for rule in rules:

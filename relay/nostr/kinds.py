@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -104,6 +104,22 @@ AMAN = range(PREFERENCE, SUBSCRIPTION_STATE + 1)
 """Records of an Aman agent."""
 
 MAX_KIND = 65535
+_CACHED_KINDS: Final = 1024
+
+
+V = TypeVar("V")
+
+
+class ByKind(dict[int, V]):
+    """What was found for a kind. Kept for 1,024 of them, since clients choose kinds; then it begins
+    anew."""
+
+    __slots__ = ()
+
+    def __setitem__(self, kind: int, found: V) -> None:
+        if len(self) >= _CACHED_KINDS:
+            self.clear()
+        super().__setitem__(kind, found)
 
 
 class KindClass(Enum):
