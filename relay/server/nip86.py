@@ -9,6 +9,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -67,7 +68,9 @@ MAX_RECEIPTS: Final = 1024
 """Remembered receipt requests of keys other than owners: anybody may delete an event of their
 own."""
 _REPORTS: Final = 1000
-"""Newest reports that `listeventsneedingmoderation` examines."""
+"""Newest reports that `listeventsneedingmoderation` examines, and events that it lists."""
+_OF_ONE_REPORT: Final = 64
+"""Events that a report counts for: anybody may send one that names thousands of made-up ids."""
 _MAX_REASON: Final = 200
 _NAMED: Final = 500
 """Last banned keys that are listed with their names."""
@@ -356,25 +359,37 @@ class Calls:
     async def _unmoderated(self, caller: str) -> list[dict[str, str]]:
         """Stored events named by the newest reports that no call has banned or allowed (N86-21)."""
         management = self._state.management
-        decided = (
-            management.of(ListName.BANNED_EVENTS).keys()
-            | management.of(ListName.ALLOWED_EVENTS).keys()
-        )
-        reasons: dict[str, str] = {}
+        decided = {
+            *management.of(ListName.BANNED_EVENTS),
+            *management.of(ListName.ALLOWED_EVENTS),
+        }
+        named: dict[str, str] = {}
+        """Those not looked up yet."""
+        entries: list[dict[str, str]] = []
         visibility = self._state.visibility(Viewer(frozenset({caller})))
+
+        async def look_up() -> None:
+            found = self._events(visibility, Filter(ids=frozenset(named)))
+            stored = {event.id async for event in found}
+            entries.extend(
+                entry("id", event_id, reason)
+                for event_id, reason in named.items()
+                if event_id in stored
+            )
+            decided.update(named)
+            named.clear()
+
         async for report in self._events(visibility, Filter(kinds=frozenset({kinds.REPORT}))):
             for event_id, reason in _reported_events(report):
-                if event_id not in decided and len(reasons) < _REPORTS:
-                    reasons.setdefault(event_id, reason)
-        if not reasons:
-            return []
-        found = self._events(visibility, Filter(ids=frozenset(reasons)))
-        stored = {event.id async for event in found}
-        return [
-            entry("id", event_id, reason)
-            for event_id, reason in reasons.items()
-            if event_id in stored
-        ]
+                if event_id not in decided:
+                    named.setdefault(event_id, reason)
+            if len(named) >= _REPORTS:
+                await look_up()
+            if len(entries) >= _REPORTS:
+                break
+        if named:
+            await look_up()
+        return entries[:_REPORTS]
 
     async def _banned(self, caller: str) -> list[dict[str, object]]:
         """Rows of `listbannedpubkeys`, with names from the profiles that the caller could read
@@ -448,13 +463,13 @@ def _check_lockout(changes: Sequence[ListChange], may_connect: Callable[[Blockli
 
 
 def _reported_events(report: Event) -> list[tuple[str, str]]:
-    """(id, reason) of the events that a kind 1984 names; the reason is the report type, then the
-    content."""
+    """(id, reason) of the first events that a kind 1984 names; the reason is the report type, then
+    the content."""
     content = report.content[:_MAX_REASON]
+    named = (tag for tag in report.tags if len(tag) > 1 and tag[0] == "e" and is_hex64(tag[1]))
     return [
         (tag[1], ": ".join(part for part in (*tag[2:3], content) if part)[:_MAX_REASON])
-        for tag in report.tags
-        if len(tag) > 1 and tag[0] == "e" and is_hex64(tag[1])
+        for tag in islice(named, _OF_ONE_REPORT)
     ]
 
 

@@ -813,6 +813,26 @@ async def test_reported_events_wait_for_a_decision() -> None:
         assert await called(relay, "listallowedevents") == [{"id": ads[1].id}]
 
 
+async def test_reports_of_events_that_are_not_stored_keep_out_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One event that named a thousand made-up ids had owners see no other report."""
+    monkeypatch.setattr(nip86, "_REPORTS", 100)
+    async with serving() as relay:
+        visit = await relay.visit()
+        ads = [note(alice, f"advert {number}") for number in range(3)]
+        for event in ads:
+            assert await visit.publishes(event) == (True, "")
+            assert await visit.publishes(bob.sign(1984, [["e", event.id]], "", NOW)) == (True, "")
+        for number in range(10):
+            made_up = [["e", sha256(f"{number} {n}".encode()).hexdigest()] for n in range(100)]
+            report = stranger.sign(1984, [*made_up, ["e", ads[0].id, "mine"]], "", NOW + 5)
+            assert await visit.publishes(report) == (True, "")
+        listed = await called(relay, "listeventsneedingmoderation")
+        assert {each["id"] for each in listed} == {event.id for event in ads}
+        assert all("reason" not in each for each in listed), "of 64 that a report names"
+
+
 async def test_others_have_turns_while_reports_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """An event of many tags takes 10 ms to parse, and anybody may send reports."""
     monkeypatch.setattr(turns, "SLICE_S", 0.0)
