@@ -231,6 +231,18 @@ def _about_keeping(found: PolicySet) -> Iterator[Fault]:
                     "keeps versions that a deletion by address (kind 5 with `a`) does not delete; "
                     "with `history` instead of `keep` it does",
                 )
+            elif rule.keep is not Keep.ALL and _replaces_derived(rule.match, found):
+                yield _at(
+                    place,
+                    "makes events of [groups] derived replaceable: without `h` they are of no "
+                    "group then, and so public though they name what is private",
+                )
+
+
+def _replaces_derived(match: Match, found: PolicySet) -> bool:
+    derived = found.groups.derived
+    without_h = match.h is None or match.h is False
+    return bool(derived) and without_h and _may_meet(match.kinds, KindSet.of(*derived))
 
 
 def _about_history(found: PolicySet) -> Iterator[Fault]:

@@ -236,6 +236,23 @@ def test_retention_without_effect_is_told(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("match", "is_told"),
+    [
+        ("kinds = [7]", True),
+        ('authors = ["agent"]', True),
+        ("kinds = [7], h = true", False),
+        ("kinds = [9]", False),
+    ],
+)
+def test_replacing_what_is_derived_is_told(tmp_path: Path, match: str, *, is_told: bool) -> None:
+    """A reaction without `h` was of no group then, and public."""
+    for keep in ("latest", "first", "latest-ts"):
+        rule = f'[[retention]]\nname = "one"\nmatch = {{ {match} }}\nkeep = "{keep}"\n'
+        told = [each for each in warnings(tmp_path, rule) if "[groups] derived" in each]
+        assert len(told) is int(is_told), rule
+
+
 def test_days_that_another_rule_is_faster_than_are_told(tmp_path: Path) -> None:
     rules = (
         'include = ["aman-app"]\n'
