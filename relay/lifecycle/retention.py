@@ -193,7 +193,10 @@ class SweepRules:
         rule that names their kind or their `d`, and some count for no group.
         """
         exempt = [*self.never, Match(never_swept(self.systems))]
-        if isinstance(rule.limit, MaxAmount) and rule.limit.per is Scope.GROUP:
+        if isinstance(rule.limit, MaxAmount) and (
+            rule.limit.per is Scope.GROUP
+            or (rule.limit.per is None and rule.match.h not in (None, False))
+        ):
             exempt.append(_WITHOUT_H)
         if rule.match.kinds is None:
             exempt.append(Match(_ONLY_BY_KIND))

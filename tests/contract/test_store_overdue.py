@@ -167,6 +167,9 @@ async def test_rows_of_a_group_without_its_h_are_not_counted_for_it(store: Store
     asked = rule(Match(h=True), MaxAmount(Scope.GROUP, 2))
     exempt = SweepRules().exempt_from(asked)
     assert await ids(store, asked, exempt) == named(den[0])
+    for h in (True, frozenset({"den"})):
+        asked = rule(Match(h=h), MaxAmount(None, 2))
+        assert await ids(store, asked, SweepRules().exempt_from(asked)) == named(den[0])
     assert set(await ids(store, rule(Match(h=True), MaxAge(93)))) >= {*named(*den, *about)}
 
 
