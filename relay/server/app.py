@@ -583,8 +583,9 @@ class Server:
         return socket
 
     def _end_trial(self, connection: Connection) -> None:
-        if not self._slots.end_trial(connection):
-            self._close_displaced(connection)
+        displaced = self._slots.end_trial(connection)
+        if displaced is not None:
+            self._close_displaced(displaced)
 
     def _close_displaced(self, connection: Connection) -> None:
         connection.close_displaced()

@@ -104,8 +104,8 @@ class _Counts:
             self._most = after
 
 
-class _Known(Generic[C]):
-    """Connections with known keys, by network."""
+class _Networks(Generic[C]):
+    """Connections by network."""
 
     def __init__(self) -> None:
         self._arrivals: _Arrivals[C] = _Arrivals()
@@ -134,13 +134,13 @@ class _Known(Generic[C]):
             del self._addresses[network]
 
     def of_largest(self, address: str) -> C | None:
-        """The newest connection of the network with most, and in it of the address with most, if
+        """The oldest connection of the network with most, and in it of the address with most, if
         the network of `address` would have less with one more."""
         numbers, largest = self._networks.of, self._networks.largest()
         if largest is None or numbers[largest] <= numbers[network_of(address)] + 1:
             return None
         most = self._addresses[largest].largest()
-        return None if most is None else next(reversed(self._arrivals.of(most)))
+        return None if most is None else next(iter(self._arrivals.of(most)))
 
 
 class Slots(Generic[C]):
@@ -161,9 +161,9 @@ class Slots(Generic[C]):
         self._on_trial: _Arrivals[C] = _Arrivals()
         """`_settled` and `_on_trial` leave out connections in `_leaving` and those seen with a
         known key."""
-        self._unknown = _Counts()
-        """Number of connections by address in `_settled` and `_on_trial`."""
-        self._known: _Known[C] = _Known()
+        self._unknown: _Networks[C] = _Networks()
+        """Those in `_settled` and `_on_trial`."""
+        self._known: _Networks[C] = _Networks()
         """Those seen with a known key, but no owner's."""
 
     def __len__(self) -> int:
@@ -210,14 +210,9 @@ class Slots(Generic[C]):
         return None
 
     def _of_largest(self, address: str) -> C | None:
-        """The oldest connection of the address with the most unknown ones, if that is more than
-        this address would then have: so no address can keep all others out."""
-        unknown = self._unknown.of
-        while True:
-            largest = self._unknown.largest()
-            if largest is None or unknown[largest] <= unknown[address] + 1:
-                return None
-            found = next(iter(self._settled.of(largest) or self._on_trial.of(largest)))
+        """One of the network with the most unknown ones, if that is more than the network of this
+        address would then have: so no network can keep all others out."""
+        while found := self._unknown.of_largest(address):
             if not self.logged_in(found):
                 return self._leave(found)
         return None
@@ -229,7 +224,7 @@ class Slots(Generic[C]):
         if not is_known:
             if self._known.discard(connection, address):
                 self._settled.add(connection, address)
-                self._unknown.count(address, 1)
+                self._unknown.add(connection, address)
         elif connection.is_owner or connection in self._leaving:
             self._forget(connection)
         elif connection in self._origins:
@@ -244,10 +239,9 @@ class Slots(Generic[C]):
         self._forget_unknown(connection, address)
 
     def _forget_unknown(self, connection: C, address: str) -> None:
-        if self._settled.discard(connection, address) or self._on_trial.discard(
-            connection, address
-        ):
-            self._unknown.count(address, -1)
+        if self._unknown.discard(connection, address):
+            self._settled.discard(connection, address)
+            self._on_trial.discard(connection, address)
 
     def _leave(self, connection: C) -> C:
         self._forget(connection)
@@ -278,29 +272,36 @@ class Slots(Generic[C]):
         if not is_limited:
             self._unlimited.add(connection)
         (self._on_trial if is_on_trial else self._settled).add(connection, address)
-        self._unknown.count(address, 1)
+        self._unknown.add(connection, address)
         return is_on_trial
 
     def _is_free(self, address: str, *, is_limited: bool) -> bool:
         """Whether a place is free that is not reserved for known keys."""
-        if is_limited and self._per_address:
-            here = self._here[address] - len(self._on_trial.of(address))
-            if here >= self._per_address - self._per_address // _KEPT:
-                return False
-        here = self._number - len(self._on_trial.of(None))
-        return not self._most or here < self._most - self._most // _KEPT
+        number = self._number - len(self._on_trial.of(None))
+        is_full = 0 < self._most <= number + self._most // _KEPT
+        return not is_full and self._is_free_of(address, is_limited=is_limited)
 
-    def end_trial(self, connection: C) -> bool:
-        """False: it is displaced, and must be closed."""
+    def _is_free_of(self, address: str, *, is_limited: bool) -> bool:
+        """Whether one of those of the address is."""
+        number = self._here[address] - len(self._on_trial.of(address))
+        most = self._per_address
+        return not is_limited or not most or number < most - most // _KEPT
+
+    def end_trial(self, connection: C) -> C | None:
+        """The connection that is displaced, and must be closed: this one, or another in whose place
+        it stays."""
         address = self._origins.get(connection, "")
         if connection not in self._on_trial.of(address) or self.logged_in(connection):
-            return True
-        if not self._is_free(address, is_limited=connection not in self._unlimited):
-            self._leave(connection)
-            return False
+            return None
+        displaced, is_limited = None, connection not in self._unlimited
+        if not self._is_free(address, is_limited=is_limited):
+            if self._is_free_of(address, is_limited=is_limited):
+                displaced = self._of_largest(address)
+            if displaced is None:
+                return self._leave(connection)
         self._on_trial.discard(connection, address)
         self._settled.add(connection, address)
-        return True
+        return displaced
 
     def remove(self, connection: C) -> None:
         """It is closed; it may have been cut off before."""

@@ -77,7 +77,7 @@ class Door:
         if cut_off is not None:
             self.leaving.remove(cut_off)
             self.slots.logged_in(cut_off)  # a login that had come is still handled
-            assert self.slots.end_trial(cut_off)
+            assert self.slots.end_trial(cut_off) is None
             self.slots.remove(cut_off)
 
     def closes(self, guest: Guest) -> None:
@@ -88,8 +88,8 @@ class Door:
     def time_passes(self) -> None:
         trials, self.trials = self.trials, []
         for guest in trials:
-            if not guest.is_closed and not self.slots.end_trial(guest):
-                self.displaces(guest)
+            if not guest.is_closed and (displaced := self.slots.end_trial(guest)) is not None:
+                self.displaces(displaced)
 
 
 def came(answer: Guest | Full) -> Guest:
@@ -219,6 +219,27 @@ def test_connections_that_came_first_stay_while_others_are_on_trial() -> None:
     late = came(door.comes())
     door.time_passes()
     assert not late.is_closed, "a place is free that is not kept"
+
+
+@pytest.mark.parametrize("network", ["2001:db8:7:{}::/64", "192.0.2.{}", "10.0.0.1"])
+def test_who_has_few_stays_when_the_trial_ends(network: str) -> None:
+    """Those of others were closed after 10 s, while one had four fifths of all places."""
+    door = Door(per_address=0)
+    many = [came(door.comes(network.format(number))) for number in range(MOST)]
+    door.time_passes()
+    few = [came(door.comes(f"10.1.{number}.1")) for number in range(3)]
+    door.time_passes()
+    assert not any(guest.is_closed for guest in few)
+    assert sum(not guest.is_closed for guest in many) == MOST - MOST // 5 - len(few)
+
+
+def test_a_trial_that_ends_takes_no_place_reserved_in_its_address() -> None:
+    door = Door()
+    for _ in range(MOST):
+        door.comes("127.0.0.1", is_limited=False)
+    late = [came(door.comes("10.1.0.1")) for _ in range(PER_ADDRESS)]
+    door.time_passes()
+    assert sum(not guest.is_closed for guest in late) == PER_ADDRESS - KEPT
 
 
 def test_a_full_host_takes_no_place_of_another() -> None:
