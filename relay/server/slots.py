@@ -87,6 +87,10 @@ class _Counts:
     def largest(self) -> str | None:
         return next(iter(self._addresses[self._most])) if self._most else None
 
+    def larger_than(self, address: str) -> str | None:
+        """The one with most, if this one would have less with one more."""
+        return self.largest() if self._most > self.of[address] + 1 else None
+
     def count(self, address: str, change: int) -> None:
         """`change`: 1 or -1."""
         before = self.of[address]
@@ -135,11 +139,14 @@ class _Networks(Generic[C]):
 
     def of_largest(self, address: str) -> C | None:
         """The oldest connection of the network with most, and in it of the address with most, if
-        the network of `address` would have less with one more."""
-        numbers, largest = self._networks.of, self._networks.largest()
-        if largest is None or numbers[largest] <= numbers[network_of(address)] + 1:
-            return None
-        most = self._addresses[largest].largest()
+        this network would have less with one more; else that of another address of this network, if
+        this address would have less."""
+        own = network_of(address)
+        network = self._networks.larger_than(own)
+        if network is not None:
+            most = self._addresses[network].largest()
+        else:
+            most = self._addresses[own].larger_than(address) if own in self._addresses else None
         return None if most is None else next(iter(self._arrivals.of(most)))
 
 

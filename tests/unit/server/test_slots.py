@@ -153,17 +153,21 @@ def test_known_keys_of_one_network_keep_nobody_out(network: str) -> None:
     assert not any(each.is_closed for each in others[:3])
 
 
-def test_known_keys_of_many_networks_stay() -> None:
+def test_one_address_of_a_network_keeps_out_no_other() -> None:
+    """All of an office may be one network."""
+    door = Door(per_address=0)
+    many = [logged_in(door, door.comes("192.0.2.1")) for _ in range(MOST)]
+    other = logged_in(door, door.comes("192.0.2.2"))
+    assert many[0].is_closed
+    assert not other.is_closed
+
+
+@pytest.mark.parametrize("network", ["10.0.{}.1", "10.0.0.{}"])
+def test_known_keys_of_many_addresses_stay(network: str) -> None:
     door = Door()
     for number in range(MOST):
-        logged_in(door, door.comes(f"10.0.{number}.1"))
-    assert door.comes("10.1.0.1") is Full.RELAY
-
-
-def test_known_keys_of_a_network_do_not_displace_each_other() -> None:
-    door = Door()
-    filled(door, "192.0.2.{}")
-    assert door.comes("192.0.2.99") is Full.RELAY
+        logged_in(door, door.comes(network.format(number)))
+    assert door.comes(network.format(MOST)) is Full.RELAY
 
 
 def test_owners_are_displaced_by_nobody() -> None:
