@@ -33,7 +33,7 @@ from relay.client.sync_order import Order, in_order, only_names
 from relay.errors import RIGHTS_CHANGED, Prefix
 from relay.nostr.event import weight_of
 from relay.nostr.filters import Filter
-from relay.nostr.kinds import CREATE_GROUP, GROUP_METADATA, GROUP_RECORDS, RELAY_SIGNED
+from relay.nostr.kinds import CREATE_GROUP, GROUP_METADATA, GROUP_RECORDS, MARMOT, RELAY_SIGNED
 from relay.nostr.nip29 import made_by
 from relay.nostr.nip77 import Bound, Items
 
@@ -77,6 +77,7 @@ _RETRY_DELAYS_S: Final = (0.5, 2.0, 8.0)
 """Delays before retrying temporary refusals."""
 _MADE_WITHOUT_H: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NOTHING: Final = Items(array("Q"), b"")
+_NO_GROUP: Final = f"{Prefix.RESTRICTED}: there is no such group, or none that the key reads"
 
 
 class Direction(Enum):
@@ -259,6 +260,12 @@ def is_another(group: str, there: Collection[str] | None, here: Collection[str])
     if not here and not there and _MADE_WITHOUT_H.fullmatch(group):
         return False
     return set(here).isdisjoint(there or ())
+
+
+def _group_of(event: Event) -> str | None:
+    """The group of a message."""
+    is_message = event.kind not in GROUP_RECORDS and event.kind not in MARMOT
+    return event.tag("h") if is_message else None
 
 
 def _needed(differences: Iterable[Difference]) -> frozenset[bytes]:
@@ -451,22 +458,25 @@ class Sync:
                 tally.moderation += before - len(ours)
             else:
                 tally.not_asked += before - len(ours)
-            ours = await self._of_same_groups(ours, source, self._ours)
             if waits:
                 naming = [event for event in ours if only_names(event)]
                 later.extend((event.created_at, bytes.fromhex(event.id)) for event in naming)
                 ours = [event for event in ours if not only_names(event)]
+            await self._in_parts(ours, store_part, source, self._ours)
+            self._note(tally)
+
+        async def store_part(events: Sequence[Event]) -> None:
+            ours, refused = self._of_same_groups(events)
             result = await self._ours.store(ours)
             tally.received += result.stored
             tally.known_here += result.duplicates
-            for event, reason in result.refused:
+            for event, reason in (*refused, *result.refused):
                 counted = _count(tally.refused_here, reason)
                 # A group record that has no effect at its place must not have one at the end.
                 is_record = event.kind in GROUP_RECORDS
                 if reason.startswith(f"{Prefix.RESTRICTED}:") and not is_record:
                     retry.append((event.created_at, bytes.fromhex(event.id)))
                     retry_reasons[counted] += 1
-            self._note(tally)
 
         await _pipelined(source.events(self._filter, need), store)
         tally.not_given = len(self._need) - fetched
@@ -486,26 +496,52 @@ class Sync:
             return True
         return self._moderation is Moderation.TAKEN and bytes.fromhex(event.id) in self._records
 
-    async def _of_same_groups(
-        self, events: Sequence[Event], source: Side, target: Side
-    ) -> list[Event]:
-        """Those that are no messages of a group whose id is that of another one at `target`: with
-        other flags and members, which would show them to others. Of records the rules decide."""
-        groups = {event.id: event.tag("h") for event in events if event.kind not in GROUP_RECORDS}
-        asked = {h for h in groups.values() if h is not None} - self._other_groups.keys()
-        if asked:
-            there = await target.groups(asked)
-            here = await source.groups(asked & there.keys()) if there else {}
-            for h in asked:
-                self._other_groups[h] = h in there and is_another(h, here.get(h), there[h])
-        taken = []
+    async def _in_parts(
+        self,
+        events: Sequence[Event],
+        store: Callable[[Sequence[Event]], Awaitable[None]],
+        source: Side,
+        target: Side,
+    ) -> None:
+        """Store the events; after each 9007, since the next ones may be of its group, ask again for
+        groups that were not there."""
+        await self._ask_for_groups(events, source, target)
+        begin = 0
+        for end, event in enumerate(events, 1):
+            is_last = end == len(events)
+            if event.kind == CREATE_GROUP or is_last:
+                await store(events[begin:end])
+                if not is_last:
+                    await self._ask_for_groups(events[end:], source, target)
+                begin = end
+
+    async def _ask_for_groups(self, events: Sequence[Event], source: Side, target: Side) -> None:
+        """Tell apart the groups of messages. Those that `target` does not show are asked for again
+        with the next events: anybody may make them."""
+        asked = {h for event in events if (h := _group_of(event))} - self._other_groups.keys()
+        there = await target.groups(asked) if asked else {}
+        here = await source.groups(there.keys()) if there else {}
+        for h in asked & there.keys():
+            self._other_groups[h] = is_another(h, here.get(h), there[h])
+
+    def _of_same_groups(
+        self, events: Sequence[Event]
+    ) -> tuple[list[Event], list[tuple[Event, str]]]:
+        """What may be stored, and what is refused: messages of a group that is not shown there.
+        Messages are left out, too, if the group of this id there is another one: with other flags
+        and members, it would show them to others. Of records the rules decide."""
+        taken: list[Event] = []
+        refused: list[tuple[Event, str]] = []
         for event in events:
-            group = groups.get(event.id)
-            if group is not None and self._other_groups[group]:
-                _count(self.tally.other_groups, group)
+            group = _group_of(event)
+            is_other = group is not None and self._other_groups.get(group)
+            if is_other is None:
+                refused.append((event, _NO_GROUP))
+            elif is_other:
+                _count(self.tally.other_groups, str(group))
             else:
                 taken.append(event)
-        return taken
+        return taken, refused
 
     async def _send(self) -> None:
         target = RelaySide(self._theirs, self._theirs)
@@ -515,13 +551,16 @@ class Sync:
         async def store(events: Sequence[Event]) -> None:
             publishable = [event for event in events if not event.has_tag("-")]
             tally.protected += len(events) - len(publishable)
-            publishable = await self._of_same_groups(publishable, self._ours, target)
+            await self._in_parts(publishable, store_part, self._ours, target)
+            self._note(tally)
+
+        async def store_part(events: Sequence[Event]) -> None:
+            publishable, refused = self._of_same_groups(events)
             result = await target.store(publishable)
             tally.sent += result.stored
             tally.known_there += result.duplicates
-            for _, reason in result.refused:
+            for _, reason in (*refused, *result.refused):
                 _count(tally.refused_there, reason)
-            self._note(tally)
 
         await _pipelined(self._ours.events(self._filter, self._have), store)
 

@@ -100,6 +100,8 @@ RELAY_SIGNED = frozenset({*GROUP_STATE, *MEMBERSHIP_RECORDS, *GROUP_MEMBER_NOTIC
 
 WRAPS = frozenset({GIFT_WRAP, EPHEMERAL_GIFT_WRAP, NOSTR_CONNECT})
 """Encrypted for the keys in `p`, by authors that the relay need not know."""
+MARMOT = range(443, 446)
+"""Their `h` names no group of NIP-29."""
 AMAN = range(PREFERENCE, SUBSCRIPTION_STATE + 1)
 """Records of an Aman agent."""
 

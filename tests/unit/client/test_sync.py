@@ -199,6 +199,9 @@ async def test_a_relay_gets_what_names_events_after_them(
 ) -> None:
     """Before its target, a reaction to a message of a private group would be public there."""
     monkeypatch.setattr(syncing, "_FETCH_BATCH", 5)
+    tea = alice.sign(9007, [["h", "tea"]], "", NOW)
+    ours.events.append(tea)
+    fake.events.append(tea)
     for number in range(20):
         post = alice.sign(9, [["h", "tea"]], f"post {number}", NOW + number)
         reaction = bob.sign(7, [["e", post.id]], "+", NOW + 100 + number)
@@ -209,7 +212,7 @@ async def test_a_relay_gets_what_names_events_after_them(
     assert (tally.need, tally.received, tally.not_given) == (80, 80, 0)
     assert [frame[1]["kind"] for frame in ours.verbs("EVENT")[:20]] == [9] * 20
     got = [frame[1]["id"] for frame in ours.verbs("EVENT")]
-    for event in fake.events:
+    for event in fake.events[1:]:
         assert all(got.index(id_) < got.index(event.id) for id_ in event.tag_values("e"))
 
 
@@ -345,6 +348,42 @@ async def test_messages_do_not_get_into_another_group_of_the_same_id(
     assert NOTES[0].id in ids(target)
     assert not ids(target) & all_ids(secrets)
     assert tally.other_groups == {"den": 3}
+
+
+@pytest.mark.parametrize("direction", [Direction.DOWN, Direction.UP])
+async def test_messages_do_not_get_where_their_group_cannot_be_read(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, direction: Direction
+) -> None:
+    """Of a hidden group of this id, made by others there, nothing tells."""
+    source, target = (fake, ours) if direction is Direction.DOWN else (ours, fake)
+    secret = bob.sign(9, [["h", "den"]], "secret", NOW)
+    source.events += [*den_of(alice)[1:], secret, NOTES[0]]
+    tally = await synced(ours, fake, timeouts, direction=direction)
+    assert NOTES[0].id in ids(target)
+    assert secret.id not in ids(target)
+    assert tally.refused_here + tally.refused_there == {
+        "restricted: there is no such group, or none that the key reads": 1
+    }
+
+
+async def test_a_group_made_during_the_run_gets_no_messages_of_another(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it was there had been asked once, at the beginning."""
+    monkeypatch.setattr(syncing, "_FETCH_BATCH", 5)
+    secrets = [bob.sign(9, [["h", "den"]], f"secret {n}", NOW + n) for n in range(40)]
+    fake.events += [*den_of(alice), *secrets, *NOTES[:40]]
+
+    async def made_meanwhile(visitor: Visitor, frame: list[Any]) -> None:
+        if len(ours.verbs("EVENT")) == 20:
+            ours.events += den_of(carol)
+        await ours.take(visitor, frame)
+
+    ours.on["EVENT"] = made_meanwhile
+    tally = await synced(ours, fake, timeouts, direction=Direction.DOWN)
+    assert all_ids(NOTES[:40]) <= ids(ours)
+    assert not ids(ours) & all_ids(secrets)
+    assert tally.other_groups == {"den": 40}
 
 
 @pytest.mark.parametrize("direction", [Direction.DOWN, Direction.UP])
@@ -595,9 +634,10 @@ async def test_a_refused_group_record_has_no_effect_at_the_end(
             await visitor.say_no(frame[1]["id"], "restricted: not a member")
 
     ours.on["EVENT"] = only_admins
-    fake.events += [put, appointed, said]
+    fake.events += [*den_of(alice), put, appointed, said]
+    ours.events += den_of(alice)
     tally = await synced(ours, fake, timeouts, moderation=Moderation.TAKEN)
-    assert ids(ours) == {appointed.id, said.id}
+    assert ids(ours) == {appointed.id, said.id} | all_ids(den_of(alice))
     assert tally.refused_here == {"restricted: not a member": 1}
 
 
