@@ -11,6 +11,7 @@ tells what to close for those who have clearly less.
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -38,6 +39,7 @@ class Rights(Protocol):
     def is_owner(self) -> bool: ...
 
 
+@lru_cache(4096)
 def network_of(address: str) -> str:
     """Its /48 (IPv6) or /24: what one can easily have. The address itself if it is none."""
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from relay.errors import Prefix, Reject
 from relay.facts import Arrival
-from relay.write.commands import client_or_type
+from relay.write.commands import client_or_type, share_of
 from relay.write.lane import Lane
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ class Asking:
             max_batch=self._size.number,
             max_waiting=max_waiting,
             turn_of=client_or_type,
+            share_of=share_of,
             waited=metrics.write.plugin_queue.add,
         )
 

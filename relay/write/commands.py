@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from relay.access.shares import network_of
 from relay.errors import Prefix, Reject, Result, WriteOutcome
 from relay.facts import Origin
 from relay.nostr.event import Event
@@ -238,6 +239,30 @@ def client_or_type(item: LaneItem) -> int | str | type[LaneItem]:
     if not isinstance(item, WriteEvent):
         return type(item)
     return item.author.counted_as or item.author.connection or type(item)
+
+
+class Standing(Enum):
+    """Clients of each have an equal part of a lane."""
+
+    OWNER = auto()
+    """And what comes from no client."""
+    KNOWN = auto()
+    UNKNOWN = auto()
+
+
+def share_of(item: LaneItem) -> tuple[Standing, object]:
+    """Whose part of a lane it has, and which network's part of that: else one could send costly
+    events from thousands of addresses, and others wait for one of each."""
+    client = client_or_type(item)
+    if not isinstance(item, WriteEvent) or item.author.is_owner:
+        return Standing.OWNER, client
+    standing = Standing.KNOWN if item.author.is_known else Standing.UNKNOWN
+    return standing, network_of_client(client)
+
+
+def network_of_client(client: object) -> object:
+    """As of `client_or_type`; itself if it has no address."""
+    return network_of(client) if isinstance(client, str) else client
 
 
 def connection_or_type(item: LaneItem) -> int | frozenset[str] | type[LaneItem]:

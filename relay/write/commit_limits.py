@@ -9,7 +9,6 @@ from itertools import accumulate, chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from relay.access.shares import network_of
 from relay.facts import Origin
 from relay.nostr import kinds
 from relay.nostr.kinds import is_ephemeral
@@ -18,6 +17,7 @@ from relay.write.commands import (
     WriteEvent,
     client_or_type,
     connection_or_type,
+    network_of_client,
 )
 from relay.write.costs import CHANGES_GROUP, COST_S, MAX_BATCH
 from relay.write.pieces import pieces_for
@@ -265,7 +265,7 @@ class SlowClients:
         client, connection = line = _line_of(item)
         self._events.remove(client, connection)
         if self._requests:
-            self._requests.remove(_network_of(client), line)
+            self._requests.remove(network_of_client(client), line)
         left = self._quick_left.get(client)
         if not (left or item.needs_turn):
             if now >= self._slow_kinds.get(item.event.kind, -inf):
@@ -275,7 +275,7 @@ class SlowClients:
         if item.author.is_owner:
             return False
         if item.needs_turn:
-            self._requests.add(_network_of(client), line, item)
+            self._requests.add(network_of_client(client), line, item)
         else:
             self._events.add(client, connection, item)
         return True
@@ -283,7 +283,7 @@ class SlowClients:
     def has_request(self, client: object, *, is_known: bool = False) -> bool:
         """Whether an event of the client that `needs_turn` waits; of one without a known key, also
         of its network."""
-        waiting = self._requests.of(_network_of(client))
+        waiting = self._requests.of(network_of_client(client))
         return any(not is_known or of == client for of, _ in waiting)
 
     def next(self, now: float) -> Sequence[WriteEvent]:
@@ -419,11 +419,6 @@ class Overruns:
 def _line_of(item: WriteEvent) -> tuple[object, object]:
     """As the lane has it."""
     return client_or_type(item), connection_or_type(item)
-
-
-def _network_of(client: object) -> object:
-    """The client itself if it has no address."""
-    return network_of(client) if isinstance(client, str) else client
 
 
 def _seconds(events: Iterable[WriteEvent]) -> float:

@@ -48,6 +48,7 @@ from relay.write.commands import (
     client_or_type,
     connection_or_type,
     sender_of,
+    share_of,
 )
 from relay.write.commit_limits import (
     ClientLimits,
@@ -192,6 +193,7 @@ class Ingest:
             turn_of=client_or_type,
             line_of=connection_or_type,
             cost_of=self._cost_of,
+            share_of=share_of,
             is_held=self._is_held,
             waited=metrics.write.commit_queue.add,
         )

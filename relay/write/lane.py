@@ -7,7 +7,7 @@ its connections, who opens more connections is not served more.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from heapq import heappop, heappush, heapreplace
 from itertools import chain, count
 from time import perf_counter
@@ -104,17 +104,21 @@ class Lane(Generic[T]):
         turn_of: Callable[[T], object] = lambda _: None,
         line_of: Callable[[T], object] = lambda _: None,
         cost_of: Callable[[T], int] = lambda _: 1,
+        share_of: Callable[[T], tuple[object, object]] = lambda _: (None, None),
         is_held: Callable[[T], bool] = lambda _: False,
         waited: Callable[[float], None] = lambda _: None,
     ) -> None:
         """`turn_of`: the key of the item's queue; `line_of`: of its line there. `cost_of`: at least
-        1, called when the item is next in its queue. `is_held`: whether such an item, and what is
+        1, called when the item is next in its queue. `share_of`: what has an equal share of the
+        lane, and of that, among which queues have one of the latter; of the first item of a queue
+        that was empty. `is_held`: whether such an item, and what is
         behind it in its line, waits until `release`. `waited` gets the seconds that one item of a
         batch was queued."""
         self._commit = commit
         self._turn_of = turn_of
         self._line_of = line_of
         self._cost_of = cost_of
+        self._share_of = share_of
         self._is_held = is_held
         self._waited = waited
         self._timed: T | None = None
@@ -126,6 +130,14 @@ class Lane(Generic[T]):
         """Turn → its queue, which is not empty."""
         self._costs: dict[object, int] = {}
         """Turn → cost of the first item of its queue."""
+        self._weighted: dict[object, float] = {}
+        """The same, as many times more as the share of the queue is smaller than an even one."""
+        self._shares: dict[object, tuple[object, object]] = {}
+        """Turn → see `share_of`."""
+        self._queues_of: Counter[tuple[object, object]] = Counter()
+        """Number of queues of each."""
+        self._parts_of: Counter[object] = Counter()
+        """Number of these in each share of the lane."""
         self._turns: list[tuple[float, int, object]] = []
         """A heap: (cost so far and of the first item, number, turn), one for each queue that does
         not rest; -1 as cost for one that is next."""
@@ -166,7 +178,7 @@ class Lane(Generic[T]):
         if queue is not None:
             queue.put(line, item)
             return True
-        queue = self._queues[turn] = _Queue()
+        queue = self._new_queue(turn, item)
         queue.put(line, item)
         self._push(turn, self._reached)
         self._wake.set()  # it may be set already: `run` has not seen yet that a rest has ended
@@ -196,13 +208,39 @@ class Lane(Generic[T]):
         queue = self._queues.get(turn)
         is_new = queue is None
         if queue is None:
-            queue = self._queues[turn] = _Queue()
+            queue = self._new_queue(turn, next(iter(lines.values()))[0])
         for line, own in reversed(lines.items()):
             queue.put_back(line, own)
         if is_new:
             self._push(turn, self._reached + cost)
         else:
             self._costs[turn] = self._cost_of(queue.first)
+
+    def _new_queue(self, turn: object, item: T) -> _Queue[T]:
+        queue = self._queues[turn] = _Queue()
+        share = self._shares[turn] = self._share_of(item)
+        self._queues_of[share] += 1
+        if self._queues_of[share] == 1:
+            self._parts_of[share[0]] += 1
+        return queue
+
+    def _remove_queue(self, turn: object) -> None:
+        del self._queues[turn], self._costs[turn], self._weighted[turn]
+        share = self._shares.pop(turn)
+        self._queues_of[share] -= 1
+        if not self._queues_of[share]:
+            del self._queues_of[share]
+            self._parts_of[share[0]] -= 1
+            if not self._parts_of[share[0]]:
+                del self._parts_of[share[0]]
+
+    def _weigh(self, turn: object, cost: int) -> float:
+        """Note the cost of the queue's first item; returns it weighted."""
+        share = self._shares[turn]
+        parts = len(self._parts_of) * self._parts_of[share[0]] * self._queues_of[share]
+        self._costs[turn] = cost
+        weighted = self._weighted[turn] = cost * parts / len(self._queues)
+        return weighted
 
     def release(self, item: T) -> None:
         """Its line is held no longer, and next in its queue."""
@@ -215,7 +253,7 @@ class Lane(Generic[T]):
             self._costs[turn] = self._cost_of(self._queues[turn].first)
 
     def _push(self, turn: object, used: float) -> None:
-        cost = self._costs[turn] = self._cost_of(self._queues[turn].first)
+        cost = self._weigh(turn, self._cost_of(self._queues[turn].first))
         heappush(self._turns, (used + cost, next(self._numbers), turn))
 
     def rest(self, turn: object, seconds: float) -> None:
@@ -259,6 +297,7 @@ class Lane(Generic[T]):
     def _batch(self) -> list[T]:
         """Empty if all that is next rests or is held."""
         turns, queues, costs, timed = self._turns, self._queues, self._costs, self._timed
+        weighted = self._weighted
         resting = self._resting
         batch: list[T] = []
         left, half = self.max_batch, self.max_batch // 2
@@ -271,7 +310,7 @@ class Lane(Generic[T]):
             if resting:
                 rest = resting.get(turn)
                 if rest is not None:
-                    resting[turn] = rest[0], self._reached if used < 0 else used - cost
+                    resting[turn] = rest[0], self._reached if used < 0 else used - weighted[turn]
                     heappop(turns)
                     continue
             if not self.is_ending and self._is_held(queue.first):
@@ -280,12 +319,12 @@ class Lane(Generic[T]):
                 if any(item is self._timed for item in items):
                     self._timed = None
                 if queue:
-                    next_cost = costs[turn] = self._cost_of(queue.first)
-                    used = self._reached if used < 0 else used - cost
-                    heapreplace(turns, (used + next_cost, next(self._numbers), turn))
+                    used = self._reached if used < 0 else used - weighted[turn]
+                    used += self._weigh(turn, self._cost_of(queue.first))
+                    heapreplace(turns, (used, next(self._numbers), turn))
                 else:
                     heappop(turns)
-                    del queues[turn], costs[turn]
+                    self._remove_queue(turn)
                 continue
             if batch and cost > half:  # or cheap items that are queued meanwhile would come before
                 heapreplace(turns, (-1, next(self._numbers), turn))
@@ -296,7 +335,7 @@ class Lane(Generic[T]):
                 elif has_few and len(queue) > _MANY:
                     self._ended_early = True
                     break
-            used = self._reached if used < 0 else used - cost
+            used = self._reached if used < 0 else used - weighted[turn]
             while True:
                 self._reached = max(self._reached, used, began + served / queued)
                 item = queue.take()
@@ -305,20 +344,20 @@ class Lane(Generic[T]):
                     self._waited(perf_counter() - self._timed_at)
                     self._timed = None
                 left = 0 if cost > half else left - cost
-                used += cost
+                used += weighted[turn]
                 served += cost
                 if not queue:
                     break
                 cost = self._cost_of(queue.first)
+                self._weigh(turn, cost)
                 # A single queue needs no heap.
                 if len(turns) > 1 or left <= 0 or cost > half or self._is_held(queue.first):
                     break
             if queue:
-                costs[turn] = cost
-                heapreplace(turns, (used + cost, next(self._numbers), turn))
+                heapreplace(turns, (used + weighted[turn], next(self._numbers), turn))
             else:
                 heappop(turns)
-                del queues[turn], costs[turn]
+                self._remove_queue(turn)
         self._size -= len(batch)
         return batch
 
@@ -330,7 +369,8 @@ class Lane(Generic[T]):
         self._left = []
         self._queues.clear()
         self._held.clear()
-        self._costs.clear()
+        for kept in (self._costs, self._weighted, self._shares, self._queues_of, self._parts_of):
+            kept.clear()
         self._turns.clear()
         self._resting = {turn: (end, None) for turn, (end, _) in self._resting.items()}
         self._size = 0

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from relay.nostr.keys import are_signed
-from relay.write.commands import client_or_type, connection_or_type
+from relay.write.commands import client_or_type, connection_or_type, share_of
 from relay.write.costs import cost_of_check
 from relay.write.lane import Lane
 
@@ -55,6 +55,7 @@ class SignatureChecks:
             turn_of=client_or_type,
             line_of=connection_or_type,
             cost_of=cost_of_check,
+            share_of=share_of,
             waited=metrics.write.verify_queue.add,
         )
 

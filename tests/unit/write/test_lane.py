@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from relay.write.lane import Lane
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Sequence
 
 PLENTY = 1000
 
@@ -79,7 +80,7 @@ async def running(lane: Lane[str]) -> AsyncIterator[None]:
             lane.close()
 
 
-def put_all(lane: Lane[str], items: str) -> None:
+def put_all(lane: Lane[str], items: Iterable[str]) -> None:
     for item in items:
         assert lane.put(item)
 
@@ -240,6 +241,73 @@ async def test_a_flood_of_cheap_items_from_many_holds_nothing_that_costs_more(
     others = "bcdefghijklm"
     await sent_again(clerk, lane, f"{others}A", again=others, batches=40)
     assert next(number for number, batch in enumerate(clerk.batches) if "A" in batch) <= 8
+
+
+MANY = "ABCDEFGHIJKLMNOPQRST"
+
+
+@pytest.mark.parametrize(
+    ("of", "others"),
+    [
+        (("unknown", "far"), ["Y"]),
+        (("known", "one"), ["Y"]),
+        (("unknown", "far"), ["y", "y", "y"]),
+    ],
+    ids=["another network", "known", "cheap"],
+)
+async def test_who_shares_with_few_waits_for_no_others_of_one_network(
+    clerk: Clerk, of: tuple[str, str], others: list[str]
+) -> None:
+    """Notes that the filters of thousands of addresses match were committed one at a time, one of
+    each address: those of members took a minute."""
+    batches = 60
+
+    async def answered(batch: Sequence[str]) -> None:
+        await clerk.commit(batch)
+        if len(clerk.batches) < batches:
+            put_all(lane, [item for item in batch if item in MANY])
+        if len(clerk.batches) == batches // 2:
+            put_all(lane, others)
+
+    lane = Lane(
+        answered,
+        max_batch=12,
+        max_waiting=PLENTY,
+        turn_of=str.lower,
+        cost_of=lambda item: 10 if item.isupper() else 1,
+        share_of=lambda item: of if item.lower() == "y" else ("unknown", "one"),
+    )
+    put_all(lane, MANY * 2)
+    async with running(lane):
+        await lane.drained()
+    served = [number for number, batch in enumerate(clerk.batches) if {*batch} & {*others}]
+    assert served[-1] - batches // 2 <= 2
+    kept = lane._shares, lane._queues_of, lane._parts_of, lane._weighted, lane._costs
+    assert not any(kept)
+
+
+async def test_one_network_has_its_part_beside_others(clerk: Clerk) -> None:
+    """As each of its clients has of that."""
+    counted: Counter[str] = Counter()
+
+    async def answered(batch: Sequence[str]) -> None:
+        counted.update(batch)
+        await clerk.commit(batch)
+        if len(clerk.batches) < 400:
+            put_all(lane, batch)
+
+    lane = Lane(
+        answered,
+        max_batch=1,
+        max_waiting=PLENTY,
+        turn_of=str,
+        share_of=lambda item: ("all", item in "abcdefgh"),
+    )
+    put_all(lane, "abcdefghy" * 2)
+    async with running(lane):
+        await lane.drained()
+    assert 180 <= counted["y"] <= 220
+    assert all(20 <= counted[each] <= 30 for each in "abcdefgh")
 
 
 @pytest.fixture
