@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from relay.access.management import ListChange, ListName
 from relay.errors import Outdated, StoreFault
 from relay.lifecycle.rows import WritePlan
 from relay.lifecycle.versions import History
@@ -22,6 +23,7 @@ from tests.contract.writing import (
     NOTHING_WANTED,
     TERMS,
     Batch,
+    change,
     read,
     stored,
     takes_over,
@@ -34,7 +36,7 @@ from tests.harness.postgres import MISSING, PostgresServer, programs
 from tests.harness.relay_program import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
     from relay.lifecycle.rows import Found, Stored
     from relay.nostr.event import Event
@@ -155,8 +157,21 @@ async def test_a_commit_that_never_arrives_is_an_error_and_the_next_is_none(
         assert (await stored_again(store, event)).seq == 1
 
 
+async def store_an_event(store: PostgresStore) -> None:
+    await stored(store, unsigned(cast.alice))
+
+
+async def ban(store: PostgresStore) -> None:
+    """Adds no row."""
+    entry = ListChange(ListName.BANNED_KEYS, cast.bob.pubkey, "")
+    await change(store, lambda plan: plan.list_changes.append(entry))
+
+
+@pytest.mark.parametrize("begin", [store_an_event, ban])
 async def test_a_commit_that_was_in_doubt_is_no_other_relay(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer,
+    monkeypatch: pytest.MonkeyPatch,
+    begin: Callable[[PostgresStore], Awaitable[None]],
 ) -> None:
     """It was told as an error, so state lacks it: the relay has to start again."""
     monkeypatch.setattr(writer, "_ASK_AGAIN_S", ())  # nothing answers
@@ -167,7 +182,7 @@ async def test_a_commit_that_was_in_doubt_is_no_other_relay(
         store.take_over = None
         proxy.at_commit = AtCommit.LOSE_ANSWER
         with pytest.raises(StoreFault):
-            await stored(store, unsigned(cast.alice))
+            await begin(store)
         async with until("it is noticed") as tries:
             async for _ in tries:
                 with pytest.raises((StoreFault, Outdated)):

@@ -214,9 +214,10 @@ class Writer:
         if head < before:  # before the listener has noticed it
             self._connections.refuse_set_back()
             self._connections.check()
+        if self.take_over is None:
+            await self._check_own(db, head)
         if before < head:
             if self.take_over is None:
-                await self._check_own(db, head)
                 raise Outdated("another process wrote to the database: restart the relay")
             with self._touch.catching_up():
                 others, erased, newest = await others_since(db, before, head)
@@ -229,12 +230,14 @@ class Writer:
         return None if changed is None else changed()
 
     async def _check_own(self, db: Any, head: int) -> None:
-        """Raises StoreFault when the commit is the batch in doubt of this process: state lacks
-        it."""
-        doubt = self._in_doubt
-        if doubt is not None and await db.fetchval(QUERIES["has_committed"], head, doubt):
+        """Raises StoreFault when the newest commit is the batch in doubt of this process: state
+        lacks it."""
+        if self._in_doubt is None:
+            return
+        if await db.fetchval(QUERIES["has_committed"], head, self._in_doubt):
             self._connections.refuse_set_back()
             self._connections.check()
+        self._in_doubt = None  # its transaction has ended: this one has the lock
 
     async def _has_committed(self, last_seq: int, batch: str) -> bool:
         """Whether the batch was committed although its connection was lost. Raises StoreFault.
