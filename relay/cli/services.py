@@ -10,7 +10,7 @@ import asyncio
 import logging
 import stat
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import disk_usage
@@ -172,11 +172,13 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
     shared: PostgresStore | None = None
     reads: ClientReads | None = None
     set_back = asyncio.Event()
+    ending = AsyncExitStack()
     if config.storage.url is None:
         store: Store = await _opened_file(folder, config, terms, metrics)
     else:
         store = database = await _opened_database(folder, config, terms, relay_key)
         shared, set_back = database if config.storage.shared else None, database.set_back
+        ending.callback(database.hurry)
         if database.reader is not None:
             reads = database.reader
             _watch_replica(metrics, database.reader)
@@ -255,7 +257,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
         )
         refused = kept_refusals(folder / REFUSALS, metrics.refusals)
         day = kept_day(folder / DAY, metrics.day, lambda: metrics.sample(unix_now()))
-        async with refused, day, plugins, queries, ingest, following or nullcontext():
+        async with refused, day, plugins, queries, ingest, following or nullcontext(), ending:
             yield Services(
                 folder=folder,
                 config=config,

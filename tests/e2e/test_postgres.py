@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import time
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.access.management import ListChange, ListName
+from relay.cli.services import run_services
+from relay.config import load_config
+from relay.errors import Reject
+from relay.storage.postgres import writer
 from tests import cast
+from tests.contract.test_postgres_troubles import is_waiting, without_its_replica
+from tests.harness.patience import ANSWER_S
 from tests.harness.postgres import postgres
 from tests.harness.relay_program import Rookery, command, connected, eventually, outputs, until
 
@@ -153,3 +162,18 @@ async def test_a_password_is_in_no_message(tmp_path: Path, postgres: PostgresSer
     assert code == 1
     assert 'role "nobody" does not exist' in text
     assert "hunter2" not in text
+
+
+async def test_a_relay_ends_while_a_commit_waits_for_a_replica(
+    tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_COMMIT_S", 0.1)
+    folder = (await made(tmp_path / "data", await postgres.new_schema())).folder
+    banned = [ListChange(ListName.BANNED_KEYS, who.pubkey, "") for who in (cast.alice, cast.bob)]
+    async with AsyncExitStack() as away, asyncio.timeout(ANSWER_S):
+        async with run_services(folder, load_config(folder / "rookery.toml")) as services:
+            assert await services.ingest.changed(banned[0]) is None
+            await away.enter_async_context(without_its_replica(postgres))
+            waiting = asyncio.create_task(services.ingest.changed(banned[1]))
+            await is_waiting(postgres, waiting)
+        assert isinstance(await waiting, Reject)

@@ -57,6 +57,8 @@ _HELD: Final = {
 }
 _FOLLOWED_S: Final = 5.0
 """In which a commit of another relay is taken over at the latest, if the database answers."""
+_WRITABLE_S: Final = 60.0
+"""A store whose batch takes longer than this is not writable."""
 _BULK_S: Final = 3600
 """Reads of the whole store; others end after a minute."""
 
@@ -194,6 +196,11 @@ class PostgresStore(Reader):
         if not task.cancelled():
             task.exception()  # the caller gets the error, or was cancelled
 
+    def hurry(self) -> None:
+        """The process ends: an `append` that waits for a replica fails within a minute, and may be
+        committed later."""
+        self._writer.hurry()
+
     # -- other relays on the database -----------------------------------------------------------
 
     @property
@@ -316,9 +323,9 @@ class PostgresStore(Reader):
         if self._touch.is_lost:
             return False
         try:
-            async with self._connections.writing() as db:
+            async with asyncio.timeout(_WRITABLE_S), self._connections.writing() as db:
                 await db.execute(QUERIES["put_meta"], "checked", str(self._head))
-        except StoreFault:
+        except (StoreFault, TimeoutError):
             return False
         return True
 
@@ -463,6 +470,7 @@ class PostgresStore(Reader):
         if self._closed:
             return
         self._closed = True
+        self.hurry()
         self._wake()
         async with AsyncExitStack() as last_first:  # each, also when one is cancelled
             last_first.callback(self._tokenizer.close)

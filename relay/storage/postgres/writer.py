@@ -15,6 +15,7 @@ from statistics import median_low
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+import asyncpg
 import orjson
 
 from relay.errors import Outdated, StoreFault
@@ -66,6 +67,11 @@ _DELETE_CHUNK: Final = 10_000
 _DAY_S: Final = 86_400
 _ASK_AGAIN_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
 """After a connection was lost in a commit."""
+_COMMIT_S: Final = 60.0
+"""A commit that takes longer may go on only while it waits for a replica."""
+_NO_LIMIT_S: Final = 1e8
+_REPLICA_S: Final = 2.0
+"""In which a replica has to have a batch whose connection was lost, for each look at it."""
 _MAX_INT: Final = 2**63 - 1
 _NEAR_S: Final = 0.005
 """A database that answers a short statement within this time is near."""
@@ -141,6 +147,12 @@ class Writer:
         """seq up to which all is taken over, and the name of its batch, if known."""
         self._in_doubt: str | None = None
         """Name of a batch of which it is unknown whether it was committed."""
+        self._replicated = -1
+        """seq up to which a synchronous replica is known to have all. -1: some commit before may
+        have ended without it, as after a crash of the server, or of a relay."""
+        self._waits_for_replica = False
+        """Whether commits wait for one."""
+        self._is_ending = False
         self.prepared = PreparedColumns(self._columns_of)
         self.append_s = 0.0
         self._answers_s = deque[float](maxlen=_ANSWERS)
@@ -154,12 +166,22 @@ class Writer:
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         """As `Appender.append`. Raises StoreFault."""
         self._touch.check_answers()
+        if self._replicated < 0:
+            await self._replicate(self.position[0])
         try:
             async with self._connections.writing() as db:
                 await db.execute(QUERIES["begin"])
-                return await self._appended(db, lookups, decide)
+                head = await self._appended(db, lookups, decide)
         finally:
             self._erasing.end()
+        if self._waits_for_replica and head > self._replicated:
+            # Nothing was written, so nothing has waited: what it found may be on the primary alone.
+            await self._replicate(head)
+        return head
+
+    def hurry(self) -> None:
+        """The process ends: no commit waits for a replica much longer."""
+        self._is_ending = True
 
     async def _appended(
         self, db: Any, lookups: Lookups, decide: Callable[[Found], WritePlan]
@@ -167,7 +189,7 @@ class Writer:
         asked_at = began_at = monotonic()
         counted = _Counted(db)
         try:
-            head = await db.fetchval(QUERIES["head"])
+            head, self._waits_for_replica = await db.fetchrow(QUERIES["head_to_write"])
             self._answers_s.append(monotonic() - asked_at)
             lookups = await self._caught_up(db, head, asked_at) or lookups
             began_at = monotonic()  # what others stored is not this batch's to pay for
@@ -183,13 +205,52 @@ class Writer:
             self.append_s = max(0.0, took_s - self._waits_s(counted.statements))
         batch = secrets.token_hex(16)
         try:
-            await db.execute(QUERIES["commit"] % (last_seq, last_seq, batch, last_seq))
+            await self._commit(db, QUERIES["commit"] % (last_seq, last_seq, batch, last_seq))
         except FAULTS:
+            self._replicated = -1
             await _rolled_back(db)
             if not await self._has_committed(last_seq, batch):
                 raise
+        else:
+            self._replicated = last_seq
         self.position = last_seq, batch
         return last_seq
+
+    async def _commit(self, db: Any, statement: str) -> None:
+        """Execute what ends with a commit. One that waits for a replica is not cancelled: the
+        server would end the wait with a warning, and only the primary would have the batch."""
+        is_alone = False
+
+        def warned(_: object, message: object) -> None:
+            nonlocal is_alone
+            is_alone |= isinstance(message, asyncpg.PostgresWarning)
+
+        db.add_log_listener(warned)
+        try:
+            task = asyncio.ensure_future(db.execute(statement, timeout=_NO_LIMIT_S))
+            while not (await asyncio.wait({task}, timeout=_COMMIT_S))[0]:
+                if self._is_ending or not await self._is_waiting(db.get_server_pid()):
+                    end(db)
+            task.result()
+        finally:
+            with suppress(asyncpg.InterfaceError):  # the pool has already released it
+                db.remove_log_listener(warned)
+        if is_alone:
+            raise asyncpg.QueryCanceledError("the wait for a replica was cancelled")
+
+    async def _is_waiting(self, pid: int) -> bool:
+        """Whether the server says that this connection waits for a replica."""
+        with suppress(StoreFault):
+            async with self._connections.for_relay() as db:
+                return bool(await db.fetchval(QUERIES["waits_for_replica"], pid))
+        return False
+
+    async def _replicate(self, upto: int) -> None:
+        """Wait until a synchronous replica, if there is one, has what was committed up to this seq.
+        Not on the connection that writes: `follow` needs that. Raises StoreFault."""
+        async with self._connections.for_relay() as db:
+            await self._commit(db, QUERIES["replicate"])
+        self._replicated = max(self._replicated, upto)
 
     def _waits_s(self, statements: int) -> float:
         """Time in which so many statements would be answered that read next to nothing: none if
@@ -240,21 +301,32 @@ class Writer:
         self._in_doubt = None  # its transaction has ended: this one has the lock
 
     async def _has_committed(self, last_seq: int, batch: str) -> bool:
-        """Whether the batch was committed although its connection was lost. Raises StoreFault.
+        """Whether the batch was committed although its connection was lost, and a synchronous
+        replica has it. Raises StoreFault.
 
         The status of the transaction would not show it: after a crash its number is used again.
         """
-        for wait_s in _ASK_AGAIN_S:
-            if self._touch.is_lost:
-                break
-            with suppress(StoreFault):  # the server starts again
-                async with self._connections.for_relay() as db, db.transaction():
-                    # Until the server has noticed the loss, the transaction holds the lock.
-                    await db.execute(QUERIES["lock"])
-                    return bool(await db.fetchval(QUERIES["has_committed"], last_seq, batch))
-            await asyncio.sleep(wait_s)
+        before = self.position
+        try:
+            for wait_s in _ASK_AGAIN_S:
+                if self._touch.is_lost or self._is_ending:
+                    break
+                with suppress(StoreFault):  # the server starts again
+                    async with self._connections.for_relay() as db:
+                        async with db.transaction():
+                            # Until the server has noticed the loss, the transaction holds the lock.
+                            await db.execute(QUERIES["lock"])
+                            if not await db.fetchval(QUERIES["has_committed"], last_seq, batch):
+                                return False
+                        self.position = last_seq, batch  # it is no other relay's
+                        # Its commit may have ended without the replica. Readers wait meanwhile.
+                        await db.execute(QUERIES["replicate"], timeout=_REPLICA_S)
+                        return True
+                await asyncio.sleep(wait_s)
+        finally:
+            self.position = before
         self._in_doubt = batch
-        raise StoreFault("database: the connection was lost in a commit, and no server answers")
+        raise StoreFault("database: the connection was lost in a commit, and nothing confirms it")
 
     async def _changed(
         self, db: Any, found: Found, lookups: Lookups, decide: Callable[[Found], WritePlan]

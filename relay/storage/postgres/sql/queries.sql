@@ -30,6 +30,14 @@ ROLLBACK;
 SELECT EXISTS (
     SELECT FROM changes WHERE seq = $1 AND what = 'batch' AND item = decode($2, 'hex'));
 
+-- :waits_for_replica  process id of a connection -> whether its commit waits for a synchronous replica
+SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep');
+
+-- :replicate  writes something, so its commit waits until a synchronous replica has all before it; nothing if there is none
+-- A message of the log: it needs no table that can be written to.
+SELECT pg_logical_emit_message(true, 'rookery', ''::text)
+WHERE current_setting('synchronous_standby_names') <> '';
+
 -- :use_call  id, until, now -> a row unless it was used; kept for as long as clocks of relays may differ
 WITH old AS (DELETE FROM used_calls WHERE until < $3 - 900)
 INSERT INTO used_calls (id, until) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING true;
@@ -93,6 +101,9 @@ WHERE EXISTS (SELECT FROM gone);
 
 -- :head  -> seq
 SELECT seq FROM head;
+
+-- :head_to_write  -> seq, whether commits wait for a synchronous replica
+SELECT seq, current_setting('synchronous_standby_names') <> '' FROM head;
 
 -- :position  -> seq, hex that names its batch or null
 SELECT seq, (
