@@ -39,6 +39,7 @@ from relay.client.snowclaw_records import SnowclawRecords
 from relay.client.writer import Outcome, Written
 from relay.errors import UserError
 from relay.memory.fence import shell_word
+from relay.memory.snowclaw.encryption import OwnKey
 from relay.memory.snowclaw.keys import (
     AGENT,
     COLLECTIVE,
@@ -47,7 +48,6 @@ from relay.memory.snowclaw.keys import (
 from relay.nostr import kinds
 from relay.nostr.keys import npub
 from relay.nostr.nip09 import address_tags
-from relay.nostr.nip44 import conversation_key
 
 if TYPE_CHECKING:
     from relay.client.settings import ClientSettings
@@ -79,8 +79,7 @@ def get(key: Key, owners: tuple[str, ...], server: Server, *, as_json: bool) -> 
 
     async def work(client: Client, settings: ClientSettings) -> list[Shown]:
         events = await records_of(client, key)
-        own = conversation_key(settings.key, settings.key.pubkey)
-        return shown_in(events, settings.key.pubkey, own, await owners_at(client, owners))
+        return shown_in(events, OwnKey.of(settings.key), await owners_at(client, owners))
 
     found = with_settings(Actor.USER, server, work)
     if not found:

@@ -25,6 +25,7 @@ from relay.nostr.keys import npub
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from relay.memory.snowclaw.encryption import OwnKey
     from relay.nostr.event import Event
 
     Known = UserMemory | GroupMemory | AgentMemory | CollectiveMemory | UnreadableRecord
@@ -76,11 +77,9 @@ class Shown:
                 return {**about, **memory.as_fields()}
 
 
-def shown_in(
-    events: Iterable[Event], reader: str, key: bytes, owners: frozenset[str]
-) -> list[Shown]:
+def shown_in(events: Iterable[Event], key: OwnKey, owners: frozenset[str]) -> list[Shown]:
     """The newest record of each author, the reader's own first, then by age; owners' notes are
-    merged into each (S-22). `key`: see `relay.memory.snowclaw.encryption`."""
+    merged into each (S-22). `key`: of the reader."""
     of_author: dict[tuple[str, bool], list[Event]] = {}
     for event in events:
         # An agent's own memory and collective memory may have the same name.
@@ -99,7 +98,7 @@ def shown_in(
     ]
     merged = {record.event.id for record in by_owners}
     others = [(event, record) for event, record in found if event.id not in merged] or found
-    others.sort(key=lambda pair: (pair[0].pubkey != reader, -pair[0].created_at, pair[0].id))
+    others.sort(key=lambda pair: (pair[0].pubkey != key.pubkey, -pair[0].created_at, pair[0].id))
     of_users = [record.memory for record in by_owners if isinstance(record, UserRecord)]
     of_groups = [record.memory for record in by_owners if isinstance(record, GroupRecord)]
     shown = []
@@ -131,7 +130,7 @@ def _others_notes(
     }
 
 
-def _other_in(event: Event, key: bytes) -> AgentMemory | CollectiveMemory | UnreadableRecord:
+def _other_in(event: Event, key: OwnKey) -> AgentMemory | CollectiveMemory | UnreadableRecord:
     if event.d.startswith(COLLECTIVE):
         return collective_in(event, key)
     return agent_memory_in(event, key)

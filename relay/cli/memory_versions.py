@@ -28,13 +28,12 @@ from relay.cli.tables import Column, Holds, print_table
 from relay.client.history import NoHistory, history_of, record_of
 from relay.client.settings import Actor
 from relay.errors import Invalid, UserError
-from relay.memory.snowclaw.encryption import content_of
+from relay.memory.snowclaw.encryption import OwnKey, content_of
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr.event import MADE_FROM, Address, is_hex64
 from relay.nostr.keys import npub
 from relay.nostr.kinds import MAX_KIND, KindClass, class_of
 from relay.nostr.nip19 import AddressPointer, decode_pointer
-from relay.nostr.nip44 import conversation_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,8 +103,7 @@ class Found(NamedTuple):
     record: Address
     versions: list[Event]
     """Newest first; there is one at least."""
-    decrypting: bytes
-    """The reader's key for what they encrypted themselves."""
+    reader: OwnKey
     signer: str
     """The author's name, with the beginning of the key."""
 
@@ -140,7 +138,7 @@ class Found(NamedTuple):
         return [*map(printable, tags), *self.content(event)]
 
     def content(self, event: Event) -> list[str]:
-        text = content_of(event, self.decrypting)
+        text = content_of(event, self.reader)
         if isinstance(text, UnreadableRecord):
             return [f"({text.why})"]
         return [printable(line) for line in _formatted(text).split("\n")]
@@ -169,8 +167,7 @@ async def find(client: Client, settings: ClientSettings, wanted: Address | Key) 
     if shortfall:
         click.echo(shortfall, err=True)
     names = await read_names(client, settings, [record.pubkey])
-    own = conversation_key(settings.key, settings.key.pubkey)
-    return Found(record, versions, own, names.shown(record.pubkey))
+    return Found(record, versions, OwnKey.of(settings.key), names.shown(record.pubkey))
 
 
 async def _record_named(client: Client, key: Key) -> Address:

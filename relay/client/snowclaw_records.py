@@ -23,8 +23,8 @@ from relay.errors import Invalid, RookeryError, UserError
 from relay.memory.bounded import BoundedDict
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_draft
 from relay.memory.snowclaw.config import HISTORY, MODE, GroupConfig, config_draft, config_of
+from relay.memory.snowclaw.encryption import OwnKey, is_encrypted
 from relay.memory.snowclaw.encryption import encrypted as encrypted_draft
-from relay.memory.snowclaw.encryption import is_encrypted
 from relay.memory.snowclaw.keys import (
     AGENT,
     PRIVATE,
@@ -43,7 +43,6 @@ from relay.memory.snowclaw.users import MAX_NOTE
 from relay.memory.snowclaw.working_copy import WorkingCopy
 from relay.nostr import kinds
 from relay.nostr.keys import public_key
-from relay.nostr.nip44 import conversation_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -99,7 +98,7 @@ class SnowclawRecords(MemoryClient):
         super().__init__(relay, signer, folder=folder)
         owners = [owner] if isinstance(owner, str) else owner
         file = file_config if isinstance(file_config, GroupConfig) else config_of(file_config or {})
-        self._own_key = conversation_key(signer, signer.pubkey)
+        self._own_key = OwnKey.of(signer)
         self._working_copy = WorkingCopy(
             signer.pubkey,
             map(public_key, owners),

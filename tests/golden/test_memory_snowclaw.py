@@ -28,7 +28,7 @@ from relay.memory.snowclaw.config import (
     respond_mode_in,
 )
 from relay.memory.snowclaw.context import Context, ContextAssembler, Part, Sender, header
-from relay.memory.snowclaw.encryption import encrypted
+from relay.memory.snowclaw.encryption import OwnKey, encrypted
 from relay.memory.snowclaw.groups import GroupMemory
 from relay.memory.snowclaw.history import HistoryMessage, RingBuffer
 from relay.memory.snowclaw.key_filter import KeyFilter
@@ -40,7 +40,6 @@ from relay.memory.unreadable import UnreadableRecord, next_created_at
 from relay.nostr.event import event_from
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.keys import SecretKey
-from relay.nostr.nip44 import conversation_key
 from tests.contract.writing import group_of
 from tests.golden import document
 from tests.unit.policies.facts import being
@@ -55,7 +54,7 @@ KEYS = {name: SecretKey.parse(pair["nsec"]) for name, pair in VECTORS["keys"].it
 EVENTS: Final[dict[str, Event]] = {k: event_from(v) for k, v in VECTORS["events"].items()}
 NORMALISED = VECTORS["normalised"]
 OWNER, AGENT, MEMBER = (KEYS[name].pubkey for name in ("owner", "agent", "member"))
-SELF = conversation_key(KEYS["agent"], AGENT)
+SELF = OwnKey.of(KEYS["agent"])
 CONTEXT = VECTORS["context"]
 
 
@@ -108,7 +107,7 @@ def test_encrypted_memory_opens_with_its_agents_key_alone() -> None:
     assert isinstance(plain, UserRecord)
     assert record.memory == plain.memory
     agent2 = KEYS["agent2"]
-    for key in (None, conversation_key(agent2, agent2.pubkey)):
+    for key in (None, OwnKey.of(agent2)):
         unread = record_in(event, key)
         assert isinstance(unread, UnreadableRecord)
         assert unread.is_locked

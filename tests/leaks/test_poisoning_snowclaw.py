@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.client import Snowclaw
+from relay.memory.draft import Draft
 from relay.memory.snowclaw.chat import Chat
 from relay.memory.snowclaw.context import HistoryStyle, Section, TrimOrder
+from relay.memory.snowclaw.encryption import OwnKey, encrypted
 from relay.memory.snowclaw.respond import Agent
 from relay.memory.snowclaw.system_prompt import IN_DIRECT_MESSAGES, RULES
 from relay.memory.snowclaw.working_copy import WorkingCopy
@@ -90,6 +92,16 @@ def _of_group(signer: SecretKey, **plant: Callable[[str], object]) -> Callable[[
     return lambda text: [record("snowclaw:memory:group:tea", {field: value(text)}, signer)]
 
 
+def _encrypted_by_robot(signer: SecretKey) -> Callable[[str], list[Event]]:
+    """What the agent noted for itself alone, in a record of `signer`."""
+
+    def plant(text: str) -> list[Event]:
+        draft = Draft(30078, [["d", USER]], json.dumps({"notes": [text]}), AT)
+        return [signer.sign(*encrypted(draft, OwnKey.of(cast.robot), bytes(32)))]
+
+    return plant
+
+
 def _listed(text: str) -> list[str]:
     return [text]
 
@@ -122,6 +134,9 @@ WAYS = {
         None,
         is_owners_note=True,
     ),
+    "own encrypted note": Way(_encrypted_by_robot(cast.robot), None),
+    "own encrypted note pasted by an owner": Way(_encrypted_by_robot(cast.owner), is_told=False),
+    "own encrypted note pasted by another": Way(_encrypted_by_robot(OTHER), is_told=False),
     "note": Way(_of_user(OTHER, notes=_listed), OTHER),
     "note for an owner": Way(_of_user(OTHER, owner_notes=_listed), OTHER, is_owners_note=True),
     "name of a preference": Way(_of_user(OTHER, preferences=lambda text: {text: "x"}), OTHER),
@@ -166,7 +181,8 @@ STYLES = [(trim_order, style) for trim_order in TrimOrder for style in HistorySt
 
 
 def made(way: Way, text: str) -> Context:
-    copy = WorkingCopy(cast.robot.pubkey, [cast.owner.pubkey], [OTHER.pubkey])
+    key = OwnKey.of(cast.robot)
+    copy = WorkingCopy(cast.robot.pubkey, [cast.owner.pubkey], [OTHER.pubkey], key=key)
     agent = Agent(cast.robot.pubkey, (), copy.owners)
     chat = Chat(agent, copy, *STYLES[PLANTED.index(text) % len(STYLES)])
     for event in way.plant(text):

@@ -14,6 +14,7 @@ from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
+    from relay.memory.snowclaw.encryption import OwnKey
     from relay.nostr.event import Event
 
 
@@ -45,8 +46,8 @@ def agent_memory_draft(memory: AgentMemory, created_at: int) -> Draft:
     return Draft(kinds.APP_DATA, tags, repaired(memory.text), created_at)
 
 
-def agent_memory_in(event: Event, key: bytes | None = None) -> AgentMemory | UnreadableRecord:
-    """`key`: see `encryption`. Category and key are taken from `d`."""
+def agent_memory_in(event: Event, key: OwnKey | None = None) -> AgentMemory | UnreadableRecord:
+    """`key`: of the reader. Category and key are taken from `d`."""
     try:
         category, name = category_and_key(event.d)
     except Invalid as fault:

@@ -19,6 +19,7 @@ from relay.nostr import kinds
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from relay.memory.snowclaw.encryption import OwnKey
     from relay.nostr.event import Event
 
 
@@ -70,8 +71,8 @@ def collective_draft(memory: CollectiveMemory, created_at: int) -> Draft:
     return Draft(kinds.APP_DATA, tags, compact_repaired(joined(fields, memory.extra)), created_at)
 
 
-def collective_in(event: Event, key: bytes | None = None) -> CollectiveMemory | UnreadableRecord:
-    """`key`: see `encryption`."""
+def collective_in(event: Event, key: OwnKey | None = None) -> CollectiveMemory | UnreadableRecord:
+    """`key`: of the reader."""
     content = content_of(event, key)
     if isinstance(content, UnreadableRecord):
         return content

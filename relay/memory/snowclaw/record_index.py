@@ -17,6 +17,7 @@ from relay.nostr.nip09 import named_by
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from relay.memory.snowclaw.encryption import OwnKey
     from relay.memory.snowclaw.records import GroupRecord, UserRecord
     from relay.nostr.event import Event
 
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 class RecordIndex:
     """Records of the authors that the reader trusts; the reader filters them."""
 
-    def __init__(self, key: bytes | None) -> None:
-        """`key`: see `encryption`."""
+    def __init__(self, key: OwnKey | None) -> None:
+        """`key`: of the reader."""
         self._key = key
-        self.hash_key = b"" if key is None else key
+        self.hash_key = b"" if key is None else key.conversation_key
         """See `edit_dates`."""
         self._events: dict[Address, Event] = {}
         self._users: dict[str, set[Address]] = {}

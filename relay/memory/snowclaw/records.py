@@ -19,6 +19,7 @@ from relay.nostr import kinds
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from relay.memory.snowclaw.encryption import OwnKey
     from relay.nostr.event import Event
 
 
@@ -43,8 +44,8 @@ class GroupRecord:
 Record = UserRecord | GroupRecord
 
 
-def record_in(event: Event, key: bytes | None = None) -> Record | UnreadableRecord:
-    """Memory of a user or a group, in either spelling. `key`: see `encryption`."""
+def record_in(event: Event, key: OwnKey | None = None) -> Record | UnreadableRecord:
+    """Memory of a user or a group, in either spelling. `key`: of the reader."""
     content = content_of(event, key)
     if isinstance(content, UnreadableRecord):
         return content

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from relay.memory.snowclaw.edits import GroupEdit, Names, UserEdit
+    from relay.memory.snowclaw.encryption import OwnKey
     from relay.nostr.event import Event
 
 M = TypeVar("M", UserMemory, GroupMemory)
@@ -92,12 +93,12 @@ class WorkingCopy:
         owners: Iterable[str],
         agents: Iterable[str] = (),
         *,
-        key: bytes | None = None,
+        key: OwnKey | None = None,
         style: KeyStyle = KeyStyle.HEX,
         file: GroupConfig | None = None,
     ) -> None:
         """`agent`: its public key. `agents`: other agents whose records are read too.
-        `key`: see `encryption`."""
+        `key`: of `agent`."""
         self.agent = agent
         self.owners = frozenset(owners)
         self._others = frozenset(agents) - {agent} - self.owners

@@ -27,12 +27,11 @@ from relay.memory.draft import Draft
 from relay.memory.junk import Why
 from relay.memory.snowclaw.agent_memory import AgentMemory
 from relay.memory.snowclaw.context import Part, Section
-from relay.memory.snowclaw.encryption import encrypted
+from relay.memory.snowclaw.encryption import OwnKey, encrypted
 from relay.memory.snowclaw.users import MAX_NOTE, UserMemory
 from relay.nostr.event import event_from
 from relay.nostr.filters import Filter
 from relay.nostr.keys import SecretKey
-from relay.nostr.nip44 import conversation_key
 from relay.nostr.nip59 import unsigned, wrapped
 from tests.cast import alice, bob, owner, robot, rover
 from tests.harness.erasure import left_of
@@ -1046,7 +1045,7 @@ async def test_a_summary_is_used_though_something_was_noted_while_it_was_made(
 
 @pytest.mark.proves("S-12", "S-13")
 async def test_encrypted_records_stay_encrypted(fake: FakeRelay) -> None:
-    key = conversation_key(robot, robot.pubkey)
+    key = OwnKey.of(robot)
     draft = Draft(30078, [["d", ALICE]], '{"notes":["secret"]}', NOW - 9)
     await fake.publish(robot.sign(*encrypted(draft, key, bytes(32))))
     async with started(fake) as claw:

@@ -16,9 +16,8 @@ from relay.memory.snowclaw.collective import (
     collective_draft,
     collective_in,
 )
-from relay.memory.snowclaw.encryption import encrypted
+from relay.memory.snowclaw.encryption import OwnKey, encrypted
 from relay.memory.unreadable import UnreadableRecord
-from relay.nostr.nip44 import conversation_key
 from tests.cast import robot
 from tests.unit.memory.snowclaw.making import (
     AT,
@@ -28,7 +27,7 @@ from tests.unit.memory.snowclaw.making import (
     text_record,
 )
 
-SELF = conversation_key(robot, robot.pubkey)
+SELF = OwnKey.of(robot)
 NONCE = bytes(range(32))
 RUST = CollectiveMemory(
     "rust/errors",

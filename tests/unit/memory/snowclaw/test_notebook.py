@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from relay.errors import Invalid
 from relay.memory.draft import Draft
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_draft
-from relay.memory.snowclaw.encryption import encrypted
+from relay.memory.snowclaw.encryption import OwnKey, encrypted
 from relay.memory.snowclaw.groups import GroupMemory
 from relay.memory.snowclaw.keys import KeyStyle, OfGroup
 from relay.memory.snowclaw.rebasing import rebased
 from relay.memory.snowclaw.users import UserMemory
 from relay.memory.snowclaw.working_copy import WorkingCopy
 from relay.nostr import kinds
-from relay.nostr.nip44 import conversation_key
 from tests.cast import alice, bob, owner, robot, rover, stranger
 from tests.unit.memory.snowclaw.making import AT, config, record, signed
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 ALICE = f"snowclaw:memory:npub:{alice.pubkey[:32]}"
 TEA = "snowclaw:memory:group:tea"
-KEY = conversation_key(robot, robot.pubkey)
+KEY = OwnKey.of(robot)
 
 
 def working_copy(*events: Any, **more: Any) -> WorkingCopy:
@@ -676,7 +675,7 @@ def test_what_was_encrypted_is_to_be_so_again() -> None:
 
 @pytest.mark.proves("S-13")
 def test_a_locked_record_is_told_and_not_written_over() -> None:
-    of_bob = conversation_key(bob, bob.pubkey)
+    of_bob = OwnKey.of(bob)
     draft = encrypted(draft_of('{"notes":["x"]}'), of_bob, bytes(32))
     book = working_copy(signed(draft))
     locked = book.unwritable(book.subject_of(alice.npub))

@@ -11,7 +11,7 @@ from relay.memory.check_options import CheckOptions
 from relay.memory.draft import Draft
 from relay.memory.snowclaw.checks import check
 from relay.memory.snowclaw.contents import KNOWN
-from relay.memory.snowclaw.encryption import encrypted
+from relay.memory.snowclaw.encryption import OwnKey, encrypted
 from relay.memory.snowclaw.groups import GroupMemory
 from relay.memory.snowclaw.keys import group_d, user_d
 from relay.memory.snowclaw.records import (
@@ -25,12 +25,11 @@ from relay.memory.snowclaw.records import (
 )
 from relay.memory.snowclaw.users import MAX_NAMES, UserMemory
 from relay.memory.unreadable import UnreadableRecord
-from relay.nostr.nip44 import conversation_key
 from tests.cast import alice, robot, rover
 from tests.unit.memory.snowclaw.making import AT, record, signed, text_record
 
 USER, GROUP = user_d(alice.pubkey), group_d("tea")
-SELF = conversation_key(robot, robot.pubkey)
+SELF = OwnKey.of(robot)
 NONCE = bytes(range(32))
 OWN = {name for name, _, _ in KNOWN} | {"display_name", "first_seen_group"}
 
@@ -228,9 +227,18 @@ def test_encrypted_memory_is_read_by_its_agent_alone() -> None:
     assert found.memory == memory
     for key, why in (
         (None, "encrypted, and no key is at hand"),
-        (conversation_key(rover, rover.pubkey), "encrypted, and not with the key at hand"),
+        (OwnKey.of(rover), "encrypted, and not with the key at hand"),
     ):
         assert record_in(event, key) == UnreadableRecord(event, why, is_locked=True)
+
+
+@pytest.mark.proves("S-13")
+def test_an_agents_ciphertext_in_a_record_of_somebody_else_stays_locked() -> None:
+    draft = encrypted(Draft(30078, [["d", USER]], '{"notes":["secret"]}', AT), SELF, NONCE)
+    assert isinstance(record_in(signed(draft), SELF), UserRecord)
+    unread = record_in(rover.sign(*draft), SELF)
+    assert isinstance(unread, UnreadableRecord)
+    assert unread.is_locked
 
 
 @pytest.mark.proves("S-13")
