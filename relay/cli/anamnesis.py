@@ -14,7 +14,7 @@ import orjson
 from relay.cli.anamnesis_lineage import amend, children, credit, resolve
 from relay.cli.anamnesis_memory import SHORT, Author, one_line, with_keys, with_memory
 from relay.cli.anamnesis_offline import bench, schema, validate_file
-from relay.cli.anamnesis_options import SHARE, TYPE, Moment, entry_options, given
+from relay.cli.anamnesis_options import SHARE, TYPE, Moment, entry_options, given, said_in_option
 from relay.cli.names import Person, profile_names
 from relay.cli.options import (
     CommandGroup,
@@ -160,12 +160,14 @@ def get(hashed: str, server: Server, *, as_json: bool) -> None:
 @click.option(
     "--name", metavar="N", help="Name of the voucher; default: author_name in client.toml."
 )
+@said_in_option
 @client_options
 def vouch(
     hashed: str,
     confidence: float,
     attestation: str | None,
     name: str | None,
+    group: str | None,
     server: Server,
     *,
     as_json: bool,
@@ -175,7 +177,7 @@ def vouch(
 
     async def work(memory: Anamnesis) -> tuple[str, str, bool]:
         full = await memory.full_hash(hashed)
-        event_id = (await memory.vouch(full, confidence, attested, name)).event.id
+        event_id = (await memory.vouch(full, confidence, attested, name, group)).event.id
         return full, event_id, await memory.is_own(full)
 
     full, event_id, is_own = with_memory(server, work)

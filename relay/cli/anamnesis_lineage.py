@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relay.cli.anamnesis_memory import SHORT, one_line, with_memory
-from relay.cli.anamnesis_options import SHARE, TYPE, context_option, given
+from relay.cli.anamnesis_options import SHARE, TYPE, context_option, given, said_in_option
 from relay.cli.options import Server, client_options, print_json, printable
 from relay.cli.tables import print_nothing_found
 from relay.client.anamnesis import UnknownMemory
@@ -117,6 +117,7 @@ def credit(hashed: str, server: Server, *, as_json: bool) -> None:
 )
 @click.option("--confidence", type=SHARE, metavar="C", help="New confidence.")
 @context_option
+@said_in_option
 @click.option("--undo", is_flag=True, help="Restore the memory's own values.")
 @client_options
 def amend(
@@ -125,6 +126,7 @@ def amend(
     tags: tuple[str, ...],
     confidence: float | None,
     context_fields: Sequence[tuple[str, object]],
+    group: str | None,
     server: Server,
     *,
     undo: bool,
@@ -144,7 +146,7 @@ def amend(
 
     async def work(memory: Anamnesis) -> tuple[str, str]:
         full = await memory.full_hash(hashed)
-        return full, (await memory.amend(full, **fields)).event.id
+        return full, (await memory.amend(full, group=group, **fields)).event.id
 
     full, event_id = with_memory(server, work)
     if as_json:

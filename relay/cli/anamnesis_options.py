@@ -68,6 +68,12 @@ context_option = click.option(
     help="Field of the context, text or a JSON array or object; repeatable.",
 )
 
+said_in_option = click.option(
+    "--group",
+    metavar="G",
+    help="Only members of this group may read it; default: the group of the memory.",
+)
+
 
 def given(
     context_fields: Sequence[tuple[str, object]], fields: Mapping[str, object]
@@ -91,7 +97,11 @@ def entry_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         context_option,
         anyway_option,
-        click.option("--group", metavar="G", help="Only members of this group may read it."),
+        click.option(
+            "--group",
+            metavar="G",
+            help="Only members of this group may read it; default: that of the superseded memory.",
+        ),
         click.option(
             "--anchor",
             "anchors",

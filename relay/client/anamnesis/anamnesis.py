@@ -48,12 +48,14 @@ from relay.memory.check_options import MAX_CHARS
 from relay.memory.fields import compact
 from relay.nostr import kinds
 from relay.nostr.event import object_in
+from relay.nostr.filters import Filter
 from relay.nostr.keywords import keywords
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from relay.client.client import Client
+    from relay.memory.anamnesis.records import Memory
     from relay.memory.anamnesis.trust import Reputations
     from relay.memory.draft import Draft
     from relay.nostr.event import Event
@@ -198,13 +200,17 @@ class Anamnesis(AnamnesisReader):
         confidence: float = 1.0,
         attestation: str = Attestation.CONFIRM,
         name: str | None = None,
+        group: str | None = None,
     ) -> Written:
         """Vouch for a memory, replacing this key's earlier vouch. The memory need not be stored
-        yet."""
+        yet. `group`: whose members may read it; by default as in `amend`."""
         check_hash(hashed)
         attested = member_of(Attestation, attestation, "attestation")
         if name is None and self._is_named:
             name = str(self._author["name"])
+        if group is None:
+            row = self._row_of(hashed, await self._rows_of(hashed))
+            group = None if row is None else row.entry.group
 
         def draft_at(at: int) -> Draft:
             draft = vouch_draft(
@@ -214,6 +220,7 @@ class Anamnesis(AnamnesisReader):
                 created_at=at,
                 confidence=confidence,
                 attestation=attested,
+                group=group,
             )
             _raise_first(vouch_faults(_fields(draft)))
             return draft
@@ -229,10 +236,11 @@ class Anamnesis(AnamnesisReader):
     async def supersede(self, old: str, content: str, **fields: Any) -> str:
         """Store a successor of a memory; returns its hash. The old one is unchanged.
 
-        `fields`: see `remember`; by default group, type, confidence and tags are the old one's, as
-        amended. The successor may be an existing memory of another author; an owner, who writes no
-        entries, can only use those. Raises UnknownMemory; if the relay refuses the correction, the
-        new memory is deleted again.
+        `fields`: see `remember`; by default group, type, confidence and tags are those of the old
+        one (of this key's own row, if there is one), as amended. The successor may be an existing
+        memory of another author; an owner, who writes no entries, can only use those. Raises
+        UnknownMemory, and Invalid as `amend`; if the relay refuses the correction, the new memory
+        is deleted again.
         """
         check_hash(old)
         content = self._sifted(content)
@@ -240,10 +248,10 @@ class Anamnesis(AnamnesisReader):
         if new == old:
             raise Invalid("a memory cannot supersede itself")
         archive = await self._claims.archive(await self._claims.about([old, new]))
-        replaced = archive.original(old)
+        replaced = self._row_of(old, archive.memories.get(old, ()), fields.get("group"))
         if replaced is None:
             raise UnknownMemory(old)
-        amended = archive.document(old) or {}
+        amended = {**fields_of(replaced.entry), **archive.metadata(old)}
         for name in _INHERITED:
             fields.setdefault(name, amended[name])
         fields["parents"] = (old, *fields.get("parents", ()))
@@ -257,7 +265,7 @@ class Anamnesis(AnamnesisReader):
                 raise
 
         def draft_at(at: int) -> Draft:
-            return supersession_draft(old, new, created_at=at)
+            return supersession_draft(old, new, created_at=at, group=replaced.entry.group)
 
         try:
             await self.write(kinds.APP_DATA, SUPERSEDED + old, draft_at)
@@ -268,19 +276,50 @@ class Anamnesis(AnamnesisReader):
             raise
         return new
 
-    async def amend(self, hashed: str, **fields: Any) -> Written:
+    async def amend(self, hashed: str, *, group: str | None = None, **fields: Any) -> Written:
         """Replace the metadata: `memory_type`, `confidence`, `tags`, `context` (X-07).
 
-        Replaces earlier amendments; without fields the entry's own values apply again.
+        Replaces earlier amendments; without fields the entry's own values apply again. `group`:
+        whose members may read it; by default the memory's. Raises UnknownMemory without `group`,
+        and Invalid if rows of the memory that are not this key's are in several places.
         """
         check_hash(hashed)
         written = object_in(compact(fields)) or {}
         _raise_first(patch_faults(written))
+        if group is None:
+            row = self._row_of(hashed, await self._rows_of(hashed))
+            if row is None:
+                raise UnknownMemory(hashed)
+            group = row.entry.group
 
         def draft_at(at: int) -> Draft:
-            return patch_draft(hashed, written, created_at=at)
+            return patch_draft(hashed, written, created_at=at, group=group)
 
         return await self.write(kinds.APP_DATA, PATCH + hashed, draft_at)
+
+    async def _rows_of(self, hashed: str) -> list[Memory]:
+        wanted = Filter(kinds=frozenset({kinds.APP_RECORD}), tags=(("x", frozenset({hashed})),))
+        found = self._claims.memories(await self.read(wanted))
+        return [memory for memory in found if memory.hash == hashed]
+
+    def _row_of(
+        self, hashed: str, rows: Sequence[Memory], group: str | None = None
+    ) -> Memory | None:
+        """The row that this key speaks of: its own, else one in `group`, else one in the only place
+        that has rows. Raises Invalid if there are several places.
+
+        Not the earliest one: whoever knows the text of a group's memory can store a copy outside of
+        the group, and what is said of that is read by others than the group.
+        """
+        found = [row for row in rows if row.author == self.pubkey] or rows
+        if group is not None:
+            found = [row for row in found if row.entry.group == group] or found
+        places = {row.entry.group for row in found}
+        if len(places) > 1:
+            named = ", ".join(sorted("outside of groups" if p is None else p for p in places))
+            where = f"memory {hashed[:12]} is stored in several places"
+            raise Invalid(f"{where}, name the group (--group): {named}")
+        return found[0] if found else None
 
     # -- files ------------------------------------------------------------------------------------
 

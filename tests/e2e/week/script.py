@@ -489,10 +489,10 @@ class Week:
                 assert new == model.remembered(text, name, entry.scope, **kept)
                 entry.successors[name] = new
             case "amend":
-                fields = {"confidence": random.randrange(1, 10) / 10}
-                await desk.anamnesis.amend(hashed, **fields)
+                amended = random.randrange(1, 10) / 10
+                await desk.anamnesis.amend(hashed, confidence=amended)
                 if name in (OWNER, entry.author):
-                    entry.amended = fields
+                    entry.amended = {"confidence": amended}
 
     async def _transcripts(self) -> None:
         """A session of a coding agent: begun, or resumed where it may never have been."""

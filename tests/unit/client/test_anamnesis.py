@@ -190,6 +190,7 @@ async def test_a_correction_is_a_new_memory_and_a_pointer_to_it(fake: FakeRelay)
         ["d", f"anamnesis:superseded:{A}"],
         ["x", A],
         ["X", B],
+        ["h", "den"],
     ]
     assert json.loads(pointer.content) == {"superseded_by": B}
 
@@ -275,6 +276,44 @@ async def test_metadata_are_amended_and_the_amendment_undone(fake: FakeRelay) ->
         for fields in ({"content": "b"}, {"tags": "x"}, {"memory_type": "rumour"}):
             with pytest.raises(Invalid):
                 await memory.amend(A, **fields)
+
+
+@pytest.mark.proves("X-22")
+async def test_what_is_said_of_an_own_memory_stays_in_its_group(fake: FakeRelay) -> None:
+    """Whoever knows the text can store a copy of it outside of the group, dated earlier."""
+    copy = told(rover, "a", at=NOW - 3600, tags=("copy",), confidence=0.1)
+    fake.events += [copy, told(robot, "a", group="den", tags=("t",), confidence=0.9)]
+    async with memory_of(fake) as memory:
+        await memory.vouch(A)
+        await memory.amend(A, context={"why": "because"})
+        await memory.supersede(A, "b")
+    said = fake.events[2:]
+    assert [event.tag("h") for event in said] == ["den"] * 4
+    (new,) = (json.loads(event.content) for event in said if event.kind == 78)
+    assert (new["tags"], new["confidence"]) == (["t"], 0.9)
+
+
+@pytest.mark.proves("X-22")
+async def test_the_group_is_named_where_others_have_a_memory_in_several_places(
+    fake: FakeRelay,
+) -> None:
+    fake.events += [told(rover, "a", at=NOW - 3600), told(alice, "a", group="den")]
+    async with memory_of(fake, owner) as memory:
+        for saying in (memory.vouch(A), memory.amend(A, tags=["t"]), memory.supersede(A, "b")):
+            with pytest.raises(Invalid, match=r"\(--group\): den, outside of groups$"):
+                await saying
+        assert fake.verbs("EVENT") == []
+        await memory.vouch(A, group="den")
+        await memory.amend(A, group="den", tags=["t"])
+        await memory.supersede(A, "b", group="den")
+    assert [event.tag("h") for event in fake.events[2:]] == ["den"] * 4
+
+
+async def test_an_unknown_memory_is_not_amended(fake: FakeRelay) -> None:
+    async with memory_of(fake) as memory:
+        with pytest.raises(UnknownMemory):
+            await memory.amend(A, tags=["t"])
+    assert fake.verbs("EVENT") == []
 
 
 async def test_offline_writes_are_readable_and_sent_later(fake: FakeRelay, tmp_path: Path) -> None:
