@@ -301,7 +301,7 @@ class Lane(Generic[T]):
         resting = self._resting
         batch: list[T] = []
         left, half = self.max_batch, self.max_batch // 2
-        served, queued, began = 0, len(queues), self._reached
+        served, queued, began = 0, max(1, len(queues)), self._reached
         may_end_over = left if self._ended_early else left - left // _FEW_PART
         has_few = self._ended_early = False
         while turns and left > 0:
@@ -358,6 +358,8 @@ class Lane(Generic[T]):
             else:
                 heappop(turns)
                 self._remove_queue(turn)
+        if len(batch) == 1:  # else those that always send one would come before what costs more
+            self._reached = max(self._reached, began + served / queued)
         self._size -= len(batch)
         return batch
 

@@ -243,6 +243,18 @@ async def test_a_flood_of_cheap_items_from_many_holds_nothing_that_costs_more(
     assert next(number for number, batch in enumerate(clerk.batches) if "A" in batch) <= 8
 
 
+@pytest.mark.parametrize("others", ["b", "bcdefghij"])
+async def test_what_costs_most_is_committed_while_others_send_what_is_alone_too(
+    clerk: Clerk, others: str
+) -> None:
+    """A batch of one item did not count, so what cost more was never committed: a message of a
+    private group behind refused ones of a hundred addresses."""
+    lane = lane_of(clerk, max_batch=12, cost=9)
+    lane._cost_of = lambda item: 9 if item == "A" else 7
+    await sent_again(clerk, lane, f"{others}A", again=others, batches=100)
+    assert next(number for number, batch in enumerate(clerk.batches) if "A" in batch) <= 20
+
+
 MANY = "ABCDEFGHIJKLMNOPQRST"
 
 
@@ -551,7 +563,7 @@ async def test_who_waited_for_nothing_has_saved_up_nothing(clerk: Clerk) -> None
     put_all(lane, "a" * 50)
     async with running(lane):
         await lane.drained()
-    assert clerk.committed == [*"a" * 20, *"ba" * 30, *"b" * 20]
+    assert clerk.committed == [*"a" * 20, *"ab" * 30, *"b" * 20]
 
 
 async def test_what_queued_while_a_commit_ran_is_the_next_batch(clerk: Clerk) -> None:
