@@ -15,8 +15,10 @@ from relay.groups.group import EndedGroup
 from relay.lifecycle.rows import Stored, WritePlan
 from relay.nostr.erasure import Erasure
 from relay.storage import PageQuery
-from relay.storage.postgres import following, listening
+from relay.storage.postgres import following, listening, writer
+from relay.storage.postgres.connections import Connections
 from relay.storage.postgres.moving import PostgresSide
+from relay.storage.postgres.sql.named import QUERIES
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
 from tests.contract.test_store_search import indexed, sought
@@ -675,3 +677,22 @@ async def test_a_relay_that_was_cut_off_does_not_go_on_after_a_move(
         await asyncio.wait_for(read_on(store), ANSWER_S)
     await store.close()
     await postgres.empty(url)
+
+
+async def test_a_relay_that_hangs_in_the_middle_of_a_statement_loses_the_lock(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database does not count it as idle, and waited for as long as it hung."""
+    monkeypatch.setattr(writer, "_HUNG_S", 0.2)
+    async with processes(postgres, 1) as [one]:
+        hung = Connections(one.url)
+        await hung.open()
+        try:
+            async with hung.writing() as db:
+                await db.execute(QUERIES["begin"])
+                await db.prepare("SELECT count(*) FROM head")
+                async with asyncio.timeout(ANSWER_S):
+                    await one.write(1)
+        finally:
+            await hung.close()
+        assert one.written == [1]

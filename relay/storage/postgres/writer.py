@@ -70,6 +70,8 @@ _ASK_AGAIN_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
 _COMMIT_S: Final = 60.0
 """A commit that takes longer may go on only while it waits for a replica."""
 _NO_LIMIT_S: Final = 1e8
+_HUNG_S: Final = 10.0
+"""A relay that sends nothing for this time in a batch hangs."""
 _REPLICA_S: Final = 2.0
 """In which a replica has to have a batch whose connection was lost, for each look at it."""
 _MAX_INT: Final = 2**63 - 1
@@ -170,7 +172,7 @@ class Writer:
             await self._replicate(self.position[0])
         try:
             async with self._connections.writing() as db:
-                await db.execute(QUERIES["begin"])
+                await self._begin(db)
                 head = await self._appended(db, lookups, decide)
         finally:
             self._erasing.end()
@@ -178,6 +180,18 @@ class Writer:
             # Nothing was written, so nothing has waited: what it found may be on the primary alone.
             await self._replicate(head)
         return head
+
+    async def _begin(self, db: Any) -> None:
+        """Wait for the lock; a relay that hangs with it loses it."""
+        task = asyncio.ensure_future(db.execute(QUERIES["begin"]))
+        try:
+            while not (await asyncio.wait({task}, timeout=_HUNG_S))[0]:
+                with suppress(StoreFault):
+                    async with self._connections.for_relay() as other:
+                        await other.execute(QUERIES["end_hung"], _HUNG_S)
+            task.result()
+        finally:
+            task.cancel()
 
     def hurry(self) -> None:
         """The process ends: no commit waits for a replica much longer."""
