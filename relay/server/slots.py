@@ -16,9 +16,12 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import Enum, auto
-from typing import Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from relay.access.shares import network_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 TRIAL_S: Final = 10.0
 _KEPT: Final = 5
@@ -39,6 +42,7 @@ class Occupant(Protocol):
 
 
 C = TypeVar("C", bound=Occupant)
+Counted = TypeVar("Counted")
 
 
 class Full(Enum):
@@ -48,22 +52,22 @@ class Full(Enum):
     ADDRESS = auto()
 
 
-class _Arrivals(Generic[C]):
+class _Arrivals(Generic[Counted]):
     """Connections in order of arrival, also by address."""
 
     def __init__(self) -> None:
-        self._all: dict[C, None] = {}
-        self._by_address: dict[str, dict[C, None]] = {}
+        self._all: dict[Counted, None] = {}
+        self._by_address: dict[str, dict[Counted, None]] = {}
 
-    def of(self, address: str | None) -> dict[C, None]:
+    def of(self, address: str | None) -> dict[Counted, None]:
         """None: of all."""
         return self._all if address is None else self._by_address.get(address, {})
 
-    def add(self, connection: C, address: str) -> None:
+    def add(self, connection: Counted, address: str) -> None:
         self._all[connection] = None
         self._by_address.setdefault(address, {})[connection] = None
 
-    def discard(self, connection: C, address: str) -> bool:
+    def discard(self, connection: Counted, address: str) -> bool:
         """Whether it was there."""
         if connection not in self._all:
             return False
@@ -108,21 +112,25 @@ class _Counts:
             self._most = after
 
 
-class _Networks(Generic[C]):
-    """Connections by network."""
+class ByNetwork(Generic[Counted]):
+    """Connections by network, and by address."""
 
     def __init__(self) -> None:
-        self._arrivals: _Arrivals[C] = _Arrivals()
+        self._arrivals: _Arrivals[Counted] = _Arrivals()
         self._networks = _Counts()
         self._addresses: dict[str, _Counts] = {}
         """Network → its addresses."""
 
-    def add(self, connection: C, address: str) -> None:
+    def of(self, address: str) -> Collection[Counted]:
+        """Those of an address, oldest first."""
+        return self._arrivals.of(address)
+
+    def add(self, connection: Counted, address: str) -> None:
         if connection not in self._arrivals.of(address):
             self._arrivals.add(connection, address)
             self._count(address, 1)
 
-    def discard(self, connection: C, address: str) -> bool:
+    def discard(self, connection: Counted, address: str) -> bool:
         """Whether it was there."""
         if not self._arrivals.discard(connection, address):
             return False
@@ -137,7 +145,14 @@ class _Networks(Generic[C]):
         if not addresses.of:
             del self._addresses[network]
 
-    def of_largest(self, address: str) -> C | None:
+    def oldest(self) -> Counted | None:
+        """That of the network with most, and in it of the address with most; with as many, of the
+        one that has had so many for longest."""
+        network = self._networks.largest()
+        most = None if network is None else self._addresses[network].largest()
+        return None if most is None else next(iter(self._arrivals.of(most)))
+
+    def of_largest(self, address: str) -> Counted | None:
         """The oldest connection of the network with most, and in it of the address with most, if
         this network would have less with one more; else that of another address of this network, if
         this address would have less."""
@@ -168,9 +183,9 @@ class Slots(Generic[C]):
         self._on_trial: _Arrivals[C] = _Arrivals()
         """`_settled` and `_on_trial` leave out connections in `_leaving` and those seen with a
         known key."""
-        self._unknown: _Networks[C] = _Networks()
+        self._unknown: ByNetwork[C] = ByNetwork()
         """Those in `_settled` and `_on_trial`."""
-        self._known: _Networks[C] = _Networks()
+        self._known: ByNetwork[C] = ByNetwork()
         """Those seen with a known key, but no owner's."""
 
     def __len__(self) -> int:

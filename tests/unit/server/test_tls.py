@@ -88,28 +88,140 @@ async def test_the_handshakes_of_an_address_wait_for_those_of_no_other() -> None
 
 
 class Peer(asyncio.Transport):
+    is_closed = False
+
     def __init__(self, address: str) -> None:
         super().__init__({"peername": (address, 1)})
+
+    def abort(self) -> None:
+        self.is_closed = True
+
+
+class Peers:
+    """Clients that begin handshakes. `most`, `per_address`: see `Handshakes`."""
+
+    def __init__(self, most: int = 1000, per_address: int = 10) -> None:
+        context = ssl.create_default_context()
+        self.handshakes = tls.Handshakes(context, asyncio.Protocol, most, per_address, Turns())
+        self.order = list[str]()
+        """Addresses whose turn came."""
+
+    def come(self, *addresses: str) -> list[Peer]:
+        """They send a ClientHello."""
+        return [self._comes(address) for address in addresses]
+
+    def _comes(self, address: str) -> Peer:
+        self.handshakes.begin(peer := Peer(address))
+        self.handshakes.wait(peer, lambda: self.order.append(address))
+        return peer
+
+    def go(self, *addresses: str) -> None:
+        """The handshakes of these fail."""
+        for peer in self.come(*addresses):
+            self.handshakes.ended(peer)
+
+    async def have_had_turns(self, number: int) -> list[str]:
+        await eventually("all had their turns", lambda: len(self.order) >= number)
+        return self.order
+
+
+def household(number: int, network: int = 0) -> str:
+    """An address of an IPv6 /64 of its own, in one of many /48."""
+    return f"2001:db8:{network:x}:{number:x}::1"
 
 
 async def test_who_connects_waits_for_few_addresses_whose_handshakes_failed() -> None:
     """A hundred that sent ClientHellos and went took each newcomer 1.5 s of processor time."""
-    handshakes = tls.Handshakes(ssl.create_default_context(), asyncio.Protocol, 1000, 10, Turns())
-    order = list[str]()
-
-    def comes(address: str) -> Peer:
-        handshakes.begin(peer := Peer(address))
-        handshakes.wait(peer, lambda: order.append(address))
-        return peer
-
+    peers = Peers()
     failing = [f"10.0.0.{number}" for number in range(1, 21)]
-    for address in failing:
-        handshakes.ended(comes(address))
-    for address in failing:
-        comes(address)
-    comes("10.0.1.1")
-    await eventually("all had their turns", lambda: len(order) == 21)
-    assert "10.0.1.1" in order[:2]
+    peers.go(*failing)
+    peers.come(*failing, "10.0.0.21")
+    assert "10.0.0.21" in (await peers.have_had_turns(21))[:2]
+
+
+async def test_who_connects_waits_for_few_networks_whose_handshakes_failed() -> None:
+    """Each address was one of its own, and had not failed before."""
+    peers = Peers()
+    peers.go(*[household(1, network) for network in range(20)])
+    peers.come(*[household(2, network) for network in range(20)], "10.0.0.1")
+    assert "10.0.0.1" in (await peers.have_had_turns(21))[:2]
+
+
+@pytest.mark.parametrize("number", [20, 200])
+async def test_who_connects_waits_for_few_handshakes_of_a_network(number: int) -> None:
+    """500 addresses of one network that began one each in a second kept everybody else out."""
+    peers = Peers()
+    peers.come(*map(household, range(number)))
+    peers.come("10.0.0.1", "10.0.0.1", "10.0.1.1")
+    order = await peers.have_had_turns(number + 3)
+    newcomers = [at for at, address in enumerate(order) if address.startswith("10.")]
+    assert len(newcomers) == 3
+    assert newcomers[-1] < 8
+
+
+async def test_in_a_network_addresses_take_turns() -> None:
+    peers = Peers()
+    peers.come(*["10.0.0.1"] * 10, *["10.0.0.2"] * 10, "10.0.0.3")
+    assert "10.0.0.3" in (await peers.have_had_turns(21))[:4]
+
+
+async def test_every_waiting_handshake_has_its_turn() -> None:
+    """Also those of networks and addresses that failed often, and none that has ended."""
+    peers = Peers()
+    many = [household(number, network) for number in range(5) for network in range(5)]
+    peers.go(*many[::2], *many[::3])
+    gone = peers.come(*many, *many)[::4]
+    for peer in gone:
+        peers.handshakes.ended(peer)
+    order = await peers.have_had_turns(50 - len(gone))
+    assert sorted(order) == sorted([*many, *many][at] for at in range(50) if at % 4)
+    assert not peers.handshakes._waiting
+
+
+@pytest.mark.parametrize("networks", [1, 3])
+async def test_too_many_handshakes_of_a_network_end_none_of_others(networks: int) -> None:
+    """Each one more ended the oldest, whosever it was: that of who had waited for longest."""
+    peers = Peers(most=9)
+    few = peers.come("10.0.0.1", "10.0.1.1", "10.0.2.1")
+    many = peers.come(*[household(number, number % networks) for number in range(30)])
+    few += peers.come("10.0.3.1")
+    assert not any(peer.is_closed for peer in few)
+    assert [peer.is_closed for peer in many] == [True] * 25 + [False] * 5
+    assert len(peers.handshakes) == 9
+
+
+async def test_too_many_handshakes_in_one_network_end_the_oldest_of_the_address_with_most() -> None:
+    peers = Peers(most=8)
+    few = peers.come("10.0.0.1", "10.0.0.2", "10.0.0.2")
+    many = peers.come(*["10.0.0.3"] * 9)
+    assert not any(peer.is_closed for peer in few)
+    assert [peer.is_closed for peer in many] == [True] * 4 + [False] * 5
+
+
+@pytest.mark.parametrize("address", ["10.0.0.{}", "10.0.{}.1"], ids=["addresses", "networks"])
+async def test_too_many_handshakes_of_one_each_end_the_oldest(address: str) -> None:
+    peers = Peers(most=8)
+    others = peers.come(*map(address.format, range(12)))
+    assert [peer.is_closed for peer in others] == [True] * 4 + [False] * 8
+
+
+async def test_too_many_handshakes_of_an_address_end_its_oldest() -> None:
+    peers = Peers(per_address=2)
+    few, many = peers.come("10.0.0.1", "10.0.0.1"), peers.come(*["10.0.0.2"] * 4)
+    assert not any(peer.is_closed for peer in few)
+    assert [peer.is_closed for peer in many] == [True, True, False, False]
+
+
+async def test_the_counts_of_failed_handshakes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "_MAX_FAILED", 8)
+    peers = Peers()
+    peers.go(*[household(number, number) for number in range(30)])
+    handshakes = peers.handshakes
+    assert max(len(handshakes._failed), len(handshakes._failed_networks)) <= 8
+    handshakes.ended(peers.come(household(29, 29))[0], is_finished=True)
+    assert household(29, 29) not in handshakes._failed
+    assert not handshakes._begun
+    assert handshakes._by_network.oldest() is None
 
 
 async def test_a_handshake_that_has_ended_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +245,7 @@ async def test_a_handshake_that_has_ended_keeps_nothing(monkeypatch: pytest.Monk
         gc.collect()
         gc.disable()
         try:
-            handshakes._end_oldest("127.0.0.1")
+            handshakes._end(next(iter(handshakes._begun)))
             while made[0]() is not None:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         finally:
