@@ -165,10 +165,11 @@ async def _kept_as_is(_: Any) -> None:
     ever set."""
 
 
-async def _rolled_back(db: Any) -> None:
+async def _out_of_transaction(db: Any) -> None:
     """The same for a read that may have been interrupted between preparing its statement and
-    executing it: the server has begun a transaction that asyncpg does not know of."""
-    await db.execute("ROLLBACK")
+    executing it: the server has begun a transaction that asyncpg does not know of, and ends it with
+    any statement. ROLLBACK would have it warn of each other one that has none."""
+    await db.execute("SELECT")
 
 
 class _Held:
@@ -284,7 +285,7 @@ class Connections:
         size: int,
         settings: dict[str, str],
         kept: tuple[int, int] = _OWN_STATEMENTS,
-        reset: Callable[[Any], Awaitable[None]] = _rolled_back,
+        reset: Callable[[Any], Awaitable[None]] = _out_of_transaction,
     ) -> Pool[Any]:
         return await asyncpg.create_pool(
             min_size=0,
