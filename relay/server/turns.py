@@ -9,7 +9,8 @@ each, of different networks, while their work takes no longer than the deliverie
 known key and those without have every second turn, however many of the others wait. The next of
 them is the one whose `Account` has used least, of the `Network` that has used least: one may have
 thousands of addresses. Who has used nothing for long counts as `CREDIT_S` behind the others
-(start-time fair queuing): it goes first for that much work, then they share; nobody waits for ever.
+(start-time fair queuing): it goes first for that much work, then they share. Every fourth turn is
+for who has waited longest, so nobody waits for ever behind those who always come anew.
 Of many that begin at once few have credit. Work while nobody else waits counts for nothing.
 Handshakes of websockets and of TLS and other HTTP requests have every second turn, by turns, so
 that who comes waits for as many turns as there are addresses that come, and not for as many times
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
@@ -63,8 +64,12 @@ _REST_RATIO: Final = 9
 """Length of that rest, as a multiple of the work: costly work takes a tenth of the loop."""
 _MAX_REST_S: Final = 1.0
 _OLDEST_EVERY: Final = 4
-"""Of so many turns of `CostlyWork` one is for who has waited longest: those who come anew with
-little work could otherwise keep it waiting for as long as they like."""
+"""Of so many turns one is for who has waited longest: those who come anew, with little work or none
+that is known of them, could otherwise keep it waiting for as long as they like."""
+
+
+_FEW_GONE: Final = 64
+"""Entries of a heap that may stay though they do not wait any more, beside as many as wait."""
 
 
 class _HasUsed(Protocol):
@@ -94,12 +99,16 @@ class Account:
 class FairQueue(Generic[Waiting]):
     """Those that wait for turns, accounts of a network, or networks."""
 
-    __slots__ = ("__weakref__", "_begun", "_numbers", "_waiting", "reached")
+    __slots__ = ("__weakref__", "_begun", "_given", "_heap", "_numbers", "_waiting", "reached")
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[float, int, Waiting]] = []
-        """Heap."""
+        self._waiting: dict[Waiting, int] = {}
+        """With a number each, in the order in which they came."""
+        self._heap: list[tuple[float, int, Waiting]] = []
+        """Also those that do not wait any more."""
         self._numbers = count()
+        self._given = 0
+        """Number of turns."""
         self._begun = 0.0
         self.reached = 0.0
         """The most that one had used, in seconds, when it got a turn that others waited for too."""
@@ -114,12 +123,29 @@ class FairQueue(Generic[Waiting]):
         return self._begun
 
     def push(self, waiting: Waiting) -> None:
-        heappush(self._waiting, (waiting.used, next(self._numbers), waiting))
+        number = self._waiting[waiting] = next(self._numbers)
+        heappush(self._heap, (waiting.used, number, waiting))
 
     def pop(self) -> tuple[float, Waiting]:
-        """Take out who goes next, and what it had used."""
-        used, _, waiting = heappop(self._waiting)
-        return used, waiting
+        """Take out who goes next, and what it had used; 0 if it goes because it came first."""
+        self._given += 1
+        if self._given % _OLDEST_EVERY == 0:
+            waiting = next(iter(self._waiting))
+            del self._waiting[waiting]
+            if len(self._heap) > 2 * len(self._waiting) + _FEW_GONE:
+                self._heap = [each for each in self._heap if self._is_waiting(each)]
+                heapify(self._heap)
+            return 0.0, waiting
+        while True:
+            entry = heappop(self._heap)
+            if self._is_waiting(entry):
+                used, _, waiting = entry
+                del self._waiting[waiting]
+                return used, waiting
+
+    def _is_waiting(self, entry: tuple[float, int, Waiting]) -> bool:
+        _, number, waiting = entry
+        return self._waiting.get(waiting) == number
 
     def credited(self, used: float) -> float:
         """What one counts as having used that has used so much."""

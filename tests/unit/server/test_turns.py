@@ -328,7 +328,30 @@ async def test_works_that_come_at_once_go_in_order_behind_who_has_little() -> No
 
     await asyncio.gather(*(request(number) for number in range(100)), small())
     assert [each for each in order if each != "small"] == [f"{number}" for number in range(100)]
-    assert "small" not in order[12:], "it waited behind the requests"
+    assert "small" not in order[14:], "it waited behind the requests"
+
+
+@pytest.mark.parametrize("networks", [20, 200])
+async def test_who_stays_waits_for_no_others_that_always_come_anew(networks: int) -> None:
+    """Whose last connection is closed has used nothing when it comes again: all such went first."""
+    clock = Clock()
+    turns, order = Turns(clock), list[str]()
+
+    async def works(name: str, *, comes_anew: bool) -> None:
+        work = Slice(turns, clock, turns.account(name))
+        while len(order) < 40 * networks:
+            await work.rest()
+            order.append(name)
+            worked(work, clock, BUSY_SLICE_S)
+            if comes_anew:
+                work.charge()
+                del work
+                work = Slice(turns, clock, turns.account(name))
+
+    others = [works(f"10.{number}.0.1", comes_anew=True) for number in range(networks)]
+    await asyncio.gather(works("192.0.2.1", comes_anew=False), *others)
+    assert order.count("192.0.2.1") >= 8
+    assert all(len(queue._heap) <= 2 * networks + 64 for queue in turns._queues.values())
 
 
 async def test_connections_of_one_address_have_the_turns_of_one() -> None:
