@@ -112,6 +112,26 @@ def trusted_users() -> set[int]:
     return {0, os.geteuid(), os.stat("/").st_uid}
 
 
+def place_of_others(path: Path, home: Path) -> str:
+    """What another user of the machine has made of a path below a home folder: a folder, link or
+    file on the way from there that belongs to them, or that everybody may write to. Empty: nothing,
+    or the path is not below it. The home folder itself may be everybody's, as /tmp."""
+    if in_container() or not path.is_relative_to(home):
+        return ""
+    trusted, above = trusted_users(), set[Path]()
+    with suppress(FileNotFoundError):
+        above.update(place for place, _ in way_to(home))
+        for place, about in way_to(path):
+            if place in above:
+                continue
+            if about.st_uid not in trusted:
+                return f"{place} belongs to another user ({about.st_uid})"
+            everybodys = stat.S_IWOTH | (stat.S_ISVTX if stat.S_ISDIR(about.st_mode) else 0)
+            if not stat.S_ISLNK(about.st_mode) and about.st_mode & everybodys == stat.S_IWOTH:
+                return f"everybody may write to {place}"
+    return ""
+
+
 def regular_file(path: str, flags: int) -> int:
     """An `opener` for what must be a file: opening a pipe would wait until somebody writes to it. A
     new file is private. Raises OSError."""
@@ -152,6 +172,8 @@ def own_database(path: Path, *, follows: bool = True) -> None:
     """As `own_file`, before SQLite opens it, which would make it readable for everyone, and which
     writes to its logs whoever made them. `follows`: a symbolic link."""
     real = Path(os.path.realpath(path))
+    with suppress(FileNotFoundError):
+        _refuse_foreign(path, path.lstat())  # a link, too
     for end in ("-journal", "-wal", "-shm"):
         log = Path(f"{real}{end}")
         with suppress(FileNotFoundError):
@@ -191,7 +213,8 @@ def private_database(path: Path, *, follows: bool = True) -> None:
     for file in (Path(f"{real}{end}") for end in ("", "-wal", "-shm")):
         with suppress(FileNotFoundError):
             about = file.lstat()
-            if stat.S_ISREG(about.st_mode) and about.st_mode & 0o077:
+            is_own = about.st_uid == os.geteuid() and stat.S_ISREG(about.st_mode)
+            if is_own and about.st_mode & 0o077:
                 file.chmod(0o600)
 
 

@@ -10,7 +10,8 @@ Protocol. Request: words separated by NUL, the last one is the stdin of the hook
 Reply: `+` and the text to print; anything else: the hook must do the work itself.
 
 The home folder may be another user's, or open to all (`sudo -E`, HOME=/tmp): what that user has put
-there gets neither the request, which holds keys, nor a lock. Then the hook does the work itself.
+there gets neither the request, which holds keys, nor a lock. Then the hook does the work itself, or
+nothing (`others_in` of relay.client.nmem.hook_recording).
 """
 
 from __future__ import annotations
@@ -152,7 +153,10 @@ def _start_keeper_if_free(folder: str) -> bool:
     OSError."""
     import fcntl
 
-    _make_private(folder)
+    above = os.path.dirname(folder)
+    for each in (os.path.dirname(above), above, folder):
+        _make_private(each)
+        _refuse_foreign(os.lstat(each).st_uid)
     _refuse_foreign(os.stat(folder).st_uid)
     flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     lock = os.open(f"{folder}/{LOCK}", flags, 0o600)

@@ -22,7 +22,13 @@ from relay.cli.options import json_option, print_json
 from relay.client.settings import DEFAULT_RELAY, FILE, read_client_file
 from relay.clock import unix_now
 from relay.errors import UserError
-from relay.files import atomic_file, content_of, is_written_in_place, make_private
+from relay.files import (
+    atomic_file,
+    content_of,
+    is_written_in_place,
+    make_private,
+    place_of_others,
+)
 from relay.hook import HookInput, ask_keeper
 from relay.memory.nmem.capture import HookEvent
 
@@ -80,7 +86,7 @@ def event(args: tuple[str, ...] = ()) -> None:
     """Record one hook event; always succeeds."""
     if ask_keeper(list(args)):
         return
-    from relay.client.nmem.hook_recording import record_alone
+    from relay.client.nmem.hook_recording import others_in, record_alone
 
     hook_input = sys.stdin.buffer
     assert isinstance(hook_input, HookInput)
@@ -90,6 +96,9 @@ def event(args: tuple[str, ...] = ()) -> None:
         return  # without a home folder there is no place to record it
     if not home.is_absolute():
         return  # it would be the project's folder
+    if others := others_in(home):
+        click.echo(f"rookery hook does nothing: {others}", err=True)
+        return
     answer = record_alone(home, hook_input.read(), args[0] if args else "", hook_input.at)
     sys.stdout.buffer.write(answer.encode(errors="replace"))
     sys.stdout.buffer.flush()
@@ -148,6 +157,8 @@ def uninstall(settings: Path, *, as_json: bool) -> None:
 def _edit(
     path: Path, edited: Callable[[dict[str, Any]], dict[str, Any]], done: str, *, as_json: bool
 ) -> None:
+    if others := place_of_others(path.expanduser(), Path.home()):
+        raise UserError(f"{others}: not changed")
     text = _text_of(path.expanduser())
     path = Path(os.path.realpath(path.expanduser()))  # the backup stands beside the file itself
     before = _settings_in(path, text)

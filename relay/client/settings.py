@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from relay.errors import ConfigFaults, Fault, Invalid, UserError
-from relay.files import MAX_KEY_FILE, content_of, given_content, socket_address
+from relay.files import (
+    MAX_KEY_FILE,
+    content_of,
+    given_content,
+    place_of_others,
+    socket_address,
+)
 from relay.memory.fence import name_in
 from relay.memory.snowclaw.config import GroupConfig, config_of
 from relay.memory.snowclaw.context import HistoryStyle, TrimOrder
@@ -191,12 +197,15 @@ def _refuse_foreign(path: Path, remedy: str) -> None:
 
 
 def read_client_file(home: Path) -> ClientFile:
-    """client.toml; all None if it is missing. Raises ConfigFaults with all faults."""
+    """client.toml; all None if it is missing. Raises ConfigFaults with all faults, also if another
+    user may have made it: it names the relay and the keys."""
     path = home / FILE
     try:
         text = text_of(path)
     except FileNotFoundError:
         return ClientFile()
+    if others := place_of_others(path, home):
+        raise ConfigFaults([Fault(str(path), 0, f"not used, {others}")])
     content = values_in(text, str(path))
     faults = [
         Fault(str(path), _line_of(key, text), fault)

@@ -22,6 +22,8 @@ from relay.files import (
     is_open_for_writing,
     make_private,
     own_database,
+    place_of_others,
+    private_database,
     replace_own_file,
     socket_address,
 )
@@ -93,6 +95,51 @@ def test_a_database_that_another_user_made_or_may_read_the_log_of_is_not_written
     give_away(planted)
     with pytest.raises(OSError, match=r"belongs to another user|is a pipe"):
         own_database(path)
+
+
+def test_a_link_of_another_user_to_a_database_is_not_followed(
+    tmp_path: Path, give_away: Callable[[Path], None]
+) -> None:
+    """The file that it named, of whatever kind, became private or was made."""
+    mine, link = tmp_path / "mine", tmp_path / "a.db"
+    for is_there in (False, True):
+        if is_there:
+            mine.touch()
+            mine.chmod(0o644)
+        link.unlink(missing_ok=True)
+        link.symlink_to(mine)
+        give_away(link)
+        with pytest.raises(PermissionError, match=r"another user.*a\.db"):
+            private_database(link)
+        assert mine.exists() == is_there
+    assert stat.S_IMODE(mine.stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize("place", [".config", ".config/rookery", ".config/rookery/client.toml"])
+@pytest.mark.parametrize("how", ["given", "link", "open"])
+def test_what_others_may_have_made_below_a_home_folder_is_told(
+    tmp_path: Path, give_away: Callable[[Path], None], place: str, how: str
+) -> None:
+    file, there = tmp_path / "home/.config/rookery/client.toml", tmp_path / "home" / place
+    make_private(file.parent)
+    file.touch(0o600)
+    file.chmod(0o600)
+    (tmp_path / "home").chmod(0o1777)
+    assert place_of_others(file, tmp_path / "home") == ""
+    assert place_of_others(file.with_name("missing"), tmp_path / "home") == ""
+    if how == "open":
+        there.chmod(0o777)
+    else:
+        if how == "link":
+            there.rename(tmp_path / "aside")
+            there.symlink_to(tmp_path / "aside")
+        give_away(there)
+    told = place_of_others(file, tmp_path / "home")
+    if how == "open":
+        assert told == f"everybody may write to {there}"
+    else:
+        assert "belongs to another user" in told
+    assert place_of_others(file, tmp_path / "elsewhere") == ""
 
 
 def test_a_pipe_or_link_of_another_user_is_not_written_to(

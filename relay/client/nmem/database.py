@@ -21,7 +21,7 @@ from relay.client.errors import ClientError
 from relay.client.local_file import NOT_DAMAGE
 from relay.client.nmem.cipher import cipher_module, database_errors, is_encrypted
 from relay.errors import how_to_install
-from relay.files import make_private, private_database, take_lock
+from relay.files import make_private, own_file, private_database, take_lock
 from relay.memory.fence import shell_word
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Database:
         self.file: tuple[int, int] | None = None
         """Device and inode."""
         self._lock_path = lock_path(path)
-        self._lock = os.open(self._lock_path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        self._lock = own_file(self._lock_path, os.O_NOFOLLOW)
         try:
             remove_unfinished(path)
             with self._thread_lock, self._shared_lock():
@@ -260,7 +260,7 @@ def rebuilding(path: Path) -> Iterator[Path]:
     """The name of the file that is to replace the cache, which is removed in the end unless it did.
     Raises BlockingIOError if another program rebuilds."""
     new, lock = beside(path, ".new"), beside(path, ".rebuilding")
-    file = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    file = own_file(lock, os.O_NOFOLLOW)
     try:
         lock_for_cache(file, lock)
         _remove(new)

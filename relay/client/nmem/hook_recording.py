@@ -12,9 +12,9 @@ from relay.client.nmem.cipher import cache_key
 from relay.client.nmem.database import Database, beside
 from relay.client.nmem.hooks import record_hook
 from relay.client.nmem.settings import find_nmem_settings
-from relay.client.settings import Actor, find_settings, named_key
+from relay.client.settings import FILE, Actor, find_settings, named_key
 from relay.errors import RookeryError, UserError, masked
-from relay.files import make_private, own_file
+from relay.files import make_private, own_file, place_of_others
 from relay.hook import SOCKET
 from relay.memory.fence import with_unseen
 
@@ -83,6 +83,12 @@ class Hooks:
             self._secrets,
             self.settings.group,
         )
+
+
+def others_in(home: Path) -> str:
+    """What another user of the machine may have put where the hooks' settings, lock, log and socket
+    are: nothing is read or written there. Empty: nothing."""
+    return place_of_others(home / FILE, home) or place_of_others((home / SOCKET).parent, home)
 
 
 def record_alone(home: Path, data: bytes, named: str, now: int) -> str:

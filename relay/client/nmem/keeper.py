@@ -21,7 +21,7 @@ from relay.client.client import Client
 from relay.client.nmem import retries, sync
 from relay.client.nmem.apply import bind
 from relay.client.nmem.database import CacheBusy
-from relay.client.nmem.hook_recording import Hooks, log, note
+from relay.client.nmem.hook_recording import Hooks, log, note, others_in
 from relay.client.nmem.removal import sweep
 from relay.client.nmem.summaries import summarise_next
 from relay.client.settings import FILE, Actor, find_settings
@@ -60,7 +60,8 @@ _DAY: Final = 86_400
 
 async def keep(home: Path, idle_s: float = IDLE_S, lock: int | None = None) -> None:
     """Run until idle for `idle_s`, until the settings change, or until a folder that it needs is
-    removed, which it does not make again. Returns at once if there is another keeper.
+    removed, which it does not make again. Returns at once if there is another keeper, or the
+    settings may be of others.
 
     `lock`: file descriptor of the lock inherited from the hook that started it; closed here. Raises
     OSError.
@@ -69,7 +70,7 @@ async def keep(home: Path, idle_s: float = IDLE_S, lock: int | None = None) -> N
     if lock is None:  # otherwise the hook made the folder
         make_private(socket.parent)
     with _lock(socket.with_name(LOCK), lock) as is_ours:
-        if not is_ours:
+        if not is_ours or others_in(home):  # the hook says so
             return
         await _Keeper(home, idle_s).run(socket)
 

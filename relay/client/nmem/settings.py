@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from relay.client.nmem.sources import Sources
 from relay.client.settings import FILE, path_in, read_client_file, suggestion
 from relay.errors import ConfigFaults, Fault, Invalid
+from relay.files import place_of_others
 from relay.memory.secrets import SecretFilter, Sensitivity
 from relay.nostr.keys import public_key
 
@@ -64,17 +65,21 @@ class NmemSettings:
 
 
 def find_nmem_settings(home: Path) -> tuple[ClientFile, NmemSettings]:
-    """client.toml and its table [nmem]. Raises ConfigFaults with all faults."""
+    """client.toml and its table [nmem]. Raises ConfigFaults with all faults, also if another user
+    may have made the cache."""
     file = read_client_file(home)
     table = dict(file.tables).get("nmem", {})
     faults = [Fault(str(home / FILE), 0, f"[nmem] {fault}") for fault in _faults(table)]
     if faults:
         raise ConfigFaults(faults)
     data = file.data or home / ".local/share/rookery"
+    db = path_in(table, "db", home) or data / "nmem.db"
+    if others := place_of_others(db, home):
+        raise ConfigFaults([Fault(str(db), 0, f"not used, {others}")])
     given: Any = table
     return file, NmemSettings(
         data,
-        path_in(table, "db", home) or data / "nmem.db",
+        db,
         path_in(table, "key_file", home),
         given.get("group"),
         frozenset(map(public_key, given.get("agents", ()))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
@@ -221,6 +222,47 @@ def test_a_relative_home_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=HookInput(b"{}", 0)))
     assert run(["hook", "UserPromptSubmit"]) == 0
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("place", [".config/rookery", ".local", ".local/share/rookery"])
+def test_a_hook_does_nothing_where_another_user_has_made_its_folders(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    give_away: Callable[[Path], None],
+    place: str,
+) -> None:
+    """As with `sudo -E`: prompts went to the relay that the other user named."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / place).mkdir(parents=True)
+    monkeypatch.setattr("relay.hook._start_keeper", lambda _: None)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"{}")))
+    before = set(tmp_path.rglob("*"))
+    give_away(tmp_path / place)
+    assert run(["hook", "Stop"]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("rookery hook does nothing: ")
+    assert said.err.count("\n") == 1
+    made = {path.name for path in set(tmp_path.rglob("*")) - before}
+    assert made <= {".local", "share", "rookery", "hook.lock"}
+    assert made == set() or place == ".config/rookery"
+
+
+def test_install_changes_no_settings_of_another_user(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    give_away: Callable[[Path], None],
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    link = tmp_path / ".claude/settings.json"
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / "daemon.json")
+    give_away(link)
+    assert run(["hook", "install"]) == 1
+    assert "belongs to another user" in capsys.readouterr().err
+    assert not (tmp_path / "daemon.json").exists()
 
 
 def test_install_warns_if_hooks_find_no_key(

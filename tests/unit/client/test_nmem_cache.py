@@ -21,7 +21,7 @@ from relay.client.nmem import apply, cipher, database, queries
 from relay.client.nmem.adoption import Adoption
 from relay.client.nmem.apply import bind, drop_batch, drop_deleted, put_all
 from relay.client.nmem.cipher import CacheKey, cache_key
-from relay.client.nmem.database import MUST_ERASE, CacheUnusable, Database, statements
+from relay.client.nmem.database import MUST_ERASE, CacheUnusable, Database, lock_path, statements
 from relay.client.nmem.queries import Found, Order, Scope, _found, context_of, search, timeline
 from relay.client.nmem.rebuild import rebuild
 from relay.client.nmem.removal import Purge, Purged, Removed, purge, sweep
@@ -427,6 +427,14 @@ def test_an_invalid_file_is_reported_and_left_unchanged(tmp_path: Path) -> None:
         with pytest.raises(CacheUnusable):
             Database(path, key)
     assert path.read_bytes() == b"tea and biscuits" * 100
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    """In a folder of another user. It made the file that the link named."""
+    lock_path(tmp_path / "nmem.db").symlink_to(tmp_path / "nologin")
+    with pytest.raises(OSError, match=r"nmem\.db\.lock"):
+        Database(tmp_path / "nmem.db")
+    assert not (tmp_path / "nologin").exists()
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])

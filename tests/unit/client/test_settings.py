@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.client.nmem.settings import find_nmem_settings
 from relay.client.settings import (
     FILE,
     Actor,
@@ -134,6 +136,29 @@ def test_key_and_relay_of_the_current_folder_are_its_user_s_own(
     with pytest.raises(UserError, match=r"owner.nsec belongs to another user \(.*--key-file"):
         found(tmp_path, relay="ws://127.0.0.1:1")
     assert found(tmp_path, relay="ws://127.0.0.1:1", ROOKERY_KEY=alice.nsec).key.pubkey
+
+
+@pytest.mark.parametrize("name", [FILE.name, "", ".."])
+def test_settings_that_another_user_may_have_made_are_not_used(
+    tmp_path: Path, give_away: Callable[[Path], None], name: str
+) -> None:
+    """They name the relay that memory is sent to, and files that are written."""
+    file = write_file(tmp_path, 'relay = "ws://127.0.0.1:1"')
+    give_away(Path(os.path.normpath(file.parent / name)))
+    with pytest.raises(ConfigFaults, match=r"client\.toml: not used, .* belongs to another user"):
+        found(tmp_path, ROOKERY_KEY=alice.nsec)
+    with pytest.raises(ConfigFaults):
+        find_nmem_settings(tmp_path)
+
+
+def test_a_cache_in_a_folder_of_another_user_is_not_used(
+    tmp_path: Path, give_away: Callable[[Path], None]
+) -> None:
+    data = tmp_path / ".local/share/rookery"
+    data.mkdir(parents=True)
+    give_away(data)
+    with pytest.raises(ConfigFaults, match=r"nmem\.db: not used, .* belongs to another user"):
+        find_nmem_settings(tmp_path)
 
 
 @pytest.mark.usefixtures("keys_of_serve")
