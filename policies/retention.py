@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 HISTORY_KEYS: Final = ("count", "days")
 MAX_OLD_VERSIONS: Final = 1000
 """Of one record, because a request for its history reads them all."""
+MAX_OLD_DAYS: Final = 36_500
+"""The time at which an old version is deleted is stored: it must fit."""
 COUNT_KEYS: Final = ("per", "max")
 NEVER_BEFORE_KEYS: Final = ("kinds", "same", "up_to")
 _SAME: Final = ("author", "group", "hk", "d")
@@ -96,6 +98,8 @@ def history_from(table: Table, place: Place, match: Match) -> HistoryRule | None
         table.wrong("history", "history needs count: how many old versions of a record are kept")
     elif count is not None and count > MAX_OLD_VERSIONS:
         held.wrong("count", f"count must be at most {MAX_OLD_VERSIONS}")
+    if days is not None and days > MAX_OLD_DAYS:
+        held.wrong("days", f"days must be at most {MAX_OLD_DAYS}")
     return None if count is None else HistoryRule(place.name, where, match, History(count, days))
 
 
