@@ -63,7 +63,7 @@ _RATE_RETRIES: Final = 3
 _LONG_S: Final = 1.0
 """From here on a delay is explained."""
 _OTHER_GROUP: Final = (
-    "restricted: the group of this id here is another one; only --trust imports its messages"
+    "restricted: the group of this id here is another one; only --trust imports its events"
 )
 _NEVER_LATER: Final = frozenset({*kinds.GROUP_RECORDS, kinds.DELETION, kinds.VANISH})
 """Kinds that give or take rights, or delete: stored after a later one, it could undo that."""
@@ -297,7 +297,8 @@ async def import_events(
             await note_other_groups(folder, [event for _, event in batch.events], place)
         taken = []
         for line, event in batch.events:
-            if event.kind not in kinds.GROUP_RECORDS and event.tag("h") in place.other_groups:
+            # Who leads both groups would change the one here; its 9007 is refused by the rules.
+            if event.kind != kinds.CREATE_GROUP and event.tag("h") in place.other_groups:
                 refused[line] = f"{_OTHER_GROUP} (id {event.id})"
             else:
                 taken.append((line, event))
@@ -342,7 +343,8 @@ async def import_events(
 
 async def note_other_groups(folder: Folder, events: Iterable[Event], place: Place) -> None:
     """Note the groups that these 9007 made elsewhere while another of the same id is here: with
-    its flags and members, it would show their messages to others."""
+    its flags and members, it would show their messages to others, and have those of their records.
+    """
     made = groups_in(event for event in events if event.kind == kinds.CREATE_GROUP)
     here = await groups_here(folder, made) if made else {}
     for group, there in made.items():

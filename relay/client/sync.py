@@ -263,9 +263,9 @@ def is_another(group: str, there: Collection[str] | None, here: Collection[str])
 
 
 def _group_of(event: Event) -> str | None:
-    """The group of a message."""
-    is_message = event.kind not in GROUP_RECORDS and event.kind not in MARMOT
-    return event.tag("h") if is_message else None
+    """The group of a message, or of a record that changes a group."""
+    is_of_it = event.kind != CREATE_GROUP and event.kind not in MARMOT
+    return event.tag("h") if is_of_it else None
 
 
 def _needed(differences: Iterable[Difference]) -> frozenset[bytes]:
@@ -361,6 +361,8 @@ class Sync:
         """The ids in `_need` that are group records."""
         self._other_groups: dict[str, bool] = {}
         """Group → whether it is another one where events are stored."""
+        self._differing: set[str] = set()
+        """Of these groups, those of which both sides show a 9007, and not the same."""
         self._have: Sequence[bytes] = ()
         self._need: Sequence[bytes] = ()
 
@@ -516,25 +518,31 @@ class Sync:
                 begin = end
 
     async def _ask_for_groups(self, events: Sequence[Event], source: Side, target: Side) -> None:
-        """Tell apart the groups of messages. Those that `target` does not show are asked for again
+        """Tell apart the groups of events. Those that `target` does not show are asked for again
         with the next events: anybody may make them."""
         asked = {h for event in events if (h := _group_of(event))} - self._other_groups.keys()
         there = await target.groups(asked) if asked else {}
         here = await source.groups(there.keys()) if there else {}
         for h in asked & there.keys():
-            self._other_groups[h] = is_another(h, here.get(h), there[h])
+            is_other = self._other_groups[h] = is_another(h, here.get(h), there[h])
+            if is_other and here.get(h) and there[h]:
+                self._differing.add(h)
 
     def _of_same_groups(
         self, events: Sequence[Event]
     ) -> tuple[list[Event], list[tuple[Event, str]]]:
         """What may be stored, and what is refused: messages of a group that is not shown there.
         Messages are left out, too, if the group of this id there is another one: with other flags
-        and members, it would show them to others. Of records the rules decide."""
+        and members, it would show them to others. So are records if both 9007 are known: who leads
+        both would change the other one. Of all other records the rules decide."""
         taken: list[Event] = []
         refused: list[tuple[Event, str]] = []
         for event in events:
             group = _group_of(event)
-            is_other = group is not None and self._other_groups.get(group)
+            is_other: bool | None = False
+            if group is not None:
+                is_record = event.kind in GROUP_RECORDS
+                is_other = group in self._differing if is_record else self._other_groups.get(group)
             if is_other is None:
                 refused.append((event, _NO_GROUP))
             elif is_other:
@@ -547,6 +555,7 @@ class Sync:
         target = RelaySide(self._theirs, self._theirs)
         tally = self.tally
         self._other_groups.clear()
+        self._differing.clear()
 
         async def store(events: Sequence[Event]) -> None:
             publishable = [event for event in events if not event.has_tag("-")]

@@ -241,8 +241,39 @@ async def test_messages_do_not_get_into_another_group_of_the_same_id(
             file = write(tmp_path / "den.jsonl", [*made, *secret])
             code, tally, err = await import_(rookery, file)
             assert (code, tally["stored"], tally["refused"]) == (1, 0, 4)
-            assert err.count("the group of this id here is another one") == 3
+            assert err.count("the group of this id here is another one") == 4
             assert await wire.query({"kinds": [9]}) == []
+
+
+async def test_records_of_another_group_of_the_same_id_change_nothing(tmp_path: Path) -> None:
+    """Alice leads both: hers here would have become public, with Mallory as a member."""
+    alice, mallory = cast.alice, cast.person("mallory")
+    now, h = int(time.time()), ["h", "den"]
+    other = [
+        alice.sign(9007, [h], "", now - 5),
+        alice.sign(9002, [h, ["public"]], "", now - 4),
+        alice.sign(9000, [h, ["p", mallory.pubkey]], "", now - 3),
+        mallory.sign(9021, [h], "", now - 2),
+    ]
+    rookery = await make(tmp_path / "one")
+    async with rookery:
+        await rookery.start()
+        async with connected(rookery.url) as wire, connected(rookery.url) as anybody:
+            for event in (
+                alice.sign(9007, [h, ["private"]], "", now - 9),
+                alice.sign(9002, [h, ["private"]], "", now - 8),
+                alice.sign(9, [h], "secret", now),
+            ):
+                assert await wire.publish(event) == (True, "")
+            described = {"kinds": [39000, 39002], "#d": ["den"]}
+            await wire.log_in(alice, rookery.url, now)
+            before = await wire.query(described)
+            file = write(tmp_path / "den.jsonl", other)
+            code, tally, err = await import_(rookery, file)
+            assert (code, tally["stored"], tally["refused"]) == (1, 0, 3)
+            assert err.count("only --trust imports its events") == 3
+            assert await wire.query(described) == before
+            assert await anybody.query({"kinds": [9]}) == []
 
 
 # -- what is not stored ----------------------------------------------------------------------------

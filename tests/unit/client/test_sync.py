@@ -147,7 +147,8 @@ async def test_group_records_are_taken_when_asked_for_only(
     fake.events += [*RECORDS, NOTES[0]]
     tally = await synced(ours, fake, timeouts, filter_=filter_)
     assert (tally.received, tally.moderation) == (1, len(wanted))
-    assert [frame[2]["ids"] for frame in fake.verbs("REQ")] == [[NOTES[0].id]]
+    asked = [frame[2]["ids"] for frame in fake.verbs("REQ") if "ids" in frame[2]]
+    assert asked == [[NOTES[0].id]]
     tally = await synced(ours, fake, timeouts, filter_=filter_, moderation=Moderation.TAKEN)
     assert (tally.received, tally.moderation) == (len(wanted), 0)
     assert ids(ours) >= all_ids(wanted)
@@ -347,6 +348,27 @@ async def test_messages_do_not_get_into_another_group_of_the_same_id(
     tally = await synced(ours, fake, timeouts, direction=direction, moderation=moderation)
     assert NOTES[0].id in ids(target)
     assert not ids(target) & all_ids(secrets)
+    assert tally.other_groups == {"den": 3}
+
+
+@pytest.mark.parametrize("direction", [Direction.DOWN, Direction.UP])
+async def test_records_of_another_group_of_the_same_id_are_not_transferred(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, direction: Direction
+) -> None:
+    """Alice leads both: hers there would have become public, or got members of the other one."""
+    source, target = (fake, ours) if direction is Direction.DOWN else (ours, fake)
+    h = ["h", "den"]
+    records = [
+        alice.sign(9002, [h, ["public"]], "", NOW + 1),
+        alice.sign(9000, [h, ["p", bob.pubkey]], "", NOW + 2),
+        bob.sign(9021, [h], "", NOW + 3),
+    ]
+    elsewhere = alice.sign(9000, [["h", "tea"], ["p", bob.pubkey]], "", NOW)
+    source.events += [*den_of(alice), *records, elsewhere]
+    target.events += den_of(alice, at=-50)
+    tally = await synced(ours, fake, timeouts, direction=direction, moderation=Moderation.TAKEN)
+    assert elsewhere.id in ids(target)
+    assert not ids(target) & all_ids(records)
     assert tally.other_groups == {"den": 3}
 
 
