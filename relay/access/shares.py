@@ -14,12 +14,19 @@ from collections import Counter
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from ipaddress import ip_network
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 Held = TypeVar("Held")
+
+_OF_ONE_NETWORK: Final = 16
+"""What is ordinary is in one network together at most this fraction (1/16) of all, …"""
+_FEW_ADDRESSES: Final = 8
+"""… or what so many addresses may have."""
+_NOTHING: Final[Mapping[str | None, int]] = MappingProxyType({})
 
 
 class Sharer(Protocol):
@@ -49,16 +56,20 @@ def network_of(address: str) -> str:
     return str(network.supernet(new_prefix=48 if network.version == 6 else 24))
 
 
+def _network(address: str | None) -> str | None:
+    return None if address is None else network_of(address)
+
+
 class Shares:
     def __init__(self) -> None:
         self.used = 0
         """Of all together."""
-        self._of: dict[str | None, int] = {}
-        """Of each address that has any."""
+        self._of: dict[str | None, dict[str | None, int]] = {}
+        """Of each address that has any, by network."""
 
     def of(self, address: str | None) -> int:
         """What the clients of one address have."""
-        return self._of.get(address, 0)
+        return self._of.get(_network(address), _NOTHING).get(address, 0)
 
     def has_room_for(self, client: Sharer, most: int) -> bool:
         """Whether it may have more. `most`: bytes of all together."""
@@ -68,15 +79,21 @@ class Shares:
 
     def room_for(self, rights: Rights, address: str | None, most: int, ordinary: int = 0) -> int:
         """How much more a client with these rights may have; 0 or less: nothing. `address`: see
-        `Sharer.counted_as`. `most`: of all together, except owners. `ordinary`: what clients
-        of one address may have also when others have all, up to twice `most` (unknown keys: one and
-        a half times): else a few addresses would keep out all others."""
+        `Sharer.counted_as`. `most`: of all together, except owners. `ordinary`: what clients of one
+        address may have also when others have all, up to twice `most` (unknown keys: one and a half
+        times): else a few addresses would keep out all others. In one network so many have that
+        only, as it may have thousands of addresses."""
         beyond = most * (2 if rights.is_known else 1.5) if ordinary else most
         if rights.is_owner:
             return int(beyond) + most // 4 - self.used
         room = self._room(address, most, is_known=rights.is_known)
-        own = self.of(address)
-        return max(room, min(ordinary - own, int(beyond) - self.used))
+        left = min(ordinary - self.of(address), int(beyond) - self.used)
+        if room >= left or not ordinary:
+            return max(room, left)
+        of_network = self._of.get(_network(address), _NOTHING).values()
+        most_of_network = max(_FEW_ADDRESSES * ordinary, most // _OF_ONE_NETWORK)
+        others = sum([min(size, ordinary) for size in of_network])
+        return max(room, min(left, most_of_network - others))
 
     def _room(self, address: str | None, most: int, *, is_known: bool) -> int:
         left, quarter = most - self.used, most // 4
@@ -90,9 +107,13 @@ class Shares:
     def add(self, address: str | None, size: int) -> None:
         """`size`: bytes, negative when they are gone."""
         self.used += size
-        left = self._of.pop(address, 0) + size
+        network = _network(address)
+        sizes = self._of.setdefault(network, {})
+        left = sizes.pop(address, 0) + size
         if left:
-            self._of[address] = left
+            sizes[address] = left
+        elif not sizes:
+            del self._of[network]
 
 
 class HeldSets(Generic[Held]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,6 +82,37 @@ def test_of_places_too_who_has_little_has_some_while_a_few_addresses_have_all() 
     assert shares.room_for(known, "late", MOST, 2) == 0
     owners = Rights(is_known=True, is_owner=True)
     assert shares.room_for(owners, "late", MOST, 2) == MOST // 4
+
+
+@pytest.mark.parametrize("network", ["2001:db8:7:{}::/64", "192.0.2.{}"])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_one_network_with_many_addresses_leaves_what_is_ordinary_to_others(
+    network: str, *, is_known: bool
+) -> None:
+    """One known key at 261 addresses of an IPv6 /48 had all that is for others."""
+    shares, most = Shares(), 3200
+    rights = Rights(is_known=is_known)
+    for number in range(250):
+        address = network.format(number)
+        while shares.room_for(rights, address, most, 20) > 0:
+            shares.add(address, 5)
+    for late in ("198.51.100.1", "2001:db8:8::/64"):
+        assert shares.room_for(rights, late, most, 20) == 20
+    for held in [*shares._of.values()]:
+        for each, size in [*held.items()]:
+            shares.add(each, -size)
+    assert (shares.used, shares._of) == (0, {})
+
+
+@pytest.mark.parametrize("number", [1, 3, 9])
+def test_a_few_addresses_with_much_leave_what_is_ordinary_to_others_of_their_network(
+    number: int,
+) -> None:
+    """An office may be one network."""
+    shares, rights = Shares(), Rights(is_known=True)
+    for each in range(number):
+        shares.add(f"192.0.2.{each}", 3200 // number)
+    assert shares.room_for(rights, "192.0.2.99", 3200, 20) == 20
 
 
 def sets_of(**held: int) -> HeldSets[str]:
