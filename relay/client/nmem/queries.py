@@ -257,14 +257,20 @@ def timeline(db: Any, anchor: int, before: int, after: int) -> list[Found] | Non
     return get(db, [number for (number,) in [*older[::-1], (anchor,), *newer]])
 
 
-def summaries(db: Any, scope: Scope, limit: int) -> list[Session]:
-    """Sessions with a summary, newest first."""
+_IS_OWN: Final = f"coalesce(({_SESSION_AUTHOR.replace(':session', 'sessions.id')}), '') = ''"
+
+
+def summaries(
+    db: Any, scope: Scope, limit: int, condition: str = "1", now: int = _MAX_INT
+) -> list[Session]:
+    """Sessions with a summary, newest first; those dated after `now` last. `condition`: SQL."""
     rows = db.execute(
-        "SELECT * FROM sessions WHERE summary IS NOT NULL"
+        f"SELECT * FROM sessions WHERE summary IS NOT NULL AND {condition}"
         " AND (:project IS NULL OR project = :project)"
         " AND (:before IS NULL OR started_at < :before)"
-        " AND (:after IS NULL OR started_at >= :after) ORDER BY started_at DESC, id",
-        scope.names,
+        " AND (:after IS NULL OR started_at >= :after)"
+        " ORDER BY started_at > :now, started_at DESC, id",
+        scope.names | {"now": now},
     )
     sessions: list[Session] = []
     for row in rows:
@@ -377,7 +383,9 @@ def context_of(
 ) -> str:
     """The context of an agent in the project (M-28), not fenced. `before`: as of that time."""
     now = now if before is None else min(now, before)
-    sessions = summaries(db, Scope(project=project, before=before), _SHOWN_SESSIONS)
+    scope = Scope(project=project, before=before)
+    sessions = summaries(db, scope, _SHOWN_SESSIONS, _IS_OWN, now)
+    sessions += summaries(db, scope, context.MAX_OTHERS, f"NOT {_IS_OWN}", now)
     asked = {"project": project, "since": now - _DAY, "before": before, "most": _MOST_READ}
     rows = {
         row[0]: _found(row).row
@@ -468,9 +476,8 @@ def refused(db: Any) -> list[tuple[str, str]]:
 def sessions_beginning(db: Any, begin: str, most: int) -> list[tuple[str, bool]]:
     """Session ids, and whether it is one's own: this id alone if there is such a session, and none
     of one's own that begins with it, else those that begin with it, one's own first."""
-    author = _SESSION_AUTHOR.replace(":session", "sessions.id")
     rows = db.execute(
-        f"SELECT id, coalesce(({author}), '') = '' AS own FROM sessions"
+        f"SELECT id, {_IS_OWN} AS own FROM sessions"
         " WHERE substr(id, 1, length(?1)) = ?1 ORDER BY own DESC, id <> ?1, id LIMIT ?2",
         (begin, most),
     ).fetchall()

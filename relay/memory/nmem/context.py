@@ -27,6 +27,8 @@ MAX_CONTEXT: Final = 10_000
 
 _MINUTE, _HOUR, _DAY, _WEEK = 60, 3600, 86_400, 7 * 86_400
 _SESSIONS: Final = 5
+MAX_OTHERS: Final = 2
+"""Sessions of others among them: any number may be written, dated ahead."""
 _WITH_LESSONS: Final = 3
 _TASKS: Final = 5
 _TITLE: Final = 120
@@ -78,7 +80,7 @@ def context(
     by session id, as `Row.author`.
     """
     is_restart = source in _RESTARTS
-    summarised = _summarised(project, sessions)
+    summarised = _summarised(project, sessions, now, authors)
     newest_first = sorted(rows, key=lambda row: (-row.timestamp, -row.id))
     here = [row for row in newest_first if row.project == project and _is_fresh(row, now)]
     away = [row for row in newest_first if row.project != project and row.is_pinned]
@@ -114,8 +116,11 @@ def fenced_context(made: Callable[[int], str], agent: str) -> str:
     return ""
 
 
-def _summarised(project: str, sessions: Iterable[Session]) -> list[tuple[Session, Summary]]:
-    """Summarised, non-empty sessions of the project, newest first."""
+def _summarised(
+    project: str, sessions: Iterable[Session], now: int, authors: Mapping[str, str]
+) -> list[tuple[Session, Summary]]:
+    """Summarised, non-empty sessions of the project: own ones, newest first, then a few of others.
+    One dated after `now` counts as the oldest."""
     ended = [
         (session, session.summary)
         for session in sessions
@@ -123,7 +128,10 @@ def _summarised(project: str, sessions: Iterable[Session]) -> list[tuple[Session
         and session.summary not in (None, EMPTY_SESSION)
         and session.summary is not None
     ]
-    return sorted(ended, key=lambda each: (-each[0].started_at, each[0].id))[:_SESSIONS]
+    ended.sort(key=lambda each: (each[0].started_at > now, -each[0].started_at, each[0].id))
+    others = [each for each in ended if authors.get(each[0].id)][:MAX_OTHERS]
+    own = [each for each in ended if not authors.get(each[0].id)]
+    return [*own[: _SESSIONS - len(others)], *others]
 
 
 def _sessions(

@@ -1069,6 +1069,20 @@ def test_a_context_is_made_of_a_bounded_number_of_rows(
     assert "/w/s/2.py" in context
 
 
+def test_own_sessions_are_told_beside_any_number_of_others(here: Database) -> None:
+    def summed(name: str, at: int, key: SecretKey) -> Event:
+        made = Session(name, "rook", at, at, (), Summary(f"did {name}"))
+        return key.sign(*session_draft(made, None))
+
+    theirs = [summed(f"rover {each}", NOW + each, rover) for each in range(40)]
+    put_all(here, [summed("mine", NOW - 9_000, robot), *theirs], robot.pubkey, NOBODY)
+    with here.reading() as db:
+        told_of = context_of(db, "rook", NOW + 60)
+    assert "did mine" in told_of
+    assert "did rover 39" in told_of
+    assert told_of.count("did ") == 3
+
+
 def test_what_another_key_had_published_before_is_recorded_as_ones_own(here: Database) -> None:
     """It was acknowledged and never sent, and was gone when the other key deleted its copy."""
     a_session(here)

@@ -102,6 +102,23 @@ def test_five_sessions_are_told_three_with_what_was_learned() -> None:
 
 
 @pytest.mark.proves("M-28")
+def test_sessions_of_others_leave_room_for_own_ones_whatever_their_dates() -> None:
+    """An agent of the group took all places, and the tasks, with sessions dated ahead."""
+    own = [
+        session(number * DAY, Summary(f"own {number}", next_steps=("own task",)), f"o{number}")
+        for number in range(1, 7)
+    ]
+    theirs = [session(-HOUR - each, Summary(f"Eve {each}"), f"e{each}") for each in range(20)]
+    late = session(9 * DAY, Summary("Eve late", next_steps=("Eve task",)), "late")
+    by = dict.fromkeys([each.id for each in (*theirs, late)], "Eve (npub1eve…)")
+    lines = context("rook", [*theirs, late, *own], [], NOW, authors=by).splitlines()
+    told_of = [line.partition("**")[2].partition("**")[0] for line in lines if "**" in line]
+    assert told_of == ["own 1", "own 2", "own 3", "Eve late", "Eve 19"]
+    assert [line for line in lines if "task" in line] == ["- own task"]
+    assert len([line for line in context("rook", own, [], NOW).splitlines() if "**" in line]) == 5
+
+
+@pytest.mark.proves("M-28")
 def test_five_tasks_of_the_newest_summary_are_suggested() -> None:
     newest = session(DAY, Summary("new", next_steps=tuple("abcdef")))
     older = session(2 * DAY, Summary("old", next_steps=("z",)), "t")
