@@ -53,7 +53,7 @@ def hit(found: Found) -> dict[str, Any]:
         "is_pinned": found.is_pinned,
         "event_id": found.event_id,
     }
-    return _short(entry, found.author) | _by(found.author)
+    return _by(found.author) | _short(entry, found.author)
 
 
 def _short(fields: dict[str, Any], author: str) -> dict[str, Any]:
@@ -74,6 +74,7 @@ def _beginning(value: Any) -> Any:
 
 
 def _by(author: str) -> dict[str, str]:
+    """The first field: who cuts an object, as a recorded conversation does, keeps it."""
     return {"author": author} if author else {}
 
 
@@ -81,7 +82,8 @@ def recalled(found: Hit, reader: str) -> dict[str, Any]:
     """A record of any memory system. `reader`: public key; others have `author`."""
     event, claim = found.event, found.provenance
     about = {} if claim is None else _of_claim(claim)
-    return {
+    by = _by("" if event.pubkey == reader else attribution(event.pubkey))
+    return by | {
         "system": SYSTEMS[found.system].name,
         "timestamp": event.created_at,
         "text": found.text.strip()[:_RECALLED],
@@ -89,7 +91,8 @@ def recalled(found: Hit, reader: str) -> dict[str, Any]:
         "group": (event.tag("h") or "")[:_NAME] or None,
         "event_id": event.id,
         "copies": found.copies,
-    } | (_by("" if event.pubkey == reader else attribution(event.pubkey)) | about)
+        **about,
+    }
 
 
 def _of_claim(claim: Provenance) -> dict[str, Any]:
@@ -107,7 +110,7 @@ def hits(found: Sequence[Found]) -> list[dict[str, Any]]:
 
 def whole(found: Found) -> dict[str, Any]:
     """All fields of one observation."""
-    return {
+    return _by(found.author) | {
         "id": found.id,
         "timestamp": found.timestamp,
         "session_id": found.session_id,
@@ -121,7 +124,7 @@ def whole(found: Found) -> dict[str, Any]:
         "metadata": found.metadata,
         "is_pinned": found.is_pinned,
         "event_id": found.event_id,
-    } | _by(found.author)
+    }
 
 
 def summarised(session: Session, author: str = "") -> dict[str, Any]:
@@ -133,7 +136,7 @@ def summarised(session: Session, author: str = "") -> dict[str, Any]:
         "ended_at": session.ended_at,
     }
     summary = None if session.summary is None else _short(session.summary.fields(), author)
-    return _short(fields, author) | {"summary": summary} | _by(author)
+    return _by(author) | _short(fields, author) | {"summary": summary}
 
 
 def traced(
@@ -150,8 +153,8 @@ def traced(
     )
     kept = set(steps[:_TRACE])
     shown = {
-        each.id: _prompt(each.id, each.timestamp, each.source, _cut(each.content))
-        | _by(each.author)
+        each.id: _by(each.author)
+        | _prompt(each.id, each.timestamp, each.source, _cut(each.content))
         for each in prompts
         if (each.timestamp, 0, each.id) in kept
     }

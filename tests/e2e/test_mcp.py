@@ -276,6 +276,7 @@ async def test_every_tool_answers_what_another_machine_told(
         assert first["author"].endswith("…)")
         (command,) = await agent.answer("search", query="dedupe", obs_type="command")
         assert list(command) == [
+            "author",
             "id",
             "timestamp",
             "obs_type",
@@ -284,7 +285,6 @@ async def test_every_tool_answers_what_another_machine_told(
             "session_id",
             "is_pinned",
             "event_id",
-            "author",
         ]
         by_robot = f"unnamed ({cast.robot.npub[:20]}…)"
         assert {row["author"] for row in found} == {by_robot}

@@ -30,7 +30,7 @@ from relay.mcp import freshness, git
 from relay.mcp.arguments import Kind, Parameter, ToolFault, arguments_in, input_schema
 from relay.mcp.freshness import Freshness
 from relay.mcp.http import TokenGuard
-from relay.mcp.rows import by_session, hits, recalled, summarised, traced
+from relay.mcp.rows import by_session, hit, hits, recalled, summarised, traced, whole
 from relay.mcp.schedule import time_of
 from relay.mcp.server import server_of
 from relay.mcp.tools import Place, Toolbox
@@ -629,6 +629,17 @@ def test_of_the_memories_that_one_supersedes_ten_are_listed() -> None:
     claim = Provenance(vouchers, ("a" * 64,) * 2_000, None)
     row = recalled(Hit("X", event, "tea", provenance=claim), cast.rover.pubkey)
     assert (len(row["supersedes"]), len(row["vouched_by"])) == (10, 10)
+
+
+def test_the_author_comes_before_the_text() -> None:
+    """A recorded conversation keeps the beginning of a tool's result."""
+    event = cast.rover.sign(78, [["d", "anamnesis:memory:x"]], "tea", 1)
+    claim = Provenance([], (), None)
+    row = recalled(Hit("X", event, "tea", provenance=claim), cast.alice.pubkey)
+    assert next(iter(row)) == "author"
+    found = Found(1, "s", None, 1, "marker", "", None, None, "x", None, False, "p", None, "Eve")  # noqa: FBT003
+    for each in (hit(found), whole(found), summarised(Session("s", "p", 1), "Eve")):
+        assert next(iter(each)) == "author"
 
 
 def test_names_of_a_record_are_no_longer_than_the_relay_takes() -> None:
