@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
 from relay.client.nmem.database import CacheUnusable
 from relay.client.nmem.updates import (
     ONESELF,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from relay.client.nmem.database import Database
+    from relay.client.nmem.sources import Sources
     from relay.memory.nmem.records import Record
     from relay.nostr.event import Event
 
@@ -57,6 +60,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+SOURCES: Final = "sources"
+"""In `_rk_about`: the sources of the stored records of others."""
 _BATCH: Final = 500
 """Rows per transaction, which bounds how long other programs wait."""
 _FULL: Final = 1 << 18
@@ -360,6 +365,30 @@ def drop_deleted(database: Database, deleted: Sequence[tuple[str, str]]) -> int:
         with database.transaction() as db:
             dropped += drop_batch(db, deleted[start : start + _BATCH])
     return dropped
+
+
+def drop_other_sources(database: Database, sources: Sources) -> None:
+    """Drop records of sources that the settings no longer name, before anything is told of them:
+    `sync.fetch` does so when the relay has answered. Where a group is named, only the relay can
+    tell which records are of it. Raises CacheUnusable, OSError."""
+    with database.reading() as db:
+        marks = about(db, SOURCES)
+    if marks is None or sources.group is not None:
+        return
+    _, _, owners = orjson.loads(marks)
+    now = compact([None, sorted(sources.agents), owners])
+    if now == marks:
+        return
+    with database.reading() as db:
+        foreign = db.execute(
+            "SELECT event_id, author FROM _rk_observations WHERE event_id IS NOT NULL"
+            " UNION ALL SELECT event_id, author FROM _rk_prompts WHERE event_id IS NOT NULL"
+            " UNION ALL SELECT event_id, author FROM _rk_sessions WHERE event_id IS NOT NULL"
+        ).fetchall()
+    trusted = {ONESELF, *owners, *sources.agents}
+    drop_deleted(database, [(id_, author) for id_, author in foreign if author not in trusted])
+    with database.transaction() as db:
+        set_about(db, {SOURCES: now})
 
 
 def drop_refused(db: Any, event: Event) -> int:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from relay.client.nmem.adoption import Adoption
-from relay.client.nmem.apply import bind, bind_relay
+from relay.client.nmem.apply import bind, bind_relay, drop_other_sources
 from relay.client.nmem.cipher import cache_key
 from relay.client.nmem.database import Database, beside
 from relay.client.nmem.hooks import record_hook
@@ -44,6 +44,7 @@ class Hooks:
         self.database = Database(self.settings.db, key, busy_s=_BUSY_S, adopt=adoption.adopt)
         try:
             self._bind()
+            drop_other_sources(self.database, self.settings.sources)
         except BaseException:
             self.database.close()
             raise

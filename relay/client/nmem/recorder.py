@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from relay.client.nmem import queries
 from relay.client.nmem.adoption import Adoption
+from relay.client.nmem.apply import drop_other_sources
 from relay.client.nmem.hooks import record_hook
 from relay.client.nmem.reader import NmemReader, NotFound, one_of
 from relay.client.nmem.sources import Sources
@@ -42,6 +43,7 @@ from relay.nostr.keys import public_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AsyncExitStack
 
     from relay.client.client import Client
     from relay.client.nmem.cipher import CacheKey
@@ -79,6 +81,10 @@ class NmemRecorder(NmemReader):
         self.sieve = Sieve(self._secrets)
         self._group = group
         self._adopt = Adoption(self._secrets, group).adopt
+
+    async def _open(self, opening: AsyncExitStack) -> None:
+        await super()._open(opening)
+        await asyncio.to_thread(drop_other_sources, self.database, self._sources)
 
     async def hook(self, payload: str | Mapping[str, object]) -> str:
         """Record the payload of a coding agent's hook; returns the context for the agent, if any.

@@ -22,7 +22,13 @@ from relay.client.errors import (
     Unreachable,
 )
 from relay.client.information import GROUPS, lists_nip, owners_in, reads_prefixes
-from relay.client.nmem.apply import drop_deleted, drop_refused, put_all, set_event_id
+from relay.client.nmem.apply import (
+    SOURCES,
+    drop_deleted,
+    drop_refused,
+    put_all,
+    set_event_id,
+)
 from relay.client.nmem.updates import (
     ONESELF,
     about,
@@ -50,8 +56,6 @@ if TYPE_CHECKING:
     from relay.client.nmem.sources import Sources
     from relay.nostr.keys import SecretKey
 
-SOURCES: Final = "sources"
-"""In `_rk_about`: the sources of the stored records of others."""
 _SEND_BATCH: Final = 256
 _FETCH_BATCH: Final = 500
 """Ids per REQ."""

@@ -717,6 +717,29 @@ async def test_a_cache_takes_in_the_records_of_its_sources_only(
     assert await recalled(agents=[]) == []  # what came in before goes
 
 
+async def test_what_the_settings_name_no_more_is_not_told_while_the_relay_is_away(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    for key in (rover, stranger):
+        async with nmem(fake, tmp_path / key.pubkey[:8], key, group="den") as other:
+            await other.mark(f"tea of {key.pubkey[:8]}", "rook")
+            await other.sync()
+    async with nmem(fake, tmp_path / "own", group="den") as memory:
+        await memory.mark("tea of mine", "rook")
+        await memory.sync()
+        assert len(await memory.search("tea")) == 3
+    await fake.stop()
+    async with nmem(fake, tmp_path / "own", group="den") as memory:
+        assert len(await memory.search("tea")) == 3
+    for agents, number in (([rover.pubkey], 2), ([], 1)):
+        async with nmem(fake, tmp_path / "own", agents=agents) as memory:
+            assert len(await memory.search("tea")) == number
+    await fake.start()
+    async with nmem(fake, tmp_path / "own", agents=[], group="den") as memory:
+        await memory.sync()
+        assert len(await memory.search("tea")) == 3, "named again"
+
+
 @pytest.mark.parametrize("has_negentropy", [True, False])
 async def test_heavy_records_of_one_author_keep_away_none_of_others(
     fake: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_negentropy: bool
