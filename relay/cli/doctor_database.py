@@ -94,6 +94,11 @@ def _server(server: Mapping[str, Any]) -> Iterator[Finding]:
     if server["is_replica"] or server["is_read_only"]:
         kind = "a replica" if server["is_replica"] else "read-only"
         yield error(f"the database is {kind}: nothing can be written", "name the primary server")
+    if server["is_pooled"]:
+        yield warning(
+            "a pooler is between the relay and the database: in transaction mode writes fail",
+            "name the server itself in [storage] url",
+        )
 
 
 def _encryption(server: Mapping[str, Any]) -> Iterator[Finding]:

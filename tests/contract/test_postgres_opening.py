@@ -87,6 +87,19 @@ async def fault_of(work: Awaitable[object]) -> str:
     return ""
 
 
+async def test_a_pooler_is_refused_unless_it_is_in_session_mode(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The relay started behind one, and could not write."""
+    url = await postgres.new_schema()
+    monkeypatch.setattr("asyncpg.Connection.get_server_pid", lambda _: 1)  # as it makes one up
+    store = await PostgresStore.open(url, TERMS)
+    await store.close()
+    monkeypatch.setitem(QUERIES, "process", "SELECT 7")
+    assert "a pooler is in between" in await fault_of(PostgresStore.open(url, TERMS))
+    await postgres.empty(url)
+
+
 @pytest.mark.parametrize("downgrade", [_TO_VERSION_1, _TO_VERSION_2, _TO_VERSION_3], ids="123")
 async def test_a_database_of_an_earlier_version_is_migrated(
     postgres: PostgresServer, downgrade: str

@@ -17,6 +17,7 @@ import asyncpg
 from asyncpg.connection import _StatementCache
 
 from relay.errors import StoreFault, TooSlow
+from relay.storage.postgres.sql.named import QUERIES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -122,10 +123,22 @@ def _size(statement: Any) -> int:
     return len(statement.query) + _TEXT
 
 
+POOLED: Final = "a pooler is in between: name the server itself in [storage] url"
+_OF_POOLERS: Final = (
+    asyncpg.DuplicatePreparedStatementError,
+    asyncpg.InvalidSQLStatementNameError,
+)
+"""Errors of statements that were prepared on another connection of the server."""
+
+
 def fault_of(error: BaseException) -> StoreFault:
     """Without details: they may quote rows."""
     if isinstance(error, asyncpg.PostgresError):
-        return StoreFault(f"database: {error.args[0] if error.args else type(error).__name__}")
+        text = str(error.args[0]) if error.args else type(error).__name__
+        # PgBouncer's own words suggest a setting with which the relay starts and cannot write.
+        if isinstance(error, _OF_POOLERS) or "unsupported startup parameter" in text:
+            text = f"{POOLED} ({text})"
+        return StoreFault(f"database: {text}")
     if isinstance(error, asyncpg.exceptions.DataError):  # quotes the value
         return StoreFault("database: a value that PostgreSQL cannot hold")
     if isinstance(error, TimeoutError):
@@ -329,6 +342,14 @@ class Connections:
             with suppress(*FAULTS):
                 return self._on(url, await asyncpg.connect(url, **options))
         return self._on(last, await asyncpg.connect(last, **options))
+
+    async def refuse_pooler(self) -> None:
+        """Raises StoreFault where two connections share a process of the server: a statement of
+        one could be that of another with its name."""
+        async with self.reading() as db, self.for_relay() as other:
+            pids = {await each.fetchval(QUERIES["process"]) for each in (db, other)}
+            if len(pids) == 1 and db.get_server_pid() not in pids:
+                raise StoreFault(f"database: {POOLED} (it is not in session mode)")
 
     def _on(self, url: str, db: Any) -> Any:
         self._urls = [url, *[each for each in self._urls if each != url]]

@@ -39,7 +39,8 @@ class TableState(NamedTuple):
 
 class Health(NamedTuple):
     server: Mapping[str, Any]
-    """The columns of `server` in `sql/health.sql`."""
+    """The columns of `server` in `sql/health.sql`, and `is_pooled`: something between answers for
+    the server."""
     program: str | None
     """The program that made the tables; None: there are none yet."""
     schema: int
@@ -95,6 +96,8 @@ async def replica_health(url: str, replica: str, password: str | None) -> Replic
 
 async def _asked(db: Any) -> Health:
     server = dict(await db.fetchrow(_QUERIES["server"]))
+    # A pooler makes up the number that cancels a statement.
+    server["is_pooled"] = server["pid"] != db.get_server_pid()
     tables, has_meta = await db.fetchrow(QUERIES["tables"])
     if not tables:
         return Health(server, None, SCHEMA_VERSION, {}, (), (), None)

@@ -150,6 +150,7 @@ class PostgresStore(Reader):
         await connections.open()
         async with AsyncExitStack() as opened_so_far:
             opened_so_far.push_async_callback(connections.close)
+            await connections.refuse_pooler()
             hashes = await opened(connections, terms)
             async with connections.reading() as db:
                 head, batch = await db.fetchrow(QUERIES["position"])

@@ -130,6 +130,14 @@ async def test_a_database_that_does_not_answer_is_found(
     assert one.text.startswith(says)
 
 
+async def test_a_pooler_is_found(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In transaction mode writes failed, and no text said why."""
+    url = await made(postgres)
+    monkeypatch.setattr("asyncpg.Connection.get_server_pid", lambda _: 1)  # as it makes one up
+    (one,) = await found(url)
+    assert one.text.startswith("a pooler is between the relay and the database")
+
+
 async def test_a_replica_that_does_not_answer_or_is_none_is_found(
     postgres: PostgresServer,
 ) -> None:

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from relay.errors import StoreFault
-from relay.storage.postgres.connections import Connections, urls_of
+from relay.storage.postgres.connections import Connections, fault_of, urls_of
 from tests.harness.postgres import postgres
 
 if TYPE_CHECKING:
@@ -102,3 +102,18 @@ async def test_a_lost_host_is_noticed_by_the_kernel(monkeypatch: pytest.MonkeyPa
 async def test_no_host_that_answers_is_a_fault() -> None:
     with pytest.raises(StoreFault):
         await Connections("postgresql:///x?host=/nowhere,/neither").listener(0.1)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncpg.ProtocolViolationError("unsupported startup parameter: jit"),
+        asyncpg.InvalidSQLStatementNameError('prepared statement "jit" does not exist'),
+        asyncpg.DuplicatePreparedStatementError('prepared statement "jit" already exists'),
+    ],
+)
+def test_what_only_a_pooler_says_is_explained(error: asyncpg.PostgresError) -> None:
+    """Its words suggest a setting with which the relay starts, and cannot write."""
+    text = str(fault_of(error))
+    assert "name the server itself in [storage] url" in text
+    assert "jit" in text

@@ -15,6 +15,7 @@ SELECT current_setting('server_version_num')::integer AS version,
         SELECT FROM pg_roles WHERE rolcanlogin AND NOT rolsuper AND rolname <> current_user
     ) AS is_open,
     current_database() AS name,
+    pg_backend_pid() AS pid,
     coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false) AS is_encrypted,
     coalesce(host(inet_server_addr()), '') AS address,
     coalesce((SELECT extract(epoch FROM max(now() - xact_start)) FROM pg_stat_activity

@@ -112,6 +112,9 @@ SELECT seq FROM head;
 -- :head_to_write  -> seq, whether commits wait for a synchronous replica
 SELECT seq, current_setting('synchronous_standby_names') <> '' FROM head;
 
+-- :process  -> pid that answers on this connection
+SELECT pg_backend_pid();
+
 -- :position  -> seq, hex that names its batch or null
 SELECT seq, (
     SELECT encode(item, 'hex') FROM changes WHERE seq = head.seq AND what = 'batch'
