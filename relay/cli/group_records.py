@@ -12,9 +12,10 @@ import orjson
 
 from relay.cli.humanize import counted
 from relay.cli.import_lines import MAX_LINE
-from relay.errors import UserError
+from relay.client.sync import groups_in
+from relay.errors import Invalid, UserError
 from relay.nostr import kinds
-from relay.nostr.event import is_hex64
+from relay.nostr.event import event_from, is_hex64
 from relay.nostr.nip29 import uuid_from
 
 if TYPE_CHECKING:
@@ -47,8 +48,12 @@ class GroupRecords:
     removed: int = 0
     events: int = 0
     """Number of events to be deleted."""
+    made: dict[str, set[str]] = field(default_factory=dict)
+    """Of the 9007 of a file, as `groups_in` gives it; at most 10,000 groups and ids."""
     _seen: set[str] = field(default_factory=set)
     """Groups with other records than a 9007; at most 10,000."""
+    _makings: int = 0
+    """Number of 9007 in `made`."""
 
     def add(self, kind: int, tags: Sequence[list[str]], event_id: str) -> None:
         if kind not in kinds.GROUP_RECORDS:
@@ -112,6 +117,18 @@ class GroupRecords:
             id_ = fields.get("id")
             named = id_ if isinstance(id_, str) else ""
             self.add(fields["kind"], [tag for tag in listed if _is_tag(tag)], named)
+            if fields["kind"] == kinds.CREATE_GROUP and self._makings < _MAX_KEPT:
+                self._note_making(fields)
+
+    def _note_making(self, fields: object) -> None:
+        try:
+            found = groups_in([event_from(fields)])
+        except Invalid:
+            return
+        for group, ids in found.items():
+            if len(group) <= _MAX_ID:
+                self._makings += 1
+                self.made.setdefault(group, set()).update(ids)
 
     def check_order(self, name: str) -> None:
         """Raises UserError if a group would be without its flags until a later line."""

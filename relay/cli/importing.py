@@ -211,6 +211,9 @@ async def _import(
                 if records:
                     tell(_announcement(path, records))
                     records.check_order(name)
+                if origin is not Origin.TRUSTED_IMPORT:
+                    # Before the messages: their 9007 may come after them.
+                    await note_other_groups(opened, records.made, place)
                 early = lines_before_targets(source)
                 source.seek(place.offset)
             total = None if progress_file is None else progress_file.size
@@ -294,7 +297,8 @@ async def import_events(
     async def submit(batch: Batch) -> None:
         refused = dict(batch.refused)
         if origin is not Origin.TRUSTED_IMPORT:
-            await note_other_groups(folder, [event for _, event in batch.events], place)
+            events = [event for _, event in batch.events if event.kind == kinds.CREATE_GROUP]
+            await note_other_groups(folder, groups_in(events), place)
         taken = []
         for line, event in batch.events:
             # Who leads both groups would change the one here; its 9007 is refused by the rules.
@@ -341,11 +345,12 @@ async def import_events(
         early = later
 
 
-async def note_other_groups(folder: Folder, events: Iterable[Event], place: Place) -> None:
-    """Note the groups that these 9007 made elsewhere while another of the same id is here: with
-    its flags and members, it would show their messages to others, and have those of their records.
-    """
-    made = groups_in(event for event in events if event.kind == kinds.CREATE_GROUP)
+async def note_other_groups(
+    folder: Folder, made: Mapping[str, Collection[str]], place: Place
+) -> None:
+    """Note those of these groups, as of `groups_in`, that were made elsewhere while another of the
+    same id is here: with its flags and members, it would show their messages to others, and have
+    those of their records."""
     here = await groups_here(folder, made) if made else {}
     for group, there in made.items():
         if group in here and is_another(group, there, here[group]):

@@ -276,6 +276,23 @@ async def test_records_of_another_group_of_the_same_id_change_nothing(tmp_path: 
             assert await anybody.query({"kinds": [9]}) == []
 
 
+async def test_messages_before_their_9007_do_not_get_into_another_group(tmp_path: Path) -> None:
+    """Those of earlier batches than the 9007 did: it was read with its batch."""
+    alice, mallory = cast.alice, cast.person("mallory")
+    now, h = int(time.time()), ["h", "den"]
+    # More than a batch has.
+    secret = [alice.sign(9, [h], f"secret {number}", now) for number in range(600)]
+    made = [alice.sign(9007, [h], "", now - 9), alice.sign(9002, [h, ["private"]], "", now - 8)]
+    rookery = await make(tmp_path / "one")
+    async with rookery:
+        await rookery.start()
+        async with connected(rookery.url) as wire:
+            assert await wire.publish(mallory.sign(9007, [h], "", now)) == (True, "")
+            code, tally, _ = await import_(rookery, write(tmp_path / "den.jsonl", secret + made))
+            assert (code, tally["stored"], tally["refused"]) == (1, 0, 601)
+            assert await wire.query({"kinds": [9]}) == []
+
+
 # -- what is not stored ----------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from relay.cli import group_records
 from relay.cli.group_records import GroupRecords
 from relay.errors import UserError
 from relay.groups.actions import MAX_ID_CHARS
+from tests.cast import alice
 
 ID = "ab" * 32
 MADE = "abababab-abab-4bab-abab-abababababab"
@@ -65,6 +66,23 @@ def test_so_many_groups_are_held_and_more_are_not_counted(
     assert max(len(records.created), len(records.deleted)) == 3
     events = groups + 2
     assert str(records) == (f"{events} × 9007, {events} × 9008; they create {said}, delete {said}")
+
+
+def test_what_made_the_groups_of_a_file_is_kept_up_to_a_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ids that are not those of their events say nothing."""
+    monkeypatch.setattr(group_records, "_MAX_KEPT", 4)
+    made = [alice.sign(9007, [["h", f"g{n // 2}"]], f"{n}", 1_700_000_000) for n in range(5)]
+    too_long = alice.sign(9007, [["h", "g" * 65]], "", 1_700_000_000)
+    forged = orjson.loads(made[0].raw) | {"id": "0" * 64}
+    lines = [orjson.dumps(forged), too_long.raw, *(event.raw for event in made)]
+    records = GroupRecords()
+    assert records.add_lines(BytesIO(b"".join(line + b"\n" for line in lines))) == 7
+    assert records.made == {
+        "g0": {made[0].id, made[1].id},
+        "g1": {made[2].id, made[3].id},
+    }
 
 
 def test_ten_thousand_groups_are_held() -> None:
