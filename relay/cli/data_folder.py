@@ -176,6 +176,8 @@ class LocalFolder:
                 state = self._services.state
                 pointing = [(row, {ANONYMOUS}) for row in page if state.targets_of(row)]
                 links = await self._services.linked_rows.links_of(pointing)
+                # A page may have rows of a commit before its groups are adopted.
+                await state.commit_ended()
                 visibility = state.visibility(ANONYMOUS)
                 return [
                     row

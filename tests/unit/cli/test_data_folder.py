@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from relay.cli.importing import groups_here
 from relay.errors import StoreFault
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
+from relay.read.linked_rows import LinkedRows
 from relay.server.control import Rows
 from tests.cast import alice, bob, owner
 from tests.harness.relay_in_process import Home, policy_of, store_of
@@ -28,7 +30,12 @@ if TYPE_CHECKING:
 @asynccontextmanager
 async def folder_of(store: str) -> AsyncIterator[tuple[Home, LocalFolder]]:
     async with store_of(store) as opened, Home(opened, policy_of("open")) as home:
-        services: Any = SimpleNamespace(store=opened, clock=lambda: home.now)
+        services: Any = SimpleNamespace(
+            store=opened,
+            state=home.state,
+            linked_rows=LinkedRows(opened, home.state, lambda: home.now),
+            clock=lambda: home.now,
+        )
         yield home, LocalFolder(services)
 
 
@@ -75,6 +82,33 @@ async def test_an_export_that_is_slower_than_the_writers_ends_and_says_so(
         with pytest.raises(StoreFault, match="faster than they are read"):
             await export()
         assert read == 12
+
+
+@pytest.mark.parametrize("store", ["reference", "sqlite"])
+async def test_rows_of_a_commit_are_no_public_ones_before_its_groups_are_known(
+    monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    """A message that came with the 9002 of its group was taken for one of a public group."""
+    async with folder_of(store) as (home, folder):
+        await home.do(alice, 9007, h="den")
+        before, head = home.groups, await home.store.head()
+        await home.take(home.made(alice, 9002, ["private"], h="den"), home.made(alice, 9, h="den"))
+        after, since = home.groups, home.store.since
+
+        def adopted() -> None:
+            home.state.adopt(after)
+            home.state.end_commit()
+
+        async def meanwhile(seq: int, limit: int) -> Sequence[Stored]:
+            rows = await since(seq, limit)
+            asyncio.get_running_loop().call_soon(adopted)
+            return rows
+
+        home.state.adopt(before)
+        home.state.begin_commit(head)
+        monkeypatch.setattr(home.store, "since", meanwhile)
+        asked = Filter(kinds=frozenset({9}))
+        assert parsed([page async for page in folder.events(asked, Rows.PUBLIC)]) == []
 
 
 @pytest.mark.parametrize("store", ["reference", "sqlite"])
