@@ -87,6 +87,7 @@ _OPEN: Final = "open"
 _RESTRICTED: Final = "restricted"
 _PRIVATE: Final = "private"
 _HIDDEN: Final = "hidden"
+_NOT_CLOSED: Final = "not closed"
 _ELSEWHERE: Final = "elsewhere"
 _NEW: Final = "new"
 _FLAGS: Final[Mapping[str, frozenset[Flag]]] = {
@@ -188,11 +189,18 @@ def access_under(policy: PolicySet, rows: Sequence[tuple[str, Stored]] = ()) -> 
     created, new_group = _new_group(policy, actors, groups)
     groups = groups if new_group is None else groups.with_group(new_group)
     opened = _opened(policy, actors, groups)
+    joinable = {_NOT_CLOSED: "private groups that are not closed"}
+    if new_group is not None and new_group.only_members_read:
+        joinable[_NEW] = "groups made from now on"
+    joins = [
+        _Act(f"requests to join {words} (9021), granted at once", kinds.JOIN_REQUEST, (("h", h),))
+        for h, words in joinable.items()
+    ]
     writers = {
         act.words: tuple(
             who for who in _WRITERS if not _is_refused(_judged(policy, actors, groups, act, who))
         )
-        for act in _acts(policy)
+        for act in (*_acts(policy), *joins)
     }
     writers["new groups (9007)"] = created
     invited = (UNKNOWN, _OWNER) if Who.ANYONE in policy.members.invite else (_OWNER,)
@@ -222,7 +230,8 @@ def _groups(others: Iterable[str]) -> Groups:
     """`others`: more open groups."""
     admin, insider, known = (_key(name) for name in (_ADMIN, _INSIDER, _KNOWN))
     groups = Groups().with_group(Group(_ELSEWHERE, members=OrderedMap({known: ()})))
-    for name, flags in {**dict.fromkeys(others, _FLAGS[_OPEN]), **_FLAGS}.items():
+    private = {_NOT_CLOSED: frozenset({Flag.PRIVATE})}
+    for name, flags in {**dict.fromkeys(others, _FLAGS[_OPEN]), **private, **_FLAGS}.items():
         members = {admin: (Role.ADMIN.value,), insider: ()}
         groups = groups.with_group(
             Group(name, flags=flags, members=OrderedMap(members), founder=admin)

@@ -88,6 +88,13 @@ WIDER = {
             f" admin opens; before: {IN_GROUP}",
         ],
     ),
+    "new groups are private, but not closed": (
+        '[groups]\nnew = ["private", "restricted"]\nalways = ["private", "restricted"]',
+        [
+            "unknown authors may write now: requests to join groups made from now on (9021),"
+            " granted at once; before: owners"
+        ],
+    ),
     "whoever logs in reads who is a member of the relay": (
         rule("members of the relay", 'match = { kinds = [13534, 33534] }\nread = ["anyone"]'),
         [
@@ -270,6 +277,16 @@ def test_an_edit_that_allows_comments_and_takes_them_out_of_groups_opens_them(
     _, before = edited(tmp_path, refused)
     text, says = WIDER["nothing without `h` is in a group"]
     assert access_changes(before, edited(tmp_path, text)[1]) == says
+
+
+def test_an_edit_that_grants_requests_to_join_at_once_opens_groups(tmp_path: Path) -> None:
+    _, before = edited(tmp_path, '[groups]\njoins = "review"')
+    _, after = edited(tmp_path, '[groups]\njoins = "admit"')
+    assert access_changes(before, after) == [
+        "unknown authors may write now: requests to join private groups that are not closed (9021),"
+        " granted at once; before: members of the group, admins of the group"
+    ]
+    assert access_changes(after, before) == []
 
 
 @pytest.mark.parametrize("edit", sorted(WIDER.keys() - {"it excepts notes"}))
