@@ -183,6 +183,17 @@ async def test_rows_are_counted_for_each_prefix_whoever_wrote_them(store: Store)
     assert await ids(store, rule(match, MaxAmount(Scope.D_PREFIX, 1))) == named(rows[0])
 
 
+@pytest.mark.parametrize("prefix", ["sno\U0010ffff", "sno\U0010ffff\U0010ffff", "\U0010ffff"])
+async def test_no_character_follows_the_last_one_of_a_prefix(store: Store, prefix: str) -> None:
+    begins = [prefix, f"{prefix}\U0010ffff", f"{prefix}a"]
+    others = ["sno", "snp", "sno\uffff", "t", "\U0010fffe"]
+    rows = [unsigned(cast.alice, kinds.APP_DATA, [["d", d]], at=1) for d in (*others, *begins)]
+    await write(store, *rows)
+    match = Match(KindSet.of(kinds.APP_DATA), d_prefixes=(prefix,))
+    found = await ids(store, rule(match, MaxAge(93)))
+    assert set(found) == set(named(*rows[len(others) :]))
+
+
 @pytest.mark.parametrize("per", [None, Scope.AUTHOR])
 async def test_the_oldest_rows_over_a_number_of_bytes_are_due(
     store: Store, per: Scope | None

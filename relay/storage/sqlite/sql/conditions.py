@@ -304,11 +304,12 @@ def starts_with(prefix: str) -> Condition:
     """`d` starts with `prefix`, as a range, which an index can use."""
     if not prefix:
         return TRUE
-    last = ord(prefix[-1])
-    following = 0xE000 if last == 0xD7FF else last + 1
-    if following > 0x10FFFF:
+    head = prefix.rstrip("\U0010ffff")  # no character follows this one
+    if not head:
         return Condition("e.d >= ?", (prefix,))
-    return Condition("(e.d >= ? AND e.d < ?)", (prefix, prefix[:-1] + chr(following)))
+    last = ord(head[-1])
+    following = 0xE000 if last == 0xD7FF else last + 1
+    return Condition("(e.d >= ? AND e.d < ?)", (prefix, head[:-1] + chr(following)))
 
 
 def starts_with_any(prefixes: Sequence[str]) -> Condition:
