@@ -675,7 +675,6 @@ class Connection:
                 reply = self._session.logged_in(event, attestation)
                 self._end_attestations()
                 self._take_account()
-                self._logged_in(self)  # also if it was known: it may be an owner's now
         self.outbox.put(reply.payload)
 
     def _end_attestations(self) -> None:
@@ -702,6 +701,7 @@ class Connection:
             self._count(0)
             self._slice.account = self._turns.account(self.counted_as, is_known=is_known)
             self._count()
+        if self._session.viewer.keys:
             self._logged_in(self)
 
     def check(self) -> None:

@@ -187,6 +187,8 @@ class Slots(Generic[C]):
         """Those in `_settled` and `_on_trial`."""
         self._known: ByNetwork[C] = ByNetwork()
         """Those seen with a known key, but no owner's."""
+        self._owners: set[C] = set()
+        """Those seen with an owner's key."""
 
     def __len__(self) -> int:
         """Including those in `_leaving`."""
@@ -212,7 +214,7 @@ class Slots(Generic[C]):
         while found := self._known.of_largest(address):
             if not found.is_owner:
                 return self._leave(found)
-            self._forget(found)
+            self.logged_in(found)
         return None
 
     def _displaced(self, address: str | None, most: int) -> C | None:
@@ -242,21 +244,26 @@ class Slots(Generic[C]):
     def logged_in(self, connection: C) -> bool:
         """Call after a login, and when a key may have become known, or unknown. True: one is
         known, so the connection keeps its place."""
-        address, is_known = self._origins.get(connection, ""), connection.is_known
-        if not is_known:
-            if self._known.discard(connection, address):
-                self._settled.add(connection, address)
-                self._unknown.add(connection, address)
-        elif connection.is_owner or connection in self._leaving:
+        address, is_known = self._origins.get(connection), connection.is_known
+        if address is None or connection in self._leaving:
+            return is_known
+        if connection.is_owner:
             self._forget(connection)
-        elif connection in self._origins:
+            self._owners.add(connection)
+        elif is_known:
+            self._owners.discard(connection)
             self._forget_unknown(connection, address)
             self._known.add(connection, address)
+        elif connection in self._owners or self._known.discard(connection, address):
+            self._owners.discard(connection)
+            self._settled.add(connection, address)
+            self._unknown.add(connection, address)
         return is_known
 
     def _forget(self, connection: C) -> None:
-        """Stop counting it among those that may be displaced."""
+        """Count it no more as an owner's, a known or an unknown one."""
         address = self._origins.get(connection, "")
+        self._owners.discard(connection)
         self._known.discard(connection, address)
         self._forget_unknown(connection, address)
 

@@ -186,10 +186,11 @@ def test_who_has_become_an_owner_stays() -> None:
     assert door.comes("10.1.0.1") is Full.RELAY
 
 
-def test_a_key_that_is_known_no_more_loses_its_place_to_others() -> None:
+@pytest.mark.parametrize("key", ["known", "owner"])
+def test_a_key_that_is_known_no_more_loses_its_place_to_others(key: str) -> None:
     door = Door(per_address=0)
     for number in range(MOST):
-        logged_in(door, door.comes(f"10.0.{number}.1"))
+        logged_in(door, door.comes(f"10.0.{number}.1"), key)
     first = door.inside[0]
     first.keys.clear()
     assert not door.slots.logged_in(first)
