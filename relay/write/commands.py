@@ -254,7 +254,7 @@ def share_of(item: LaneItem) -> tuple[Standing, object]:
     """Whose part of a lane it has, and which network's part of that: else one could send costly
     events from thousands of addresses, and others wait for one of each."""
     client = client_or_type(item)
-    if not isinstance(item, WriteEvent) or item.author.is_owner:
+    if not isinstance(item, WriteEvent) or client is WriteEvent or item.author.is_owner:
         return Standing.OWNER, client
     standing = Standing.KNOWN if item.author.is_known else Standing.UNKNOWN
     return standing, network_of_client(client)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import accumulate, chain
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from relay.facts import Origin
 from relay.nostr import kinds
@@ -161,48 +161,61 @@ class ClientLimits:
             del self._limits[next(iter(self._limits))]
 
 
+_Line = tuple[object, object]
+"""A client and one of its connections, as the lane has it."""
+
+
 class _Waiting:
-    """What is next on connections. Known keys come first in three of four turns, then who waits
-    longest."""
+    """What is next on connections. Known keys come first in three of four turns, then the network
+    that waits longest, and in it the client."""
 
     def __init__(self) -> None:
-        self._clients: tuple[dict[object, dict[object, WriteEvent]], ...] = {}, {}
-        """Of known keys and of others, as they were when they began to wait: client → connection →
-        what is next there; what waits longest first. A connection waits in one of them only."""
+        self._networks: tuple[dict[object, dict[_Line, WriteEvent]], ...] = {}, {}
+        """Of known keys and of others, as they were when they began to wait: network → line → what
+        is next there; what waits longest first. A line waits in one of them only."""
         self._turns = 0
         """How many were given."""
 
     def __bool__(self) -> bool:
-        return any(self._clients)
+        return any(self._networks)
 
-    def of(self, client: object) -> Iterator[Any]:
-        """The connections of the client that wait."""
-        return chain.from_iterable(clients.get(client, ()) for clients in self._clients)
+    def of(self, network: object) -> Iterator[_Line]:
+        """The lines of the network that wait."""
+        return chain.from_iterable(networks.get(network, ()) for networks in self._networks)
 
-    def add(self, client: object, connection: object, item: WriteEvent) -> None:
-        clients = self._clients[0 if item.author.is_known else 1]
-        clients.setdefault(client, {})[connection] = item
+    def add(self, line: _Line, item: WriteEvent) -> None:
+        networks = self._networks[0 if item.author.is_known else 1]
+        networks.setdefault(network_of_client(line[0]), {})[line] = item
 
-    def remove(self, client: object, connection: object) -> None:
-        for clients in self._clients:
-            connections = clients.get(client, {})
-            if connections.pop(connection, None) is not None and not connections:
-                del clients[client]
+    def remove(self, line: _Line) -> WriteEvent | None:
+        network = network_of_client(line[0])
+        for networks in self._networks:
+            lines = networks.get(network, {})
+            item = lines.pop(line, None)
+            if item is not None:
+                if not lines:
+                    del networks[network]
+                return item
+        return None
 
     def remove_all(self, client: object) -> Sequence[WriteEvent]:
         """What the client had."""
-        return [item for each in self._clients for item in each.pop(client, {}).values()]
+        lines = [line for line in self.of(network_of_client(client)) if line[0] == client]
+        return [item for item in map(self.remove, lines) if item is not None]
 
     def next(self) -> WriteEvent:
         """Take out what comes first."""
-        known, unknown = self._clients
+        known, unknown = self._networks
         comes_first = unknown if self._turns % _UNKNOWN_EVERY == _UNKNOWN_EVERY - 1 else known
-        clients = comes_first or known or unknown
-        client = next(iter(clients))
-        connections = clients.pop(client)
-        item = connections.pop(next(iter(connections)))
-        if connections:
-            clients[client] = connections
+        networks = comes_first or known or unknown
+        network = next(iter(networks))
+        lines = networks.pop(network)
+        client, connection = next(iter(lines))
+        item = lines.pop((client, connection))
+        for line in [line for line in lines if line[0] == client]:
+            lines[line] = lines.pop(line)  # other clients come first
+        if lines:
+            networks[network] = lines
         self._turns += 1
         return item
 
@@ -216,7 +229,7 @@ class SlowClients:
     the first time is not known to be: after a long transaction, events of its kinds by all clients
     wait here for a while, if the kinds have effects, except those of known keys whose last
     transaction was quick. A request to vanish that is known to be long, `needs_turn`, waits too,
-    and others of its kind do not because of it; these requests, by networks, have every second
+    and others of its kind do not because of it; these requests have every second
     turn. Owners who are logged in wait for nobody; anybody may send what an owner signed. `now`: of
     a clock that never goes back.
     """
@@ -230,8 +243,7 @@ class SlowClients:
         self._events = _Waiting()
         """All but the requests."""
         self._requests = _Waiting()
-        """Those that `needs_turn`: network → client and connection. A connection waits in one of
-        both only."""
+        """Those that `needs_turn`. A connection waits in one of both only."""
         self._was_request = False
         """Whether one of these had the last turn."""
         self._freed: list[WriteEvent] = []
@@ -262,10 +274,9 @@ class SlowClients:
         if self.has_turn(item):
             self.served = item  # it may have been put back before the one that was given
             return False
-        client, connection = line = _line_of(item)
-        self._events.remove(client, connection)
-        if self._requests:
-            self._requests.remove(network_of_client(client), line)
+        client, _ = line = _line_of(item)
+        self._events.remove(line)
+        self._requests.remove(line)
         left = self._quick_left.get(client)
         if not (left or item.needs_turn):
             if now >= self._slow_kinds.get(item.event.kind, -inf):
@@ -274,10 +285,7 @@ class SlowClients:
                 return False
         if item.author.is_owner:
             return False
-        if item.needs_turn:
-            self._requests.add(network_of_client(client), line, item)
-        else:
-            self._events.add(client, connection, item)
+        (self._requests if item.needs_turn else self._events).add(line, item)
         return True
 
     def has_request(self, client: object, *, is_known: bool = False) -> bool:
@@ -416,7 +424,7 @@ class Overruns:
         return True
 
 
-def _line_of(item: WriteEvent) -> tuple[object, object]:
+def _line_of(item: WriteEvent) -> _Line:
     """As the lane has it."""
     return client_or_type(item), connection_or_type(item)
 

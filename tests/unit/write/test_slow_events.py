@@ -468,7 +468,7 @@ CHAT = alice.sign(9, [["h", "tea"]], "", NOON)
 
 
 def sent_by(
-    client: int,
+    client: int | str,
     event: Event = NOTE,
     *,
     connection: int | None = None,
@@ -476,7 +476,7 @@ def sent_by(
     is_known: bool = False,
     origin: Origin = Origin.WIRE,
 ) -> WriteEvent:
-    """`client`: of its address. None: a connection of its own."""
+    """`client`: its number, or address. None: a connection of its own."""
     author = Unconnected(
         connection=connection or next(CONNECTIONS),
         counted_as=f"{client}",
@@ -592,6 +592,24 @@ def test_known_keys_come_first_and_who_waits_longest() -> None:
         assert slow.next(slow.pause_ends) == [], "one at a time"
         took(slow, slow.pause_ends + 1.0, 1.0, served[-1])
     assert [id(item) for item in served] == [id(item) for item in (known, one, another, same)]
+
+
+@pytest.mark.parametrize("own", ["203.0.113.5", "2001:db8:7:fff::/64"])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_networks_take_turns_and_in_each_its_clients(own: str, *, is_known: bool) -> None:
+    """Of an IPv6 /48 each of 4,000 addresses had its turn before a member's deletion."""
+    slow = SlowClients()
+    took(slow, 1.0, 1.0, sent_by(9, VANISH))
+    many = [
+        sent_by(f"2001:db8:7:{number % 20}::/64", VANISH, is_known=is_known) for number in range(60)
+    ]
+    honest = sent_by(own, VANISH, is_known=is_known)
+    assert all(slow.holds(item, 1.0) for item in (*many, honest))
+    served = list[WriteEvent]()
+    while honest not in served:
+        served += slow.next(slow.pause_ends)
+        took(slow, slow.pause_ends, 0.5, served[-1])
+    assert len(served) == (2 if own.startswith("203") else 21)
 
 
 def test_what_is_put_back_before_what_waits_has_its_turn() -> None:
