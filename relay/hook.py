@@ -33,7 +33,9 @@ VARIABLES = ("ROOKERY_RELAY", "ROOKERY_KEY", "NMEM_KEY")
 ANSWER_S = 1.0
 """Then the hook does the work itself: both together take less than two seconds (M-13)."""
 _MAX_ADDRESS = 100
-"""As in relay.files."""
+"""As in relay.files, …"""
+_CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv")
+"""… as are these."""
 _PAUSE_S = 0.01
 """Between two attempts to connect to a keeper that is starting."""
 _SUBCOMMANDS = ("install", "uninstall", "keep", "--help", "-h")
@@ -156,7 +158,8 @@ def _start_keeper_if_free(folder: str) -> bool:
     above = os.path.dirname(folder)
     for each in (os.path.dirname(above), above, folder):
         _make_private(each)
-        _refuse_foreign(os.lstat(each).st_uid)
+        if not any(map(os.path.exists, _CONTAINER_FILES)):  # there they may be the host's
+            _refuse_foreign(os.lstat(each).st_uid)
     _refuse_foreign(os.stat(folder).st_uid)
     flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     lock = os.open(f"{folder}/{LOCK}", flags, 0o600)

@@ -33,6 +33,7 @@ async def home(store: Store) -> AsyncIterator[Home]:
 def _on_no_container(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests may run in one, where the owners of folders tell less."""
     monkeypatch.setattr("relay.files.CONTAINER_FILES", ())
+    monkeypatch.setattr("relay.hook._CONTAINER_FILES", ())
 
 
 @pytest.fixture

@@ -166,6 +166,19 @@ def test_no_keeper_is_started_by_what_another_user_has_made(
     assert lock.read_text() == "1234567\n"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="who is not root gives no single folder away")
+@pytest.mark.parametrize("is_container", [True, False])
+def test_a_keeper_is_started_in_a_container_with_the_home_folder_of_the_host(
+    home: Path, monkeypatch: pytest.MonkeyPatch, *, is_container: bool
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr("relay.hook._start_keeper", started.append)
+    monkeypatch.setattr("relay.hook._CONTAINER_FILES", (str(home),) if is_container else ())
+    give_away((home / SOCKET).parent.parent, monkeypatch)
+    assert not ask_keeper(["Stop"])
+    assert bool(started) is is_container
+
+
 def test_a_lock_that_is_a_link_is_not_followed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file that it named was emptied."""
     monkeypatch.setattr("relay.hook._start_keeper", lambda _: None)
