@@ -66,6 +66,8 @@ class Shares:
         """Of all together."""
         self._of: dict[str | None, dict[str | None, int]] = {}
         """Of each address that has any, by network."""
+        self._of_network: Counter[str | None] = Counter()
+        """The sum of each."""
 
     def of(self, address: str | None) -> int:
         """What the clients of one address have."""
@@ -90,10 +92,12 @@ class Shares:
         left = min(ordinary - self.of(address), int(beyond) - self.used)
         if room >= left or not ordinary:
             return max(room, left)
-        of_network = self._of.get(_network(address), _NOTHING).values()
+        network = _network(address)
         most_of_network = max(_FEW_ADDRESSES * ordinary, most // _OF_ONE_NETWORK)
-        others = sum([min(size, ordinary) for size in of_network])
-        return max(room, min(left, most_of_network - others))
+        # Not of each address what is ordinary at most: there may be thousands.
+        addresses = len(self._of.get(network, _NOTHING))
+        of_network = min(self._of_network[network], addresses * ordinary)
+        return max(room, min(left, most_of_network - of_network))
 
     def _room(self, address: str | None, most: int, *, is_known: bool) -> int:
         left, quarter = most - self.used, most // 4
@@ -109,11 +113,12 @@ class Shares:
         self.used += size
         network = _network(address)
         sizes = self._of.setdefault(network, {})
+        self._of_network[network] += size
         left = sizes.pop(address, 0) + size
         if left:
             sizes[address] = left
         elif not sizes:
-            del self._of[network]
+            del self._of[network], self._of_network[network]
 
 
 class HeldSets(Generic[Held]):

@@ -101,7 +101,7 @@ def test_one_network_with_many_addresses_leaves_what_is_ordinary_to_others(
     for held in [*shares._of.values()]:
         for each, size in [*held.items()]:
             shares.add(each, -size)
-    assert (shares.used, shares._of) == (0, {})
+    assert (shares.used, shares._of, shares._of_network) == (0, {}, {})
 
 
 @pytest.mark.parametrize("number", [1, 3, 9])
