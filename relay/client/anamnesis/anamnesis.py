@@ -237,7 +237,7 @@ class Anamnesis(AnamnesisReader):
         """Store a successor of a memory; returns its hash. The old one is unchanged.
 
         `fields`: see `remember`; by default group, type, confidence and tags are those of the old
-        one (of this key's own row, if there is one), as amended. The successor may be an existing
+        one (of the row that `amend` takes), as amended. The successor may be an existing
         memory of another author; an owner, who writes no entries, can only use those. Raises
         UnknownMemory, and Invalid as `amend`; if the relay refuses the correction, the new memory
         is deleted again.
@@ -280,8 +280,9 @@ class Anamnesis(AnamnesisReader):
         """Replace the metadata: `memory_type`, `confidence`, `tags`, `context` (X-07).
 
         Replaces earlier amendments; without fields the entry's own values apply again. `group`:
-        whose members may read it; by default the memory's. Raises UnknownMemory without `group`,
-        and Invalid if rows of the memory that are not this key's are in several places.
+        whose members may read it; by default that of this key's row, or none if others have a row
+        outside of groups. Raises UnknownMemory without `group`, and Invalid if others have rows in
+        several groups only.
         """
         check_hash(hashed)
         written = object_in(compact(fields)) or {}
@@ -305,15 +306,21 @@ class Anamnesis(AnamnesisReader):
     def _row_of(
         self, hashed: str, rows: Sequence[Memory], group: str | None = None
     ) -> Memory | None:
-        """The row that this key speaks of: its own, else one in `group`, else one in the only place
-        that has rows. Raises Invalid if there are several places.
+        """The row that this key speaks of: its own, else one in `group`, else one outside of
+        groups, else one in the only group that has rows. Raises Invalid if there are several
+        places.
 
-        Not the earliest one: whoever knows the text of a group's memory can store a copy outside of
-        the group, and what is said of that is read by others than the group.
+        Not the earliest one, nor for its author one outside of the group: whoever knows the text of
+        a group's memory can store a copy there, and what is said of that is read by others than the
+        group. For others, a row outside of groups comes first: whoever reads it can store a copy in
+        a group, and must not keep others from correcting it.
         """
-        found = [row for row in rows if row.author == self.pubkey] or rows
+        own = [row for row in rows if row.author == self.pubkey]
+        found = own or rows
         if group is not None:
             found = [row for row in found if row.entry.group == group] or found
+        if not own:
+            found = [row for row in found if row.entry.group is None] or found
         places = {row.entry.group for row in found}
         if len(places) > 1:
             named = ", ".join(sorted("outside of groups" if p is None else p for p in places))

@@ -294,19 +294,34 @@ async def test_what_is_said_of_an_own_memory_stays_in_its_group(fake: FakeRelay)
 
 
 @pytest.mark.proves("X-22")
-async def test_the_group_is_named_where_others_have_a_memory_in_several_places(
-    fake: FakeRelay,
-) -> None:
-    fake.events += [told(rover, "a", at=NOW - 3600), told(alice, "a", group="den")]
+async def test_the_group_is_named_where_others_have_a_memory_in_several(fake: FakeRelay) -> None:
+    fake.events += [told(rover, "a", group="hut", at=NOW - 3600), told(alice, "a", group="den")]
     async with memory_of(fake, owner) as memory:
         for saying in (memory.vouch(A), memory.amend(A, tags=["t"]), memory.supersede(A, "b")):
-            with pytest.raises(Invalid, match=r"\(--group\): den, outside of groups$"):
+            with pytest.raises(Invalid, match=r"\(--group\): den, hut$"):
                 await saying
         assert fake.verbs("EVENT") == []
         await memory.vouch(A, group="den")
         await memory.amend(A, group="den", tags=["t"])
         await memory.supersede(A, "b", group="den")
     assert [event.tag("h") for event in fake.events[2:]] == ["den"] * 4
+
+
+async def test_a_copy_in_a_group_keeps_nobody_from_correcting_a_public_memory(
+    fake: FakeRelay,
+) -> None:
+    fake.events += [told(alice, "a", group="hut", at=NOW - 3600), told(alice, "a", group="den")]
+    fake.events += [told(rover, "a", tags=("t",))]
+    async with memory_of(fake, owner) as memory:
+        await memory.vouch(A)
+        await memory.amend(A, context={"why": "because"})
+        await memory.supersede(A, "b")
+        assert [event.tag("h") for event in fake.events[3:]] == [None] * 4
+        (new,) = (json.loads(event.content) for event in fake.events[3:] if event.kind == 78)
+        assert new["tags"] == ["t"]
+        await memory.vouch(A, group="den")
+        await memory.supersede(A, "c", group="den")
+    assert [event.tag("h") for event in fake.events[-3:]] == ["den"] * 3
 
 
 async def test_an_unknown_memory_is_not_amended(fake: FakeRelay) -> None:
