@@ -375,3 +375,16 @@ async def test_without_a_synchronous_replica_none_is_asked_for(
     await store.close()
     await other.close()
     await postgres.empty(url)
+
+
+async def test_a_call_is_used_while_a_replica_is_away(postgres: PostgresServer) -> None:
+    """It waited for the replica, on one of three connections that reads need, too."""
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS, is_shared=True)
+    store.take_over = takes_over
+    async with without_its_replica(postgres), asyncio.timeout(ANSWER_S):
+        for call in ("aa", "bb", "cc", "dd"):
+            assert await store.use_call(call, until=10, now=9)
+            assert not await store.use_call(call, until=10, now=9)
+    await store.close()
+    await postgres.empty(url)

@@ -46,8 +46,11 @@ SELECT pg_logical_emit_message(true, 'rookery', ''::text)
 WHERE current_setting('synchronous_standby_names') <> '';
 
 -- :use_call  id, until, now -> a row unless it was used; kept for as long as clocks of relays may differ
-WITH old AS (DELETE FROM used_calls WHERE until < $3 - 900)
-INSERT INTO used_calls (id, until) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING true;
+-- Waits for no replica: its connection is one of few, and what a fail-over forgets is over in a minute.
+WITH old AS (DELETE FROM used_calls WHERE until < $3 - 900),
+     waits AS (SELECT set_config('synchronous_commit', 'local', true) AS upto)
+INSERT INTO used_calls (id, until) SELECT $1, $2 FROM waits WHERE upto = 'local'
+ON CONFLICT DO NOTHING RETURNING true;
 
 -- :channel  -> name of the channel of `commit`
 SELECT 'rookery_' || current_schema();
