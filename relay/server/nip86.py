@@ -67,8 +67,14 @@ _FEW: Final = 4
 MAX_RECEIPTS: Final = 1024
 """Remembered receipt requests of keys other than owners: anybody may delete an event of their
 own."""
-_REPORTS: Final = 1000
-"""Newest reports that `listeventsneedingmoderation` examines, and events that it lists."""
+_PAGE: Final = 1000
+"""Rows of a page, and events that are looked up together."""
+_LISTED: Final = 1000
+"""Events that `listeventsneedingmoderation` lists."""
+_EXAMINED: Final = 20_000
+"""Newest reports that it examines: anybody may send many that name made-up ids."""
+_EXAMINED_BYTES: Final = 64 << 20
+"""Of these reports."""
 _OF_ONE_REPORT: Final = 64
 """Events that a report counts for: anybody may send one that names thousands of made-up ids."""
 _MAX_REASON: Final = 200
@@ -357,7 +363,8 @@ class Calls:
             raise refused.refused()
 
     async def _unmoderated(self, caller: str) -> list[dict[str, str]]:
-        """Stored events named by the newest reports that no call has banned or allowed (N86-21)."""
+        """Stored events named by reports, newest first, that no call has banned or allowed
+        (N86-21)."""
         management = self._state.management
         decided = {
             *management.of(ListName.BANNED_EVENTS),
@@ -369,27 +376,30 @@ class Calls:
         visibility = self._state.visibility(Viewer(frozenset({caller})))
 
         async def look_up() -> None:
-            found = self._events(visibility, Filter(ids=frozenset(named)))
+            found = self._events(visibility, Filter(ids=frozenset(named)), len(named))
             stored = {event.id async for event in found}
             entries.extend(
                 entry("id", event_id, reason)
                 for event_id, reason in named.items()
                 if event_id in stored
             )
-            decided.update(named)
+            decided.update(stored)
             named.clear()
 
-        async for report in self._events(visibility, Filter(kinds=frozenset({kinds.REPORT}))):
+        size = 0
+        reports = self._events(visibility, Filter(kinds=frozenset({kinds.REPORT})), _EXAMINED)
+        async for report in reports:
             for event_id, reason in _reported_events(report):
                 if event_id not in decided:
                     named.setdefault(event_id, reason)
-            if len(named) >= _REPORTS:
+            if len(named) >= _PAGE:
                 await look_up()
-            if len(entries) >= _REPORTS:
+            size += len(report.raw)
+            if len(entries) >= _LISTED or size > _EXAMINED_BYTES:
                 break
         if named:
             await look_up()
-        return entries[:_REPORTS]
+        return entries[:_LISTED]
 
     async def _banned(self, caller: str) -> list[dict[str, object]]:
         """Rows of `listbannedpubkeys`, with names from the profiles that the caller could read
@@ -408,7 +418,7 @@ class Calls:
         profiles = Filter(kinds=frozenset({kinds.PROFILE}), authors=frozenset([*banned][-_NAMED:]))
         names: dict[str, str] = {}
         size = 0
-        async for profile in self._events(visibility, profiles):
+        async for profile in self._events(visibility, profiles, _NAMED):
             size += len(profile.raw)
             if size > _NAMED_BYTES:
                 break
@@ -420,13 +430,15 @@ class Calls:
             for key, reason in banned.items()
         ]
 
-    async def _events(self, visibility: Visibility, filter_: Filter) -> AsyncIterator[Event]:
-        """The newest matches that may be read; a page of them in memory at a time."""
+    async def _events(
+        self, visibility: Visibility, filter_: Filter, most: int
+    ) -> AsyncIterator[Event]:
+        """The newest `most` matches that may be read; a page of them in memory at a time."""
         found, pauses = 0, Pauses()
         upto = self._store.committed()
-        query = PageQuery(filter_, visibility, _REPORTS, upto, self._clock(), size=_REPORTS)
+        query = PageQuery(filter_, visibility, most, upto, self._clock(), size=_PAGE)
         try:
-            while found < _REPORTS:
+            while found < most:
                 page = await self._store.page(query)
                 for raw in page.raws:
                     yield event_from_raw(raw)

@@ -817,7 +817,7 @@ async def test_reports_of_events_that_are_not_stored_keep_out_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One event that named a thousand made-up ids had owners see no other report."""
-    monkeypatch.setattr(nip86, "_REPORTS", 100)
+    monkeypatch.setattr(nip86, "_PAGE", 100)
     async with serving() as relay:
         visit = await relay.visit()
         ads = [note(alice, f"advert {number}") for number in range(3)]
@@ -831,6 +831,50 @@ async def test_reports_of_events_that_are_not_stored_keep_out_no_others(
         listed = await called(relay, "listeventsneedingmoderation")
         assert {each["id"] for each in listed} == {event.id for event in ads}
         assert all("reason" not in each for each in listed), "of 64 that a report names"
+
+
+async def test_older_reports_are_examined_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand reports of made-up ids had owners see no older one."""
+    monkeypatch.setattr(nip86, "_PAGE", 20)
+    read: list[Event] = []
+
+    def parsed(raw: bytes) -> Event:
+        read.append(event_from_raw(raw))
+        return read[-1]
+
+    monkeypatch.setattr(nip86, "event_from_raw", parsed)
+    async with serving() as relay:
+        visit = await relay.visit()
+        ads = [note(alice, f"advert {number}") for number in range(30)]
+        for event in ads:
+            assert await visit.publishes(event) == (True, "")
+            assert await visit.publishes(bob.sign(1984, [["e", event.id]], "", NOW)) == (True, "")
+        for number in range(1000):
+            made_up = sha256(f"{number}".encode()).hexdigest()
+            report = stranger.sign(1984, [["e", made_up]], "", NOW + 5)
+            assert await visit.publishes(report) == (True, "")
+
+        async def listed() -> set[str]:
+            read.clear()
+            answered = await called(relay, "listeventsneedingmoderation")
+            assert len({each["id"] for each in answered}) == len(answered)
+            return {each["id"] for each in answered}
+
+        def reports_read() -> int:
+            return len([event for event in read if event.kind == 1984])
+
+        assert await listed() == {event.id for event in ads}
+        assert reports_read() == 1030
+        monkeypatch.setattr(nip86, "_EXAMINED", 1010)
+        assert len(await listed()) == 10
+        assert reports_read() == 1010
+        monkeypatch.setattr(nip86, "_EXAMINED", 20_000)
+        monkeypatch.setattr(nip86, "_EXAMINED_BYTES", sum(len(each.raw) for each in read[:500]))
+        assert await listed() == set()
+        assert 500 <= reports_read() <= 502
+        monkeypatch.setattr(nip86, "_EXAMINED_BYTES", 64 << 20)
+        monkeypatch.setattr(nip86, "_LISTED", 25)
+        assert len(await listed()) == 25
 
 
 async def test_others_have_turns_while_reports_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
