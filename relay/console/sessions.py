@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
+from relay.access.shares import network_of
+
 if TYPE_CHECKING:
     from collections.abc import Set
 
@@ -88,8 +90,8 @@ class _Places(Generic[H]):
         return len(self._held)
 
     def put(self, held: H, now: int) -> str:
-        """Returns the secret. Removes the key's oldest when it has too many, and the oldest of the
-        subnet that has most when all places of its standing are taken."""
+        """Returns the secret. Removes the key's oldest when it has too many, and when all places of
+        its standing are taken the oldest of the network that has most, and in it of the subnet."""
         self._drop({secret for secret, each in self._held.items() if each.until <= now})
         mine = held.signer
         own = [secret for secret, each in self._held.items() if each.signer.pubkey == mine.pubkey]
@@ -100,7 +102,9 @@ class _Places(Generic[H]):
             if each.signer.standing is mine.standing
         }
         if len(alike) >= self._most:
-            ((busiest, _),) = Counter(alike.values()).most_common(1)
+            ((network, _),) = Counter(map(network_of, alike.values())).most_common(1)
+            of_network = [each for each in alike.values() if network_of(each) == network]
+            ((busiest, _),) = Counter(of_network).most_common(1)
             del self._held[next(secret for secret, subnet in alike.items() if subnet == busiest)]
         secret = secrets.token_urlsafe(_BYTES)
         self._held[secret] = held

@@ -251,20 +251,21 @@ def test_a_key_has_eight_sessions_and_the_oldest_goes() -> None:
     assert all(sessions.get(secret, NOW) is not None for secret in secrets[1:])
 
 
+@pytest.mark.parametrize("address", ["198.51.100.7", "198.51.100.{}", "2001:db8:7:{}::/64"])
 @pytest.mark.parametrize("standing", [Standing.KNOWN, Standing.OTHER])
-def test_made_up_keys_take_no_place_of_others(standing: Standing) -> None:
+def test_made_up_keys_take_no_place_of_others(standing: Standing, address: str) -> None:
     """In preset `open` anybody can make keys known: by adding them to a group."""
     sessions = Sessions()
     of_owner = sessions.begin(Signer(owner.pubkey, Standing.OWNER, "192.0.2.1"), NOW)
     mine = sessions.begin(Signer(alice.pubkey, standing, "192.0.2.2"), NOW)
     for number in range(2000):
-        sessions.begin(Signer(f"{number:064x}", standing, "198.51.100.7"), NOW)
+        sessions.begin(Signer(f"{number:064x}", standing, address.format(number % 256)), NOW)
     late = sessions.begin(Signer(bob.pubkey, standing, "192.0.2.3"), NOW)
     assert all(sessions.get(secret, NOW) is not None for secret in (of_owner, mine, late))
     assert len(sessions) == 1 + 1024
     code = sessions.link(Signer(bob.pubkey, standing, "192.0.2.3"), NOW)
     for number in range(200):
-        sessions.link(Signer(f"{number:064x}", standing, "198.51.100.7"), NOW)
+        sessions.link(Signer(f"{number:064x}", standing, address.format(number)), NOW)
     assert sessions.linked(code, NOW) is not None
 
 
