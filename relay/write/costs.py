@@ -180,7 +180,9 @@ def _cost_of_event(
         cost = max(cost, _ALONE)
     if filters:
         is_private = group is not None and group.only_members_read
-        cost += filters // (_PRIVATE_FILTERS_PER_COST if is_private else _FILTERS_PER_COST)
+        of_one = _PRIVATE_FILTERS_PER_COST if is_private else _FILTERS_PER_COST
+        # At most a batch: others, who have subscribed, would choose how long it waits.
+        cost += min(filters // of_one, MAX_BATCH)
         # Few of the filters that are compared may match: more than a batch would be too much.
         if filters * len(event.raw) >= _BYTES_PER_COST:
             sent = subscribers.receivers_for(event) * len(event.raw)

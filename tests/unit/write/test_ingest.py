@@ -28,7 +28,8 @@ from relay.nostr.filters import Filter
 from relay.read.fanout import Subscription
 from relay.write import ingest, list_signing
 from relay.write.batch import Batch
-from relay.write.commands import ManagementChange, Series, Unconnected
+from relay.write.commands import ManagementChange, Series, Unconnected, WriteEvent
+from relay.write.costs import MAX_BATCH
 from relay.write.list_signing import ListSigning
 from relay.write.replay import rebuilt_groups
 from tests.cast import alice, bob, carol, dave, owner, person, robot
@@ -440,6 +441,18 @@ async def test_an_event_that_many_open_filters_are_asked_about_is_not_one_of_man
     sizes.clear()
     await relay.take(*letters[1])
     assert max(sizes) > 50
+
+
+@pytest.mark.parametrize("content", ["to all", "private"])
+async def test_filters_of_others_make_an_event_no_costlier_than_a_batch(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    """20,000 of them were worth twenty refused deletions of each address that sent such."""
+    author = relay.letter_from("192.0.2.1")
+    item = WriteEvent(chat(alice, content), 1, 1, author, Origin.WIRE)
+    alone = relay.ingest._cost_of(item)
+    monkeypatch.setattr(relay.live, "number_for", lambda _: 50_000)
+    assert relay.ingest._cost_of(item) == alone + MAX_BATCH
 
 
 async def test_bytes_count_as_often_as_they_are_sent_not_for_what_searches_cost(
