@@ -12,9 +12,10 @@ thousands of addresses. Who has used nothing for long counts as `CREDIT_S` behin
 (start-time fair queuing): it goes first for that much work, then they share. Every fourth turn is
 for who has waited longest, so nobody waits for ever behind those who always come anew.
 Of many that begin at once few have credit. Work while nobody else waits counts for nothing.
-Handshakes of websockets and of TLS and other HTTP requests have every second turn, by turns, so
-that who comes waits for as many turns as there are addresses that come, and not for as many times
-the accounts that wait.
+Handshakes of websockets and of TLS and other HTTP requests have every second turn, by turns, and
+in each of these networks take turns, in them addresses. So who comes waits for as many turns as
+there are networks that come, and addresses of its own, and not for as many times the accounts that
+wait.
 """
 
 from __future__ import annotations
@@ -174,6 +175,35 @@ class Network(FairQueue[Account]):
         self.used = min(self.used, self.queue.reached)
 
 
+class _Arrivals:
+    """Tasks that wait: networks take turns, and in each its addresses."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, dict[str, list[asyncio.Future[None]]]] = {}
+        """By network and address, in the order in which these go on."""
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, address: str, turn: asyncio.Future[None]) -> None:
+        addresses = self._waiting.setdefault(network_of(address), {})
+        addresses.setdefault(address, []).append(turn)
+
+    def pop(self) -> asyncio.Future[None] | None:
+        """Take out the turn that comes next, if one still waits."""
+        while self._waiting:
+            network = next(iter(self._waiting))
+            addresses = self._waiting.pop(network)
+            turn = _next(addresses)
+            if addresses:
+                self._waiting[network] = addresses  # behind the others
+            if turn is not None:
+                return turn
+        return None
+
+
 class Turns:
     """For one event loop."""
 
@@ -186,14 +216,14 @@ class Turns:
         self._is_known_next = True
         self._turns: dict[Account, list[asyncio.Future[None]]] = {}
         """Of tasks that wait: by their accounts."""
-        self._handshakes: dict[str, list[asyncio.Future[None]]] = {}
-        """Of those that wait: by client address."""
-        self._requests: dict[str, list[asyncio.Future[None]]] = {}
+        self._handshakes = _Arrivals()
+        """By client address."""
+        self._requests = _Arrivals()
         """The same of other HTTP requests."""
-        self._inputs: dict[str, list[asyncio.Future[None]]] = {}
+        self._inputs = _Arrivals()
         """The same of sockets whose request is not parsed yet, by the address that they come from:
         thousands that connect at once keep no open connection waiting."""
-        self._tls: dict[str, list[asyncio.Future[None]]] = {}
+        self._tls = _Arrivals()
         """The same of TLS handshakes, which have an order of their own: of no address."""
         self._arriving = deque((self._handshakes, self._requests, self._inputs, self._tls))
         """In the order in which they have every second turn."""
@@ -271,28 +301,28 @@ class Turns:
         await turn
 
     async def wait_for_handshake(self, address: str) -> None:
-        """As `wait`; addresses go on one after the other."""
+        """As `wait`; networks go on one after the other, and in each its addresses."""
         turn = self._new_turn()
-        self._handshakes.setdefault(address, []).append(turn)
+        self._handshakes.add(address, turn)
         await turn
 
     async def wait_for_request(self, address: str, seconds: float) -> None:
         """As `wait_for_handshake`. `seconds`: about how long its work takes."""
         turn = self._new_turn()
-        self._requests.setdefault(address, []).append(turn)
+        self._requests.add(address, turn)
         await turn
         self.expect(seconds)
 
     async def wait_for_input(self, address: str) -> None:
         """As `wait_for_handshake`, before the request is parsed."""
         turn = self._new_turn()
-        self._inputs.setdefault(address, []).append(turn)
+        self._inputs.add(address, turn)
         await turn
 
     async def wait_for_tls(self) -> None:
         """As `wait_for_handshake`, before a part of a TLS handshake."""
         turn = self._new_turn()
-        self._tls.setdefault("", []).append(turn)
+        self._tls.add("", turn)
         await turn
 
     def _new_turn(self) -> asyncio.Future[None]:
@@ -359,7 +389,7 @@ class Turns:
         for _ in range(len(self._arriving)):
             first = self._arriving[0]
             self._arriving.rotate()
-            turn = _next(first)
+            turn = first.pop()
             if turn is not None:
                 return turn
         return None

@@ -158,6 +158,72 @@ async def test_who_arrives_has_every_second_turn_and_addresses_take_them_in_turn
     assert "".join(seen) == "a.b.c.a.a.."
 
 
+def arrival(turns: Turns, what: str, address: str) -> Coroutine[Any, Any, None]:
+    match what:
+        case "handshake":
+            return turns.wait_for_handshake(address)
+        case "request":
+            return turns.wait_for_request(address, 0.0)
+        case _:
+            return turns.wait_for_input(address)
+
+
+@pytest.mark.parametrize("what", ["handshake", "request", "input"])
+@pytest.mark.parametrize("network", ["2001:db8:0:{:x}::/64", "203.0.113.{}"])
+async def test_who_arrives_waits_for_one_of_each_other_network(what: str, network: str) -> None:
+    """It waited for one of each address: of an IPv6 /48 for 65,536."""
+    turns, seen = Turns(Clock()), list[str]()
+
+    async def comes(name: str, address: str) -> None:
+        await arrival(turns, what, address)
+        seen.append(name)
+
+    many = [asyncio.create_task(comes("m", network.format(number))) for number in range(200)]
+    await asyncio.sleep(0)
+    other = [asyncio.create_task(comes("o", "198.51.100.1")) for _ in range(2)]
+    await asyncio.gather(*many, *other)
+    assert "".join(seen).rindex("o") <= 5
+
+
+@pytest.mark.parametrize("what", ["handshake", "request", "input"])
+async def test_arrivals_of_one_network_take_turns_by_address(what: str) -> None:
+    """As in an office, on one machine, or behind a proxy that names no client: nobody has more or
+    less turns than if there were no networks."""
+    turns, seen = Turns(Clock()), list[str]()
+
+    async def comes(name: str) -> None:
+        await arrival(turns, what, f"127.0.0.{ord(name)}")
+        seen.append(name)
+
+    waiting = [asyncio.create_task(comes(name)) for name in "aaaabbcd"]
+    await asyncio.sleep(0)
+    waiting[6].cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert "".join(seen) == "abdabaa"
+
+
+async def test_a_network_has_its_turn_though_one_of_it_waits_no_more() -> None:
+    turns, seen = Turns(Clock()), list[str]()
+
+    async def comes(address: str) -> None:
+        await turns.wait_for_handshake(address)
+        seen.append(address)
+
+    gone, *waiting = [
+        asyncio.create_task(comes(address))
+        for address in ("192.0.2.1", "192.0.2.2", "198.51.100.1", "198.51.100.2")
+    ]
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(*waiting)
+    assert seen == ["192.0.2.2", "198.51.100.1", "198.51.100.2"]
+    alone = asyncio.create_task(comes("192.0.2.1"))
+    await asyncio.sleep(0)
+    alone.cancel()
+    async with asyncio.timeout(5):
+        await comes("203.0.113.1")  # also when all of a network wait no more
+
+
 async def test_handshakes_requests_unparsed_input_and_tls_arrive_by_turns() -> None:
     turns, seen = Turns(Clock()), list[str]()
 
