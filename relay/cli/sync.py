@@ -10,7 +10,14 @@ import asyncio
 import os
 from array import array
 from collections.abc import AsyncGenerator
-from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext
+from contextlib import (
+    ExitStack,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
@@ -48,11 +55,11 @@ from relay.client.sync import (
 )
 from relay.clock import unix_now
 from relay.config import load_config
-from relay.errors import FolderBusy, StoreFault, UserError
+from relay.errors import ConfigFaults, FolderBusy, StoreFault, UserError
 from relay.facts import Origin
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter, FilterTerms
-from relay.nostr.kinds import RELAY_SIGNED
+from relay.nostr.kinds import MARMOT, RELAY_SIGNED
 from relay.nostr.nip42 import relay_address
 from relay.server.control import Rows
 
@@ -174,7 +181,10 @@ def sync_command(
 
     async def work() -> Tally:
         async with _side(ours, key, rows, origin) as side, _client(theirs, key) as client:
-            return await _run_sync(side, client, filter_, direction, moderation, dry_run=dry_run)
+            foreign_h = _foreign_h(ours)
+            return await _run_sync(
+                side, client, filter_, direction, moderation, foreign_h, dry_run=dry_run
+            )
 
     try:
         with lock:
@@ -216,6 +226,18 @@ def _filter(text: str | None, ours: Path | str) -> Filter:
         return Filter() if text is None else comparable(filter_of(text, terms))
     except ValueError as wrong:
         raise click.BadParameter(str(wrong), param_hint="--filter") from None
+
+
+def _foreign_h(ours: Path | str) -> Collection[int]:
+    """Kinds whose `h` names no group: by the policies of a folder, else by the packaged ones."""
+    if isinstance(ours, Path):
+        import policies
+        from relay.cli.pushed_policies import policies_of
+        from relay.memory.systems import MEMORY_SYSTEMS
+
+        with suppress(ConfigFaults):  # a running relay goes on with earlier ones
+            return policies.load(policies_of(ours), MEMORY_SYSTEMS).groups.foreign_h
+    return MARMOT
 
 
 # -- the two sides --------------------------------------------------------------------------------
@@ -341,13 +363,20 @@ async def _run_sync(
     filter_: Filter,
     direction: Direction,
     moderation: Moderation,
+    foreign_h: Collection[int],
     *,
     dry_run: bool,
 ) -> Tally:
     """A dry run only compares."""
     with progress_bar("{task.fields[amount]}") as progress:
         sync = Sync(
-            ours, theirs, filter_, now=unix_now(), note=_bars(progress), moderation=moderation
+            ours,
+            theirs,
+            filter_,
+            now=unix_now(),
+            note=_bars(progress),
+            moderation=moderation,
+            foreign_h=foreign_h,
         )
         try:
             await sync.compare()

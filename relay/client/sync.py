@@ -262,12 +262,6 @@ def is_another(group: str, there: Collection[str] | None, here: Collection[str])
     return set(here).isdisjoint(there or ())
 
 
-def _group_of(event: Event) -> str | None:
-    """The group of a message, or of a record that changes a group."""
-    is_of_it = event.kind != CREATE_GROUP and event.kind not in MARMOT
-    return event.tag("h") if is_of_it else None
-
-
 def _needed(differences: Iterable[Difference]) -> frozenset[bytes]:
     return frozenset().union(*(difference.need for difference in differences))
 
@@ -345,8 +339,10 @@ class Sync:
         now: int,
         note: Callable[[Tally], None],
         moderation: Moderation = Moderation.LEFT,
+        foreign_h: Collection[int] = MARMOT,
     ) -> None:
         """`now`: seconds since 1970. `note` is called with the tally after each change.
+        `foreign_h`: kinds whose `h` names no group.
 
         ValueError for a filter that is not `comparable`.
         """
@@ -357,6 +353,7 @@ class Sync:
         self._now = now
         self._note = note
         self._moderation = moderation
+        self._foreign_h = foreign_h
         self._records: frozenset[bytes] = frozenset()
         """The ids in `_need` that are group records."""
         self._other_groups: dict[str, bool] = {}
@@ -505,28 +502,35 @@ class Sync:
         source: Side,
         target: Side,
     ) -> None:
-        """Store the events; after each 9007, since the next ones may be of its group, ask again for
+        """Store the events; after 9007, since the next ones may be of their groups, ask again for
         groups that were not there."""
         await self._ask_for_groups(events, source, target)
         begin = 0
-        for end, event in enumerate(events, 1):
-            is_last = end == len(events)
-            if event.kind == CREATE_GROUP or is_last:
+        for end in range(1, len(events)):
+            if events[end - 1].kind == CREATE_GROUP != events[end].kind:
                 await store(events[begin:end])
-                if not is_last:
-                    await self._ask_for_groups(events[end:], source, target)
+                await self._ask_for_groups(events[end:], source, target)
                 begin = end
+        if events:
+            await store(events[begin:])
 
     async def _ask_for_groups(self, events: Sequence[Event], source: Side, target: Side) -> None:
         """Tell apart the groups of events. Those that `target` does not show are asked for again
         with the next events: anybody may make them."""
-        asked = {h for event in events if (h := _group_of(event))} - self._other_groups.keys()
+        named = {h for event in events if (h := self._group_of(event)) is not None}
+        asked = named - self._other_groups.keys()
         there = await target.groups(asked) if asked else {}
         here = await source.groups(there.keys()) if there else {}
         for h in asked & there.keys():
             is_other = self._other_groups[h] = is_another(h, here.get(h), there[h])
             if is_other and here.get(h) and there[h]:
                 self._differing.add(h)
+
+    def _group_of(self, event: Event) -> str | None:
+        """The group of a message, or of a record that changes a group."""
+        if event.kind == CREATE_GROUP or event.kind in self._foreign_h:
+            return None
+        return next(filter(None, event.tag_values("h")), None)
 
     def _of_same_groups(
         self, events: Sequence[Event]
@@ -538,7 +542,7 @@ class Sync:
         taken: list[Event] = []
         refused: list[tuple[Event, str]] = []
         for event in events:
-            group = _group_of(event)
+            group = self._group_of(event)
             is_other: bool | None = False
             if group is not None:
                 is_record = event.kind in GROUP_RECORDS

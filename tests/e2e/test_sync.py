@@ -117,6 +117,26 @@ async def test_one_way_and_a_filter(tmp_path: Path) -> None:
 FOUNDED = "has group records: 1 × 9000, 1 × 9002, 1 × 9007; they create 1 group (tea), add 1 member"
 
 
+@pytest.mark.parametrize("is_running", [False, True], ids=["stopped", "running"])
+async def test_the_policies_of_a_folder_say_whose_h_names_no_group(
+    tmp_path: Path, *, is_running: bool
+) -> None:
+    event = cast.robot.sign(30315, [["d", "a"], ["h", "aa"]], "", int(time.time()))
+    ours, theirs = await made(tmp_path / "ours"), await made(tmp_path / "theirs")
+    for side in (ours, theirs):
+        own = side.folder / "policies" / "50-own.toml"
+        own.write_text("[groups]\nforeign_h = [445, 30315]\n")
+    async with ours, theirs:
+        await theirs.start()
+        if is_running:
+            await ours.start()
+        async with connected(theirs.url) as wire:
+            assert await wire.publish(event) == (True, "")
+        told = await sync(theirs.url, "--data", str(ours.folder))
+        assert (told["received"], told["refused_here"]) == (1, {})
+        assert await ids(ours) == {event.id}
+
+
 async def test_a_folder_that_is_new_becomes_a_copy(tmp_path: Path) -> None:
     """Of what anybody may read: also of the groups, in whatever order their events come."""
     theirs = await made(tmp_path / "theirs")

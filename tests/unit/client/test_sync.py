@@ -11,11 +11,12 @@ from relay.client import Client, Incomparable, PublishRefused, QueryClosed, Unan
 from relay.client import sync as syncing
 from relay.client.sync import Direction, Moderation, RelaySide, Sync, Tally, halves
 from relay.nostr.filters import Filter
+from relay.nostr.kinds import MARMOT
 from tests.cast import alice, bob, carol
 from tests.harness.fake_relay import FakeRelay, items, refusing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Collection, Sequence
 
     from relay.client import Timeouts
     from relay.nostr.event import Event
@@ -43,6 +44,7 @@ async def synced(
     filter_: Filter = EVERYTHING,
     direction: Direction | None = Direction.BOTH,
     moderation: Moderation = Moderation.LEFT,
+    foreign_h: Collection[int] = MARMOT,
 ) -> Tally:
     async with (
         Client(ours.url, timeouts=timeouts) as here,
@@ -50,7 +52,13 @@ async def synced(
     ):
         side = RelaySide(here, here)
         sync = Sync(
-            side, there, filter_, now=NOW + 1000, note=lambda _: None, moderation=moderation
+            side,
+            there,
+            filter_,
+            now=NOW + 1000,
+            note=lambda _: None,
+            moderation=moderation,
+            foreign_h=foreign_h,
         )
         await sync.compare()
         if direction is not None:
@@ -420,6 +428,51 @@ async def test_messages_of_a_group_that_both_have_are_transferred(
     source.events += messages
     await synced(ours, fake, timeouts, direction=direction)
     assert all_ids(messages) <= ids(target)
+
+
+@pytest.mark.parametrize("direction", [Direction.DOWN, Direction.UP])
+async def test_events_whose_h_names_no_group_are_transferred(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, direction: Direction
+) -> None:
+    source, target = (fake, ours) if direction is Direction.DOWN else (ours, fake)
+    outside = [
+        alice.sign(445, [["h", "aa"]], "", NOW),
+        alice.sign(30315, [["d", "a"], ["h", "aa"]], "", NOW),
+        alice.sign(1, [["h", ""]], "", NOW),
+        alice.sign(1, [["h"]], "", NOW + 1),
+    ]
+    inside = [alice.sign(1, [["h", "aa"]], "", NOW), alice.sign(1, [["h", ""], ["h", "aa"]], "", 9)]
+    source.events += [*outside, *inside]
+    foreign_h = {445, 30315}
+    tally = await synced(ours, fake, timeouts, direction=direction, foreign_h=foreign_h)
+    assert ids(target) == all_ids(outside)
+    assert (tally.refused_here + tally.refused_there).total() == 2
+
+
+async def test_a_kind_that_is_of_groups_here_gets_into_no_other_group(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    """`[groups] foreign_h` of the admin has no kind of Marmot's."""
+    secret = bob.sign(445, [["h", "den"]], "secret", NOW)
+    fake.events += [*den_of(alice), secret]
+    ours.events += den_of(carol)
+    tally = await synced(ours, fake, timeouts, direction=Direction.DOWN, foreign_h=())
+    assert secret.id not in ids(ours)
+    assert tally.other_groups == {"den": 1}
+
+
+async def test_of_groups_that_are_made_together_is_asked_once(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    h = [["h", f"group {n}"] for n in range(100)]
+    made = [alice.sign(9007, [each], "", NOW) for each in h]
+    messages = [alice.sign(9, [each], "", NOW + 1) for each in h]
+    ours.events += [*made, *messages]
+    await synced(ours, fake, timeouts, direction=Direction.UP)
+    assert ids(fake) == ids(ours)
+    there, here = ([f for f in side.verbs("REQ") if "#h" in f[-1]] for side in (fake, ours))
+    assert len(there) == 2, "before the 9007, and after them"
+    assert len(here) == 1
 
 
 async def test_protected_events_are_not_sent_and_not_fetched_twice(
