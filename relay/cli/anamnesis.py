@@ -14,7 +14,15 @@ import orjson
 from relay.cli.anamnesis_lineage import amend, children, credit, resolve
 from relay.cli.anamnesis_memory import SHORT, Author, one_line, with_keys, with_memory
 from relay.cli.anamnesis_offline import bench, schema, validate_file
-from relay.cli.anamnesis_options import SHARE, TYPE, Moment, entry_options, given, said_in_option
+from relay.cli.anamnesis_options import (
+    SHARE,
+    TYPE,
+    Moment,
+    entry_options,
+    given,
+    public_option,
+    said_in_option,
+)
 from relay.cli.names import Person, profile_names
 from relay.cli.options import (
     CommandGroup,
@@ -224,6 +232,7 @@ def withdraw(hashed: str, server: Server, *, as_json: bool) -> int:
 @click.argument("hashed", metavar="H")
 @click.argument("text", metavar="TEXT")
 @entry_options
+@public_option
 @client_options
 def supersede(
     hashed: str,

@@ -8,6 +8,7 @@ import click
 import orjson
 
 from relay.cli.options import Number, anyway_option
+from relay.client.anamnesis import OUTSIDE
 from relay.memory.anamnesis.checks import MemoryType, time_in
 
 if TYPE_CHECKING:
@@ -68,11 +69,22 @@ context_option = click.option(
     help="Field of the context, text or a JSON array or object; repeatable.",
 )
 
-said_in_option = click.option(
-    "--group",
-    metavar="G",
-    help="Only members of this group may read it; default: the group of the memory.",
+public_option = click.option(
+    "--public",
+    "group",
+    flag_value=OUTSIDE,
+    help="Not in a group; needed where others have the memory both in a group and outside.",
 )
+
+
+def said_in_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Who may read what is said of a memory."""
+    group = click.option(
+        "--group",
+        metavar="G",
+        help="Only members of this group may read it; default: the group of the memory.",
+    )
+    return group(public_option(command))
 
 
 def given(

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
 
 
+OUTSIDE: Final = ""
+"""As `group`: no group."""
 _ALIKE: Final = 10
 """Memories that a new one is compared with."""
 _INHERITED: Final = ("memory_type", "confidence", "tags")
@@ -220,7 +222,7 @@ class Anamnesis(AnamnesisReader):
                 created_at=at,
                 confidence=confidence,
                 attestation=attested,
-                group=group,
+                group=group or None,
             )
             _raise_first(vouch_faults(_fields(draft)))
             return draft
@@ -237,10 +239,10 @@ class Anamnesis(AnamnesisReader):
         """Store a successor of a memory; returns its hash. The old one is unchanged.
 
         `fields`: see `remember`; by default group, type, confidence and tags are those of the old
-        one (of the row that `amend` takes), as amended. The successor may be an existing
-        memory of another author; an owner, who writes no entries, can only use those. Raises
-        UnknownMemory, and Invalid as `amend`; if the relay refuses the correction, the new memory
-        is deleted again.
+        one (of this key's own row, if there is one), as amended; `group` as in `amend`. The
+        successor may be an existing memory of another author; an owner, who writes no entries, can
+        only use those. Raises UnknownMemory, and Invalid as `amend`; if the relay refuses the
+        correction, the new memory is deleted again.
         """
         check_hash(old)
         content = self._sifted(content)
@@ -255,8 +257,8 @@ class Anamnesis(AnamnesisReader):
         for name in _INHERITED:
             fields.setdefault(name, amended[name])
         fields["parents"] = (old, *fields.get("parents", ()))
-        if fields.get("group") is None:
-            fields["group"] = replaced.entry.group
+        place = fields.get("group")
+        fields["group"] = replaced.entry.group if place is None else place or None
         added: Written | None = None
         try:
             added = await self.add(self.entry(content, **fields))
@@ -280,9 +282,8 @@ class Anamnesis(AnamnesisReader):
         """Replace the metadata: `memory_type`, `confidence`, `tags`, `context` (X-07).
 
         Replaces earlier amendments; without fields the entry's own values apply again. `group`:
-        whose members may read it; by default that of this key's row, or none if others have a row
-        outside of groups. Raises UnknownMemory without `group`, and Invalid if others have rows in
-        several groups only.
+        whose members may read it, or OUTSIDE; by default the memory's. Raises UnknownMemory without
+        `group`, and Invalid if rows of the memory that are not this key's are in several places.
         """
         check_hash(hashed)
         written = object_in(compact(fields)) or {}
@@ -294,7 +295,7 @@ class Anamnesis(AnamnesisReader):
             group = row.entry.group
 
         def draft_at(at: int) -> Draft:
-            return patch_draft(hashed, written, created_at=at, group=group)
+            return patch_draft(hashed, written, created_at=at, group=group or None)
 
         return await self.write(kinds.APP_DATA, PATCH + hashed, draft_at)
 
@@ -306,26 +307,21 @@ class Anamnesis(AnamnesisReader):
     def _row_of(
         self, hashed: str, rows: Sequence[Memory], group: str | None = None
     ) -> Memory | None:
-        """The row that this key speaks of: its own, else one in `group`, else one outside of
-        groups, else one in the only group that has rows. Raises Invalid if there are several
-        places.
+        """The row that this key speaks of: its own, else one in `group`, else one in the only place
+        that has rows. Raises Invalid if there are several places.
 
-        Not the earliest one, nor for its author one outside of the group: whoever knows the text of
-        a group's memory can store a copy there, and what is said of that is read by others than the
-        group. For others, a row outside of groups comes first: whoever reads it can store a copy in
-        a group, and must not keep others from correcting it.
+        Not the earliest one: whoever knows the text of a group's memory can store a copy outside of
+        the group, and what is said of that is read by others than the group.
         """
-        own = [row for row in rows if row.author == self.pubkey]
-        found = own or rows
+        found = [row for row in rows if row.author == self.pubkey] or rows
         if group is not None:
-            found = [row for row in found if row.entry.group == group] or found
-        if not own:
-            found = [row for row in found if row.entry.group is None] or found
+            found = [row for row in found if (row.entry.group or OUTSIDE) == group] or found
         places = {row.entry.group for row in found}
         if len(places) > 1:
-            named = ", ".join(sorted("outside of groups" if p is None else p for p in places))
+            named = ", ".join(sorted(place for place in places if place is not None))
+            public = ", or say that it is public (--public)" if None in places else ""
             where = f"memory {hashed[:12]} is stored in several places"
-            raise Invalid(f"{where}, name the group (--group): {named}")
+            raise Invalid(f"{where}, name the group (--group): {named}{public}")
         return found[0] if found else None
 
     # -- files ------------------------------------------------------------------------------------

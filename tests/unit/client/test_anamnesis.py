@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.client import Client, PublishRefused, QueryClosed, content_hash, trust_score, validate
-from relay.client.anamnesis import Ambiguous, Anamnesis, UnknownMemory
+from relay.client.anamnesis import OUTSIDE, Ambiguous, Anamnesis, UnknownMemory
 from relay.client.anamnesis.files import Line, entries_in, write_lines
 from relay.client.anamnesis.matching import Question
 from relay.client.anamnesis.settings import anamnesis_settings
@@ -307,17 +307,22 @@ async def test_the_group_is_named_where_others_have_a_memory_in_several(fake: Fa
     assert [event.tag("h") for event in fake.events[2:]] == ["den"] * 4
 
 
-async def test_a_copy_in_a_group_keeps_nobody_from_correcting_a_public_memory(
+async def test_a_memory_in_a_group_and_outside_is_said_to_be_public_or_of_the_group(
     fake: FakeRelay,
 ) -> None:
-    fake.events += [told(alice, "a", group="hut", at=NOW - 3600), told(alice, "a", group="den")]
-    fake.events += [told(rover, "a", tags=("t",))]
+    """A copy outside must not make public what is said in the group; one in a group must not keep
+    others from correcting a public memory."""
+    fake.events += [told(alice, "a", group="den"), told(rover, "a", tags=("t",), at=NOW - 60)]
     async with memory_of(fake, owner) as memory:
-        await memory.vouch(A)
-        await memory.amend(A, context={"why": "because"})
-        await memory.supersede(A, "b")
-        assert [event.tag("h") for event in fake.events[3:]] == [None] * 4
-        (new,) = (json.loads(event.content) for event in fake.events[3:] if event.kind == 78)
+        for saying in (memory.vouch(A), memory.amend(A, tags=["t"]), memory.supersede(A, "b")):
+            with pytest.raises(Invalid, match=r"\(--group\): den, or say that it is .*--public"):
+                await saying
+        assert fake.verbs("EVENT") == []
+        await memory.vouch(A, group=OUTSIDE)
+        await memory.amend(A, group=OUTSIDE, context={"why": "because"})
+        await memory.supersede(A, "b", group=OUTSIDE)
+        assert [event.tag("h") for event in fake.events[2:]] == [None] * 4
+        (new,) = (json.loads(event.content) for event in fake.events[2:] if event.kind == 78)
         assert new["tags"] == ["t"]
         await memory.vouch(A, group="den")
         await memory.supersede(A, "c", group="den")
