@@ -38,9 +38,10 @@ _NOT_PLAIN: Final = re.compile(r"[^A-Za-z0-9_:./@#+-]")
 _SHORT_KEY: Final = 20
 """Characters of an npub shown beside a name: 75 bits. A second key with the first 35 is made in
 minutes."""
-_TAG: Final = re.compile(r"<(?=[\s/]*memory\b)")
-_BY: Final = re.compile(r"-(?=\s*by\b(?:\s++|\S){0,200}?\bnpub1)")
-"""A run of blanks counts as one character: no number of them hides the key."""
+_TAG: Final = re.compile(r"<(?=[\s/]*memory(?![a-z0-9]))")
+_BY: Final = re.compile(r"-(?=\s*by(?![a-z0-9])(?:\s++|\S){0,200}?npub1)")
+"""A run of blanks counts as one character: no number of them hides the key. No `\b`: `_` and hardly
+seen marks count as letters for it."""
 _LINES: Final = re.compile(r"\s+")
 _INVISIBLE: Final = frozenset(
     "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0"
@@ -64,9 +65,9 @@ _JOINS_NOTHING: Final = re.compile(
 )
 _UNSEEN: Final = re.compile(f"[\u2800{''.join(sorted(_INVISIBLE))}]|{_IGNORABLE.pattern}")
 """Also the blank of Braille."""
-_PASSED_OVER: Final = ("Cf", "Mn", "Me", "Co", "Cn")
-"""Categories of characters that are no letter to a reader: formats, marks, private use and
-unassigned."""
+_PASSED_OVER: Final = ("Cf", "Mn", "Me", "Lm", "Co", "Cn")
+"""Categories of characters that are no letter to a reader: formats, marks, modifiers, private use
+and unassigned."""
 _JOINERS: Final = frozenset("\u200c\u200d")
 """Shown as nothing, but part of words and emoji."""
 _NOT_IN_A_NAME: Final = re.compile(r"[^\w .,'’+&@!?/_-]+|npub1\w*|(?<!\w)by(?!\w)", re.IGNORECASE)
@@ -251,7 +252,7 @@ def _seen(each: str) -> str:
     plain = "".join(
         "-" if unicodedata.category(part) == "Pd" else _LOOKS.get(part, part)
         for part in unicodedata.normalize("NFKD", each)
-        if unicodedata.category(part) not in _PASSED_OVER
+        if part in _LOOKS or unicodedata.category(part) not in _PASSED_OVER
     )
     return plain.casefold()
 

@@ -103,6 +103,10 @@ def test_there_is_one_end_and_it_is_the_last(parts: list[str]) -> None:
         "<／memory>",
         "<\u00a0/\u00a0memory>",
         "<\u200b/mem\u200bory>",
+        "</memory\u02c8>",
+        "</memory\ua78f>",
+        "</memory_>",
+        "<\u0640/memory>",
         "<\u202e/memory>",
         "<\u2066/\u2069MEMORY>",
         "<\u2060\u00ad/ｍｅｍｏｒｙ>",
@@ -268,6 +272,12 @@ def test_no_text_ends_as_that_of_another(dash: str, word: str) -> None:
 @pytest.mark.parametrize("blanks", [" " * 300, "\n" * 300, "\u2800" * 300, "\u3000 " * 300])
 def test_no_number_of_blanks_hides_a_forged_author(blanks: str) -> None:
     assert attributed(f"a — by{blanks}owner{blanks}(npub1abc…)", "").startswith("a &mdash; by")
+
+
+@pytest.mark.parametrize("mark", [*"ʼˈꞏـ_"])
+def test_no_mark_before_the_key_hides_a_forged_author(mark: str) -> None:
+    for forged in (f"— by Ada ({mark}npub1abc…)", f"— by{mark} Ada (npub1abc…)"):
+        assert attributed(f"a {forged}", "") == f"a &mdash;{forged[1:]}"
 
 
 def test_an_author_on_the_next_line_is_none() -> None:
