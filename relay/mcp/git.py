@@ -129,8 +129,9 @@ def history_of(path: str, commits: Sequence[Commit]) -> dict[str, Any]:
         "commits": [
             {
                 "oid": commit.oid[:8],
-                "message": commit.message,
-                "author": commit.author,
+                "message": attributed(commit.message, ""),
+                # As git has it, it could look like that of a record, which has signed it.
+                "author": name_in(commit.author) or UNNAMED,
                 "timestamp": commit.timestamp,
                 "insertions": commit.insertions,
                 "deletions": commit.deletions,
