@@ -117,8 +117,8 @@ def view_command(session: str, server: Server) -> None:
 def _conversation(
     server: Server, session: str, detail: Detail
 ) -> tuple[Conversation, Mapping[str, str]]:
-    """And the names of its authors, if it has several. `session`: as in `of_session`. Says what is
-    uncertain about its order. Raises UserError."""
+    """And the names of its authors, if the reader is not the only one. `session`: as in
+    `of_session`. Says what is uncertain about its order. Raises UserError."""
 
     async def work(transcripts: Transcripts) -> tuple[Conversation, Mapping[str, str]]:
         async def read(id_: str) -> Conversation:
@@ -129,7 +129,7 @@ def _conversation(
 
         found = (await of_session(transcripts, session, read))[1]
         authors = {note.author for note in found.notes}
-        if len(authors) == 1:
+        if authors == {transcripts.pubkey}:
             return found, {}
         names = await names_by(transcripts.read, authors)
         return found, {author: names.shown(author) for author in authors}

@@ -251,12 +251,12 @@ async def test_ones_own_session_is_meant_before_another_keys_with_the_beginning_
     assert "mine, too" in capsys.readouterr().out
 
 
-async def test_of_a_session_of_several_keys_the_authors_are_shown(
+async def test_of_a_session_of_other_keys_the_authors_are_shown(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay.events += told(line(message="mine"), by=rover)
     assert await rookery("show", SESSION) == 0
-    assert " by " not in capsys.readouterr().out
+    assert f" by {rover.npub}: user\n  mine" in capsys.readouterr().out
     relay.events += told(line(message="another's"), by=alice)
     assert await rookery("show", SESSION) == 0
     shown = capsys.readouterr().out
