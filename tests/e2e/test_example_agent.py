@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import runpy
 import signal
@@ -382,3 +383,9 @@ async def test_faults_are_one_line(tmp_path: Path) -> None:
 def test_what_others_answer_does_not_control_the_terminal() -> None:
     shown = runpy.run_path(str(PROGRAM.with_name("say.py")))["printable"]
     assert shown("a\x1b[2J\x9b31m\rb\u202e\nc") == "a�[2J�31m�b�\nc"
+
+
+def test_what_relays_answer_is_logged_without_controls() -> None:
+    shown = runpy.run_path(str(PROGRAM))["Printable"]("%(message)s")
+    record = logging.LogRecord("agent", logging.INFO, "", 0, "no: %s", ("a\x1b[2J\rb",), None)
+    assert shown.format(record) == "no: a�[2J�b"

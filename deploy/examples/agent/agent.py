@@ -36,6 +36,14 @@ PATIENT = Timeouts(deadline_s=A_DAY_S)  # requests wait for a restarting relay
 log = logging.getLogger("agent")
 
 
+class Printable(logging.Formatter):
+    """Relays' texts without what would control a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return "".join(char if char.isprintable() or char == "\n" else "�" for char in text)
+
+
 class Model(Protocol):
     """The interface of a model."""
 
@@ -207,7 +215,9 @@ def main() -> None:
     options.add_argument(
         "--debug", action="store_true", help="also log which messages it does not answer"
     )
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(Printable("%(asctime)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     args = options.parse_args()
     log.setLevel(logging.DEBUG if args.debug else logging.INFO)
     try:
