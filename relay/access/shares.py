@@ -46,7 +46,7 @@ class Rights(Protocol):
     def is_owner(self) -> bool: ...
 
 
-@lru_cache(4096)
+@lru_cache(16_384)
 def network_of(address: str) -> str:
     """Its /48 (IPv6) or /24: what one can easily have. The address itself if it is none."""
     try:

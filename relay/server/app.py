@@ -363,6 +363,7 @@ class Server:
         Before a handler is looked for: aiohttp tries every part of the path."""
         path = request.raw_path.partition("?")[0]
         address = subnet_of(self.address_of(request))
+        cast("SocketInput", request.protocol).client_address = address
         if _is_handshake(request):
             await self._turns.wait_for_handshake(address)
         else:

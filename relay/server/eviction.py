@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.access.shares import Shares
 from relay.server.connection import MAX_UNREAD, Connection
+from relay.server.slots import ByNetwork
 from relay.server.socket_input import SocketInput
 
 if TYPE_CHECKING:
@@ -25,9 +26,10 @@ _log = logging.getLogger(__name__)
 _CHECK_EVERY_S: Final = 1.0
 _MAX_SILENT: Final = 1024
 """Most sockets that are not websockets. They do not count as connections, and stay open for 30 s
-without a request. When there are more, the oldest are closed, before file descriptors run out;
-those whose request is being answered are closed last. New ones, and those that wait for the relay
-with a handshake, do not count as long as there is room for so many websockets."""
+without a request. When there are more, some are closed, before file descriptors run out: the oldest
+of the network that has most, and in it of the address that has most; of each address those whose
+request is being answered last. New ones, and those that wait for the relay with a handshake, do not
+count as long as there is room for so many websockets."""
 _NEW_CHECKS: Final = 5
 """So often a socket may be seen before its first bytes come."""
 _MAX_UNREAD: Final = 32 << 20
@@ -134,9 +136,19 @@ class HttpSockets:
                 left -= 1
             else:
                 silent.append(each)
+        over = len(silent) - _MAX_SILENT
+        if over <= 0:
+            return
         silent.sort(key=lambda each: each.is_answered)
-        for each in silent[: max(0, len(silent) - _MAX_SILENT)]:
-            each.force_close()
+        origins = {each: each.origin() for each in silent}
+        by_network: ByNetwork[SocketInput] = ByNetwork()
+        for each, origin in origins.items():
+            by_network.add(each, origin)
+        for _ in range(over):
+            first = by_network.oldest()
+            assert first is not None
+            by_network.discard(first, origins[first])
+            first.force_close()
 
 
 class _Client(NamedTuple):

@@ -196,6 +196,7 @@ class SocketInput(web.RequestHandler):
         "_websocket",
         "_work",
         "checks",
+        "client_address",
     )
 
     def __init__(
@@ -216,6 +217,8 @@ class SocketInput(web.RequestHandler):
         """Whether the head of the newest request has few bytes."""
         self.checks = 0
         """How often it was looked at while it was no websocket."""
+        self.client_address = ""
+        """Of the newest request, see `subnet_of`; empty: no request yet, or a websocket."""
         self._websocket: Messages | None = None
         self._is_compressed = False
         self._arrived = (0, 0)
@@ -323,6 +326,7 @@ class SocketInput(web.RequestHandler):
         """From now on messages of this websocket arrive."""
         self._websocket = messages
         self._is_compressed = messages.is_compressed
+        self.client_address = ""
         if not self._messages:
             # No request follows a websocket, and aiohttp's empty deque takes 760 bytes.
             self._messages = []  # type: ignore[assignment]
@@ -427,6 +431,10 @@ class SocketInput(web.RequestHandler):
         """The address of the other end, which may be a proxy's."""
         name = self.transport and self.transport.get_extra_info("peername")
         return subnet_of(ip_address(name[0].partition("%")[0])) if name else ""
+
+    def origin(self) -> str:
+        """The address of its client, as far as it is known; see `_peer`."""
+        return self.client_address or self._peer()
 
     async def _rest(self) -> None:
         try:

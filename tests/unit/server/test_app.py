@@ -754,6 +754,84 @@ async def test_handshakes_that_wait_for_their_turn_are_not_closed_as_silent(
     assert sum(each.startswith(b"HTTP/1.1 ") for each in heard) == answered
 
 
+def _bound_silent_sockets(relay: Relay, most: int, monkeypatch: pytest.MonkeyPatch) -> web.Server:
+    """As when no websocket has a free place any more; `most` sockets may stay."""
+    monkeypatch.setattr("relay.server.eviction._MAX_SILENT", most)
+    monkeypatch.setattr(relay.server._http_sockets, "_free_places", lambda: 0)
+    assert relay.server._runner.server is not None
+    return relay.server._runner.server
+
+
+async def _connected(
+    stack: contextlib.AsyncExitStack, relay: Relay, said: bytes, address: str = "127.0.0.1"
+) -> int:
+    """Connect from there, and say that. The own port."""
+    _, writer = await asyncio.open_connection(
+        "127.0.0.1", relay.server.port, local_addr=(address, 0)
+    )
+    stack.callback(writer.close)
+    writer.write(said)
+    return int(writer.get_extra_info("sockname")[1])
+
+
+def _open_ports(server: web.Server) -> set[int]:
+    transports = [each.transport for each in server.connections]
+    return {each.get_extra_info("peername")[1] for each in transports if each is not None}
+
+
+@pytest.mark.parametrize(
+    ("addresses", "closed"),
+    [
+        # One network with many addresses, then an older socket of each of two others.
+        (["127.1.0.1", "127.2.0.1", *[f"127.3.0.{number}" for number in range(1, 7)]], "cdef"),
+        # Of one network, the address with most; then the oldest of all.
+        (["127.1.0.1", "127.1.0.2", *["127.1.0.3"] * 4, "127.1.0.4", "127.1.0.5"], "acde"),
+        (["127.1.0.1"] * 8, "abcd"),
+    ],
+    ids=["networks", "addresses", "one address"],
+)
+async def test_of_too_many_silent_sockets_the_oldest_of_the_network_with_most_are_closed(
+    monkeypatch: pytest.MonkeyPatch, addresses: list[str], closed: str
+) -> None:
+    """The oldest of all were: who came from elsewhere, and waited for the others, was next."""
+    async with serving() as relay, contextlib.AsyncExitStack() as stack:
+        server = _bound_silent_sockets(relay, 4, monkeypatch)
+        half = b"GET / HTTP/1.1\r\nHost: "
+        ports = {await _connected(stack, relay, half, each): each for each in addresses}
+        await eventually("all are here", lambda: len(server.connections) == len(ports))
+        relay.server._http_sockets._close_silent(server)
+        left = _open_ports(server)
+        names = zip("abcdefgh", ports, strict=True)
+        assert "".join([name for name, port in names if port not in left]) == closed
+
+
+async def test_of_waiting_handshakes_behind_a_proxy_those_of_the_network_with_most_are_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """6,600 from one IPv6 /48, each of another address: who came from elsewhere had waited for
+    longest when it was next, and was closed first. So was what had not sent its request yet."""
+    may_answer, waiting = asyncio.Event(), list[str]()
+
+    async def late(_turns: Turns, address: str) -> None:
+        waiting.append(address)
+        await may_answer.wait()
+
+    monkeypatch.setattr(Turns, "wait_for_handshake", late)
+    proxied = '[relay]\nurl = "ws://relay"\n[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
+    async with serving(proxied) as relay, contextlib.AsyncExitStack() as stack:
+        server = _bound_silent_sockets(relay, 5, monkeypatch)
+        others, many = list[int](), list[int]()
+        for number in range(10):
+            address = f"198.51.{number}.1" if number < 2 else f"2001:db8:0:{number:x}::1"
+            head = HANDSHAKE + f"X-Forwarded-For: {address}\r\n\r\n".encode()
+            (others if number < 2 else many).append(await _connected(stack, relay, head))
+        others.append(await _connected(stack, relay, b"GET / HTTP/1.1\r\n"))
+        await eventually("all wait", lambda: len(waiting) == 10 and len(server.connections) == 11)
+        relay.server._http_sockets._close_silent(server)
+        assert _open_ports(server) == {*others, *many[-2:]}
+        may_answer.set()
+
+
 async def test_sockets_that_have_sent_nothing_yet_have_time_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
