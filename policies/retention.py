@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 HISTORY_KEYS: Final = ("count", "days")
 MAX_OLD_VERSIONS: Final = 1000
 """Of one record, because a request for its history reads them all."""
-MAX_OLD_DAYS: Final = 36_500
-"""The time at which an old version is deleted is stored: it must fit."""
+MAX_OLD_DAYS: Final = 999_999_999
+"""The time at which an old version is deleted is stored, in 64 bits: it must fit."""
 COUNT_KEYS: Final = ("per", "max")
 NEVER_BEFORE_KEYS: Final = ("kinds", "same", "up_to")
 _SAME: Final = ("author", "group", "hk", "d")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from policies.retention import MAX_OLD_DAYS
 from relay.access.quotas import Account, Size, SizedBy
 from relay.errors import WriteOutcome
 from relay.groups.group import EndedGroup
@@ -305,6 +306,15 @@ async def test_a_sweep_finds_them_by_their_time(store: Store) -> None:
     assert await given(store) == raws(version(5), version(3))
     assert [each.drop_at for each in await store.old_versions(0, 9)] == [7]
     assert [line.size.events for line in await store.sizes(SizedBy.KIND, 10)] == [2]
+
+
+async def test_the_most_days_of_a_policy_can_be_stored(store: Store) -> None:
+    await write(store, version(1), now=100, history=History(9, MAX_OLD_DAYS))
+    await write(store, version(2), now=4_000_000_000, history=History(9, MAX_OLD_DAYS))
+    (old,) = await store.old_versions(0, 9)
+    assert old.drop_at == 4_000_000_000 + MAX_OLD_DAYS * DAY_S
+    assert await store.overdue_versions(old.drop_at - 1, 9) == []
+    assert len(await store.overdue_versions(old.drop_at, 9)) == 1
 
 
 async def test_state_of_groups_is_never_kept(store: Store) -> None:

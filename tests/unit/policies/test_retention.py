@@ -11,6 +11,7 @@ import pytest
 
 from policies.describe import match_text
 from policies.lint import warnings_of
+from policies.retention import MAX_OLD_DAYS
 from relay.access.read_rules import Match
 from relay.groups.group import Groups
 from relay.lifecycle.retention import MaxAge, MaxAmount, NeverBefore, Scope
@@ -227,6 +228,18 @@ def test_the_last_rule_about_a_row_decides_its_history(tmp_path: Path) -> None:
     assert kept(30078) == History(20, 90)
     assert kept(30023, robot) == History(5)
     assert kept(30023) is kept(30024, robot) is kept(1) is kept(39002) is None
+
+
+@pytest.mark.parametrize("days", [100_000, MAX_OLD_DAYS])
+def test_old_versions_may_be_kept_for_longer_than_anybody_lives(tmp_path: Path, days: int) -> None:
+    text = f"""
+        [[retention]]
+        name = "all"
+        match = {{ kinds = [30023] }}
+        history = {{ count = 5, days = {days} }}
+        """
+    (rule,) = (rule for rule in loaded(tmp_path, a=text).keep.history.rules if rule.name == "all")
+    assert rule.history == History(5, days)
 
 
 def test_a_history_of_what_is_never_replaced_is_told(tmp_path: Path) -> None:
