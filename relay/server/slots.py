@@ -5,7 +5,8 @@ connection that takes a reserved place is on trial: it is closed when no known k
 after `TRIAL_S`, or earlier, when another connection on trial needs its place.
 
 Those with a known key stay, unless they have more than four fifths of all places: then one of the
-network that has most of them makes room for a client of another. Owners always stay.
+network that has most connections makes room for a client of another, which has as long to log in,
+and clients of a large network do not displace others. Owners always stay.
 
 Invariants: pure; the work of a call does not grow with the number of connections. Connections with
 new keys or none cannot keep out one with a known key, whether they stay or are being closed, and
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 TRIAL_S: Final = 10.0
 _KEPT: Final = 5
 """One place in this many is reserved for known keys."""
+_LARGE: Final = 20
+"""A network with more than this fraction (1/20) of all places is large, …"""
+_LEAST_LARGE: Final = 10
+"""… of few places, with more than this number or a fifth."""
 _MAX_LEAVING: Final = 64
 """Connections that may still read why they are closed to make room; with more, those that have been
 leaving for longest are cut off. They do not count for the limits."""
@@ -125,6 +130,9 @@ class ByNetwork(Generic[Counted]):
         """Those of an address, oldest first."""
         return self._arrivals.of(address)
 
+    def number_in_network(self, address: str) -> int:
+        return self._networks.of[network_of(address)]
+
     def add(self, connection: Counted, address: str) -> None:
         if connection not in self._arrivals.of(address):
             self._arrivals.add(connection, address)
@@ -152,16 +160,20 @@ class ByNetwork(Generic[Counted]):
         most = None if network is None else self._addresses[network].largest()
         return None if most is None else next(iter(self._arrivals.of(most)))
 
+    def oldest_in_network(self, address: str) -> Counted | None:
+        """That of the address with most in this network."""
+        addresses = self._addresses.get(network_of(address))
+        most = None if addresses is None else addresses.largest()
+        return None if most is None else next(iter(self._arrivals.of(most)))
+
     def of_largest(self, address: str) -> Counted | None:
         """The oldest connection of the network with most, and in it of the address with most, if
         this network would have less with one more; else that of another address of this network, if
         this address would have less."""
         own = network_of(address)
-        network = self._networks.larger_than(own)
-        if network is not None:
-            most = self._addresses[network].largest()
-        else:
-            most = self._addresses[own].larger_than(address) if own in self._addresses else None
+        if self._networks.larger_than(own) is not None:
+            return self.oldest()
+        most = self._addresses[own].larger_than(address) if own in self._addresses else None
         return None if most is None else next(iter(self._arrivals.of(most)))
 
 
@@ -185,10 +197,13 @@ class Slots(Generic[C]):
         known key."""
         self._unknown: ByNetwork[C] = ByNetwork()
         """Those in `_settled` and `_on_trial`."""
-        self._known: ByNetwork[C] = ByNetwork()
+        self._known: set[C] = set()
         """Those seen with a known key, but no owner's."""
         self._owners: set[C] = set()
         """Those seen with an owner's key."""
+        self._others: ByNetwork[C] = ByNetwork()
+        """All of `_unknown` and `_known`."""
+        self._large = max(most // _LARGE, min(_LEAST_LARGE, most // _KEPT))
 
     def __len__(self) -> int:
         """Including those in `_leaving`."""
@@ -199,22 +214,29 @@ class Slots(Generic[C]):
         if is_limited and 0 < self._per_address <= self._here[address]:
             return self._displaced(address, self._per_address) or Full.ADDRESS
         if 0 < self._most <= self._number:
-            return (
-                self._of_largest(address)
-                or self._of_known(address)
-                or self._displaced(None, self._most)
-                or Full.RELAY
-            )
+            number_unknown = len(self._settled.of(None)) + len(self._on_trial.of(None))
+            if number_unknown < self._most // _KEPT:
+                # Those with known keys have places that are for who may log in yet. Clients of
+                # their network do not take these from others.
+                found = self._of_all(address)
+                if found or self._others.number_in_network(address) > self._large:
+                    return found or self._of_network(address) or Full.RELAY
+            return self._of_largest(address) or self._displaced(None, self._most) or Full.RELAY
         return None
 
-    def _of_known(self, address: str) -> C | None:
-        """One with a known key, if these have places that are for those who may log in yet."""
-        if len(self._settled.of(None)) + len(self._on_trial.of(None)) >= self._most // _KEPT:
-            return None
-        while found := self._known.of_largest(address):
+    def _of_all(self, address: str) -> C | None:
+        """One of the network with most, as `ByNetwork.of_largest`."""
+        while found := self._others.of_largest(address):
             if not found.is_owner:
                 return self._leave(found)
             self.logged_in(found)
+        return None
+
+    def _of_network(self, address: str) -> C | None:
+        """One of the unknown ones of its network."""
+        while found := self._unknown.oldest_in_network(address):
+            if not self.logged_in(found):
+                return self._leave(found)
         return None
 
     def _displaced(self, address: str | None, most: int) -> C | None:
@@ -253,18 +275,21 @@ class Slots(Generic[C]):
         elif is_known:
             self._owners.discard(connection)
             self._forget_unknown(connection, address)
-            self._known.add(connection, address)
-        elif connection in self._owners or self._known.discard(connection, address):
-            self._owners.discard(connection)
+            self._known.add(connection)
+            self._others.add(connection, address)
+        elif connection in self._owners or connection in self._known:
+            self._forget(connection)
             self._settled.add(connection, address)
             self._unknown.add(connection, address)
+            self._others.add(connection, address)
         return is_known
 
     def _forget(self, connection: C) -> None:
         """Count it no more as an owner's, a known or an unknown one."""
         address = self._origins.get(connection, "")
         self._owners.discard(connection)
-        self._known.discard(connection, address)
+        self._known.discard(connection)
+        self._others.discard(connection, address)
         self._forget_unknown(connection, address)
 
     def _forget_unknown(self, connection: C, address: str) -> None:
@@ -302,6 +327,7 @@ class Slots(Generic[C]):
             self._unlimited.add(connection)
         (self._on_trial if is_on_trial else self._settled).add(connection, address)
         self._unknown.add(connection, address)
+        self._others.add(connection, address)
         return is_on_trial
 
     def _is_free(self, address: str, *, is_limited: bool) -> bool:

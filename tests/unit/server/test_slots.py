@@ -153,6 +153,31 @@ def test_known_keys_of_one_network_keep_nobody_out(network: str) -> None:
     assert not any(each.is_closed for each in others[:3])
 
 
+@pytest.mark.parametrize("network", ["2001:db8:7:{}::/64", "192.0.2.{}"])
+@pytest.mark.parametrize("same_network", [True, False])
+def test_who_comes_from_a_network_that_has_most_ends_no_trial_of_others(
+    network: str, *, same_network: bool
+) -> None:
+    """50 handshakes a second from there closed each newcomer before it could log in."""
+    door = Door()
+    filled(door, network)
+    late = [came(door.comes("10.0.1.1" if same_network else f"10.0.{n}.1")) for n in range(3)]
+    for number in range(100):
+        door.comes(network.format(1 + number % 5))
+    assert not any(each.is_closed for each in late)
+
+
+def test_members_take_places_of_others_when_most_have_known_keys() -> None:
+    door = Door(per_address=0)
+    others = [came(door.comes(f"10.1.{number}.1")) for number in range(5)]
+    for number in range(MOST - 5):
+        logged_in(door, door.comes(f"10.0.{number}.1"))
+    for number in range(5):
+        logged_in(door, door.comes(f"10.2.{number}.1"))
+    assert all(guest.is_closed for guest in others)
+    assert door.comes("10.3.0.1") is Full.RELAY
+
+
 def test_one_address_of_a_network_keeps_out_no_other() -> None:
     """All of an office may be one network."""
     door = Door(per_address=0)
