@@ -77,10 +77,20 @@ def words(hook: str, at: int) -> list[bytes]:
     return [os.fsencode(part) for part in parts]
 
 
+def is_home(folder: str) -> bool:
+    """Whether the path leads to one folder from everywhere. `/proc/self/cwd` does not, nor does
+    `/dev/fd/../cwd`: it would be the project's folder, with settings of somebody else."""
+    parts = folder.split("/")
+    prefixes = ("/".join(parts[:end]) for end in range(2, len(parts) + 1))
+    return os.path.isabs(folder) and all(
+        f"{os.path.realpath(prefix).lstrip('/')}/"[:5] != "proc/" for prefix in prefixes
+    )
+
+
 def _reply(request: bytes) -> bytes | None:
     """The reply of a keeper; None: the hook must do the work itself."""
     home = os.path.expanduser("~")
-    if not os.path.isabs(home) or not hasattr(_socket, "AF_UNIX"):
+    if not is_home(home) or not hasattr(_socket, "AF_UNIX"):
         return None
     socket = f"{home}/{SOCKET}"
     deadline = time.monotonic() + ANSWER_S

@@ -29,7 +29,7 @@ from relay.files import (
     make_private,
     place_of_others,
 )
-from relay.hook import HookInput, ask_keeper
+from relay.hook import HookInput, ask_keeper, is_home
 from relay.memory.nmem.capture import HookEvent
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ def event(args: tuple[str, ...] = ()) -> None:
         home = Path.home()
     except RuntimeError:
         return  # without a home folder there is no place to record it
-    if not home.is_absolute():
-        return  # it would be the project's folder
+    if not is_home(os.path.expanduser("~")):  # as it was given: a Path has fewer slashes and dots
+        return
     if others := others_in(home):
         click.echo(f"rookery hook does nothing: {others}", err=True)
         return

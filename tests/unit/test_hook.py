@@ -244,7 +244,7 @@ def test_one_of_many_hooks_starts_the_keeper_with_the_lock(home: Path) -> None:
     assert line.startswith("-P -m relay hook keep --lock ")
 
 
-@pytest.mark.parametrize("nowhere", ["/dev/null", "/dev/null/home", "home"])
+@pytest.mark.parametrize("nowhere", ["/dev/null", "/dev/null/home", "home", "/proc/self/cwd"])
 def test_without_a_keeper_the_hook_does_the_work(
     home: Path, monkeypatch: pytest.MonkeyPatch, nowhere: str
 ) -> None:

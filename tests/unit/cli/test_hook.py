@@ -215,10 +215,15 @@ def test_install_prints_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert words in capsys.readouterr().out
 
 
-def test_a_relative_home_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "home", [".", "/proc/self/cwd", "//proc/self/cwd", "/usr/../proc/self/cwd", "/dev/fd/../cwd"]
+)
+def test_the_folder_of_the_project_is_no_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str
+) -> None:
     """It would be the project's folder, which may have settings of somebody else."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", ".")
+    monkeypatch.setenv("HOME", home)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=HookInput(b"{}", 0)))
     assert run(["hook", "UserPromptSubmit"]) == 0
     assert [*tmp_path.iterdir()] == []
