@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from heapq import heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import chain, count
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -147,6 +147,8 @@ class Lane(Generic[T]):
         self._held: dict[tuple[object, object], deque[T]] = {}
         """(turn, line) → its items, which are in no queue."""
         self._numbers = count()
+        self._weighed = 1
+        """Number of queues when all were weighed."""
         self._ended_early = False
         """Whether the last batch ended before a queue that has many."""
         self._reached: float = 0
@@ -252,6 +254,15 @@ class Lane(Generic[T]):
         elif turn in self._queues:  # it was put back, and may cost more now
             self._costs[turn] = self._cost_of(self._queues[turn].first)
 
+    def _weigh_all(self) -> None:
+        """Anew: an item weighed beside few queues would wait for thousands that came since."""
+        self._weighed = len(self._queues)
+        for place, (used, number, turn) in enumerate(self._turns):
+            if used >= 0:
+                used -= self._weighted[turn]
+                self._turns[place] = used + self._weigh(turn, self._costs[turn]), number, turn
+        heapify(self._turns)
+
     def _push(self, turn: object, used: float) -> None:
         cost = self._weigh(turn, self._cost_of(self._queues[turn].first))
         heappush(self._turns, (used + cost, next(self._numbers), turn))
@@ -298,6 +309,8 @@ class Lane(Generic[T]):
         """Empty if all that is next rests or is held."""
         turns, queues, costs, timed = self._turns, self._queues, self._costs, self._timed
         weighted = self._weighted
+        if not self._weighed < 2 * len(queues) < 4 * self._weighed:
+            self._weigh_all()
         resting = self._resting
         batch: list[T] = []
         left, half = self.max_batch, self.max_batch // 2

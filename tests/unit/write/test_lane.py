@@ -298,6 +298,28 @@ async def test_who_shares_with_few_waits_for_no_others_of_one_network(
     assert not any(kept)
 
 
+@pytest.mark.parametrize("before", [0, 1, 20])
+@pytest.mark.parametrize("cost", [3, 10])
+async def test_what_comes_just_before_a_flood_of_one_network_does_not_wait_for_it(
+    clerk: Clerk, before: int, cost: int
+) -> None:
+    """It was weighed beside few queues, and each of thousands came first a hundred times."""
+    flood = [f"{number}" for number in range(before, 400)]
+    lane = Lane(
+        clerk.commit,
+        max_batch=12,
+        max_waiting=PLENTY,
+        turn_of=str,
+        cost_of=lambda item: cost if item == "y" else 1,
+        share_of=lambda item: ("known", item == "y"),
+    )
+    put_all(lane, [f"{number}" for number in range(before)])
+    put_all(lane, ["y", *flood])
+    async with running(lane):
+        await lane.drained()
+    assert clerk.committed.index("y") <= 24
+
+
 async def test_one_network_has_its_part_beside_others(clerk: Clerk) -> None:
     """As each of its clients has of that."""
     counted: Counter[str] = Counter()
