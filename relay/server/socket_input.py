@@ -20,6 +20,7 @@ from aiohttp.http_parser import RawRequestMessage
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from relay.access.quotas import subnet_of
+from relay.access.shares import network_of
 from relay.server.http import FORWARDED
 from relay.server.turns import Slice
 
@@ -109,6 +110,11 @@ class _Place(NamedTuple):
     """They have a known key."""
 
 
+def _network_of(place: _Place) -> Hashable:
+    """One may have thousands of addresses."""
+    return network_of(place.address) if isinstance(place.address, str) else place.address
+
+
 class Unfinished:
     """The unfinished messages of all websockets."""
 
@@ -123,8 +129,8 @@ class Unfinished:
 
     def note(self, sender: SocketInput, size: int) -> None:
         """The socket's unfinished message has `size` bytes. When all together are too large,
-        sockets are closed, of the address that has most: while those without a known key have more
-        than their share, of these, else of those with one."""
+        sockets are closed, of the network that has most, and in it of the address: while those
+        without a known key have more than their share, of these, else of those with one."""
         place = self._places.get(sender)
         if place is not None:
             sizes = self._sizes[place]
@@ -141,8 +147,13 @@ class Unfinished:
         while self._total > MAX_UNFINISHED:
             unknown = sum([size for place, size in self._sums.items() if not place.is_known])
             is_known = unknown <= MAX_UNFINISHED // _OF_UNKNOWN
-            places = [place for place in self._sums if place.is_known is is_known]
-            self._end(next(iter(self._sizes[max(places, key=self._sums.__getitem__)])))
+            networks: dict[Hashable, list[_Place]] = {}
+            for place in self._sums:
+                if place.is_known is is_known:
+                    networks.setdefault(_network_of(place), []).append(place)
+            sums = self._sums
+            places = max(networks.values(), key=lambda each: sum([sums[place] for place in each]))
+            self._end(next(iter(self._sizes[max(places, key=sums.__getitem__)])))
 
     def _count(self, sender: SocketInput, size: int, few: int = _SMALL) -> None:
         place = self._places.get(sender)

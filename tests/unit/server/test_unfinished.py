@@ -53,6 +53,20 @@ def test_the_address_that_has_most_is_closed_first_and_others_are_not() -> None:
     assert [socket.is_dropped for socket in flood] == [True, True, True, False, False]
 
 
+@pytest.mark.parametrize("network", ["2001:db8:7:{}::/64", "192.0.2.{}"])
+def test_a_network_with_many_addresses_closes_no_larger_ones_of_others(network: str) -> None:
+    """One known key at 3,850 addresses had every message over 17 kB of others cut."""
+    unfinished = Unfinished()
+    many = [Socket(network.format(number), is_known=True) for number in range(30)]
+    late = [Socket(f"10.0.{number}.1", is_known=True) for number in range(3)]
+    for socket in many:
+        note(unfinished, socket, 17_500)
+    for socket in late:
+        note(unfinished, socket, 60_000)
+    assert not any(socket.is_dropped for socket in late)
+    assert 10 <= sum(socket.is_dropped for socket in many) <= 30
+
+
 def test_little_of_many_counts_now_and_then() -> None:
     """16 KiB of each of 5,000 connections were in no sum."""
     unfinished, sockets = Unfinished(), [Socket() for _ in range(40)]
