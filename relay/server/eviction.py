@@ -1,6 +1,6 @@
 """Which sockets are closed because all together hold too much: those that are not websockets, those
-of clients that leave answers or rows unread, and those of the addresses that hold most memory when
-the process needs it."""
+of clients that leave answers or rows unread, and those of the networks and addresses that hold most
+memory when the process needs it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from relay.access.shares import Shares
+from relay.access.shares import Shares, network_of
 from relay.server.connection import MAX_UNREAD, Connection
 from relay.server.slots import ByNetwork
 from relay.server.socket_input import SocketInput
@@ -41,7 +41,9 @@ _PATIENCE_S: Final = 2.0
 
 
 _LEAST_HELD: Final = 64 << 10
-"""Bytes that connections hold or have sent, if it is to help that they are closed."""
+"""Bytes that connections of an address hold or have sent, if it is to help that they are closed."""
+_LEAST_OF_NETWORK: Final = 256 * _LEAST_HELD
+"""The same of a network whose addresses have less each: more than those of an IPv4 /24 can have."""
 _RIGHTS_AT_ONCE: Final = 50
 """Connections whose rights are looked up without a pause, once a group has changed 70 us each …"""
 _RIGHTS_S: Final = 0.002
@@ -53,14 +55,17 @@ _OF_UNKNOWN: Final = 4
 
 
 async def close_heaviest(connections: Iterable[Connection], needed: int) -> str:
-    """Close the connections of addresses that hold most memory, as far as that is counted, with
-    what their open ones have sent in each minute: what is not counted came from that. As many as
-    hold the `needed` bytes, or the first one. Owners' are not closed; of clients without an address
-    each counts apart. Says what was closed, for the log."""
+    """Close the connections of the networks, and in these of the addresses, that hold most memory,
+    as far as that is counted, with what their open ones have sent in each minute: what is not
+    counted came from that. Of as many addresses as hold the `needed` bytes, or of the first one.
+    Owners' are not closed; of clients without an address each counts apart. Says what was closed,
+    for the log."""
     now = perf_counter()
-    weights: Counter[object] = Counter()
-    sizes: Counter[object] = Counter()
+    weights, network_weights = Counter[object](), Counter[object]()
+    sizes, network_sizes = Counter[object](), Counter[object]()
     at: dict[object, list[Connection]] = {}
+    networks: dict[object, object] = {}
+    """Of the addresses."""
     rest_at = now + _RIGHTS_S
     for number, each in enumerate(tuple(connections), 1):
         if number % _RIGHTS_AT_ONCE == 0 and perf_counter() > rest_at:
@@ -71,16 +76,27 @@ async def close_heaviest(connections: Iterable[Connection], needed: int) -> str:
         address = each if each.counted_as is None else each.counted_as
         held, sent = _CONNECTION_BYTES + each.held_bytes, each.taken_bytes
         size = held + int(sent * _NEW_S / (now - each.opened_at + _NEW_S))
-        weights[address] += size * (1 if each.is_known else _OF_UNKNOWN)
+        weight = size * (1 if each.is_known else _OF_UNKNOWN)
+        network: object = network_of(address) if isinstance(address, str) else each
+        networks[address] = network
+        weights[address] += weight
+        network_weights[network] += weight
         sizes[address] += size
+        network_sizes[network] += size
         at.setdefault(address, []).append(each)
     closed = list[Connection]()
     places = list[str]()
-    for place, _ in weights.most_common():
+
+    def rank(place: object) -> tuple[int, int]:
+        return network_weights[networks[place]], weights[place]
+
+    for place in sorted(weights, key=rank, reverse=True):
         if needed <= 0 and closed:
             break
-        if sizes[place] >= _LEAST_HELD:
+        network = networks[place]
+        if sizes[place] >= _LEAST_HELD or network_sizes[network] >= _LEAST_OF_NETWORK:
             needed -= sizes[place]
+            network_sizes[network] -= sizes[place]
             closed += [each for each in at[place] if not (each.is_over or each.is_closing)]
             places.append(f"{at[place][0].counted_as}")
     for each in closed:
@@ -156,6 +172,14 @@ class _Client(NamedTuple):
 
     counted_as: str | None
     is_known: bool
+    is_owner: bool
+    network: str
+
+
+def _client(connection: Connection) -> _Client:
+    address = connection.counted_as
+    network = network_of(address or "")
+    return _Client(address, connection.is_known, connection.is_owner, network)
 
 
 class UnreadRows:
@@ -188,7 +212,7 @@ class UnreadRows:
         rest_at = perf_counter() + _RIGHTS_S
         for number, each in enumerate(left, 1):
             if each.outbox.waiting_bytes:
-                clients[each] = _Client(each.counted_as, each.is_known)
+                clients[each] = _client(each)
             if number % _RIGHTS_AT_ONCE == 0 and perf_counter() > rest_at:
                 self._due_at = -inf
                 self._due = asyncio.get_running_loop().call_soon(self._look_at, left, clients)
@@ -200,11 +224,11 @@ class UnreadRows:
 
         `MAX_UNREAD` is for connections with unread bytes for longer than `_PATIENCE_S`, twice as
         much for all. Closed first are those without a known key while they have more than a
-        quarter, of the addresses with most unread bytes, the connection with most of them.
-        `clients`: of those that were looked at."""
+        quarter, owners last; of the network with most unread bytes, in it of the address with most,
+        the connection with most of them. `clients`: of those that were looked at."""
         unsent, now = self.unsent, perf_counter()
         fresh, late = list[Connection](), list[Connection]()
-        of_address: Counter[str | None] = Counter()
+        of_address, of_network = Counter[str | None](), Counter[str]()
         for each in self._connections:
             each.count_unsent(few=0)  # some have read it since
             if each.unsent:
@@ -212,10 +236,13 @@ class UnreadRows:
                 (late if is_late else fresh).append(each)
                 of_address[each.counted_as] += each.unsent
                 if each not in clients:
-                    clients[each] = _Client(each.counted_as, each.is_known)
+                    clients[each] = _client(each)
+                of_network[clients[each].network] += each.unsent
 
-        def rank(each: Connection) -> tuple[bool, int, float]:
-            return not clients[each].is_known, of_address[each.counted_as], each.unsent
+        def rank(each: Connection) -> tuple[bool, bool, int, int, float]:
+            address, is_known, is_owner, network = clients[each]
+            sums = of_network[network], of_address[address]
+            return not is_known, not is_owner, *sums, each.unsent
 
         # A row for very many waits for those too who read it in a moment, and who reads slowly is
         # not closed for what others have just got.
@@ -225,14 +252,14 @@ class UnreadRows:
         unknown = [each for each in late if not clients[each].is_known]
         of_unknown = sum([each.unsent for each in unknown])
         for each in unknown:
-            if of_unknown <= MAX_UNREAD // 4 or unsent.has_room_for(clients[each], MAX_UNREAD):
+            if of_unknown <= MAX_UNREAD // 4:
                 break
-            of_unknown -= each.unsent
-            each.close_unread()
+            if not unsent.has_room_for(clients[each], MAX_UNREAD):
+                of_unknown -= each.unsent
+                each.close_unread()
         for each in late[len(unknown) :]:
-            if unsent.has_room_for(clients[each], MAX_UNREAD):
-                break
-            each.close_unread()
+            if not unsent.has_room_for(clients[each], MAX_UNREAD):
+                each.close_unread()
         for each in sorted(fresh, key=rank):
             has_room = unsent.has_room_for(clients[each], 2 * MAX_UNREAD)
             unsent.add(each.counted_as, each.unsent)

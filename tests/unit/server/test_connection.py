@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
+from dataclasses import dataclass
 from itertools import count, groupby
 from string import ascii_letters
 from time import perf_counter
@@ -829,6 +830,108 @@ async def test_who_has_read_everything_again_and_again_has_left_nothing_for_long
         assert await deaf.publishes(note("nor is this one, within the bounds")) == (True, "")
 
 
+@dataclass(eq=False)
+class Client:
+    """A connection, as far as it matters to which are closed."""
+
+    counted_as: str
+    held_bytes: int = 0
+    unsent: int = 0
+    is_known: bool = True
+    is_owner: bool = False
+    all: UnreadRows | None = None
+    is_closed: bool = False
+    is_closing = is_over = False
+    taken_bytes = 0
+
+    def __post_init__(self) -> None:
+        self.opened_at = self.unsent_since = perf_counter() - 600.0
+        if self.all is not None:
+            self.all.unsent.add(self.counted_as, self.unsent)
+
+    def count_unsent(self, few: int) -> None: ...
+
+    def close_unread(self) -> None:
+        self.is_closed = True
+        assert self.all is not None
+        self.all.unsent.add(self.counted_as, -self.unsent)
+        self.unsent = 0
+
+    def close_displaced(self, _: str) -> None:
+        self.is_closed = True
+
+
+class Clients:
+    """Such that leave bytes unread, with a bound of 1 MB."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(eviction, "MAX_UNREAD", 1_000_000)
+        self._every: list[Any] = []
+        self.all = UnreadRows(self._every)
+
+    def add(
+        self, address: str, unsent: int, *, is_known: bool = True, is_owner: bool = False
+    ) -> Client:
+        made = Client(address, 0, unsent, is_known, is_owner, self.all)
+        self._every.append(made)
+        return made
+
+    def closed(self) -> list[Client]:
+        """Which are, once there is room."""
+        self.all._make_room({})
+        return [each for each in self._every if each.is_closed]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("network", ["2001:db8:0:{:x}::/64", "203.0.113.{}"])
+async def test_who_reads_slowly_is_not_closed_for_what_many_of_another_network_leave_unread(
+    monkeypatch: pytest.MonkeyPatch, network: str, *, is_known: bool
+) -> None:
+    """Each of 3,900 addresses left less than a slow member, who was closed first; an owner too."""
+    clients = Clients(monkeypatch)
+    slow = [clients.add(f"198.51.{number}.1", 50_000, is_known=is_known) for number in range(3)]
+    slow.append(clients.add("192.0.2.1", 200_000, is_owner=True))
+    many = [clients.add(network.format(number), 20_000, is_known=is_known) for number in range(60)]
+    closed = clients.closed()
+    assert {*closed} < {*many}
+    most = 1_000_000 if is_known else 750_000
+    assert most - 20_000 <= clients.all.unsent.used <= most
+
+
+async def test_owners_are_closed_last_for_what_all_leave_unread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clients = Clients(monkeypatch)
+    owners = [clients.add(f"198.51.{number}.1", 240_000, is_owner=True) for number in range(4)]
+    others = [clients.add(f"203.0.{number}.1", 100_000) for number in range(2)]
+    assert clients.closed() == others
+    clients.add("198.51.4.1", 240_000, is_owner=True)  # nobody else has anything
+    assert clients.closed() == [owners[0], *others]
+
+
+@pytest.mark.parametrize("network", ["127.0.0", "192.168.1"])
+async def test_unread_bytes_of_one_network_are_compared_by_address(
+    monkeypatch: pytest.MonkeyPatch, network: str
+) -> None:
+    """In an office, or on one machine, it is as if there were no networks."""
+    clients = Clients(monkeypatch)
+    clients.add(f"{network}.1", 300_000)
+    most = [clients.add(f"{network}.2", unsent) for unsent in (50_000, 150_000, 200_000)]
+    for number in range(3, 9):
+        clients.add(f"{network}.{number}", 90_000)
+    assert clients.closed() == most[1:]
+
+
+async def test_one_address_keeps_to_its_share_though_a_network_leaves_more_unread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clients = Clients(monkeypatch)
+    one = [clients.add("198.51.100.1", 100_000) for _ in range(7)]
+    many = [clients.add(f"203.0.113.{number}", 20_000) for number in range(40)]
+    closed = clients.closed()
+    assert [sum(each in closed for each in group) for group in (one, many)] == [3, 26]
+
+
 class Busy:
     """A transport in which there is always something that was just written."""
 
@@ -997,6 +1100,50 @@ async def test_who_holds_or_has_sent_most_is_closed_when_the_process_needs_memor
         monkeypatch.setattr(Connection, "is_closing", property(lambda each: each in closed))
         said = await close_heaviest(relay.server.connections, 1)
         assert said.startswith("1 connections of a,")
+
+
+def _each(
+    network: str, number: int, held: int, *, is_known: bool = True, is_owner: bool = False
+) -> list[Any]:
+    addresses = [network.format(each) for each in range(number)]
+    return [Client(each, held, is_known=is_known, is_owner=is_owner) for each in addresses]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_the_network_that_holds_most_is_closed_before_an_address_of_another(
+    *, is_known: bool
+) -> None:
+    """Beside thousands of addresses of an IPv6 /48 that each held little, an office was closed,
+    and an agent with many filters, again and again; of those none."""
+    many = _each("2001:db8:0:{:x}::/64", 1000, 30_000, is_known=is_known)
+    many[7].held_bytes += 10_000
+    owners = _each("2001:db8:0:ff{}::/64", 2, 9_000_000, is_owner=True)
+    office = _each("203.0.113.5", 12, 25_000)
+    agent = _each("198.51.100.9", 1, 300_000)
+    every = [*office, *agent, *owners, *many]
+    await close_heaviest(every, 1)
+    assert [each for each in every if each.is_closed] == [many[7]]
+    await close_heaviest(every, 2_000_000)
+    assert 40 < sum(each.is_closed for each in many) < 50
+    assert not any(each.is_closed for each in (*office, *agent, *owners))
+    await close_heaviest(every, 100_000_000)
+    left = sum(30_000 + (15 << 10) for each in many if not each.is_closed)
+    assert (16 << 20) - 50_000 < left < 16 << 20
+    assert all(each.is_closed for each in (*office, *agent))
+    assert not any(each.is_closed for each in owners)
+
+
+@pytest.mark.parametrize("network", ["127.0.0.{}", "192.168.1.{}"])
+async def test_memory_of_one_network_is_compared_by_address(network: str) -> None:
+    """In an office, or on one machine, it is as if there were no networks: who holds little is not
+    closed, however many they are."""
+    every = _each(network, 256, 45_000)
+    every[3].held_bytes = every[4].held_bytes = 100_000
+    every[5].held_bytes = 200_000
+    await close_heaviest(every, 1)
+    assert [each for each in every if each.is_closed] == [every[5]]
+    await close_heaviest(every, 100_000_000)
+    assert [each for each in every if each.is_closed] == every[3:6]
 
 
 async def test_others_run_while_the_rights_of_all_connections_are_looked_up(
