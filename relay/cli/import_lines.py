@@ -141,7 +141,7 @@ class Place:
     last: str | None = None
     """Id of the last event that the store has acknowledged to have."""
     other_groups: set[str] = field(default_factory=set)
-    """Groups of the file whose ids are those of other groups here."""
+    """Groups of the file that are not here, or whose ids are those of other groups here."""
 
 
 @dataclass(slots=True)

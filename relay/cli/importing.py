@@ -63,7 +63,8 @@ _RATE_RETRIES: Final = 3
 _LONG_S: Final = 1.0
 """From here on a delay is explained."""
 _OTHER_GROUP: Final = (
-    "restricted: the group of this id here is another one; only --trust imports its events"
+    "restricted: the group of this id here is another one, or there is none; only --trust imports"
+    " its events"
 )
 _NEVER_LATER: Final = frozenset({*kinds.GROUP_RECORDS, kinds.DELETION, kinds.VANISH})
 """Kinds that give or take rights, or delete: stored after a later one, it could undo that."""
@@ -296,9 +297,10 @@ async def import_events(
 
     async def submit(batch: Batch) -> None:
         refused = dict(batch.refused)
+        made: Mapping[str, Collection[str]] = {}
         if origin is not Origin.TRUSTED_IMPORT:
-            events = [event for _, event in batch.events if event.kind == kinds.CREATE_GROUP]
-            await note_other_groups(folder, groups_in(events), place)
+            made = groups_in(event for _, event in batch.events if event.kind == kinds.CREATE_GROUP)
+            await note_other_groups(folder, made, place, are_made_next=True)
         taken = []
         for line, event in batch.events:
             # Who leads both groups would change the one here; its 9007 is refused by the rules.
@@ -307,6 +309,8 @@ async def import_events(
             else:
                 taken.append((line, event))
         answers = await submit_with_retries(folder, [event for _, event in taken], origin, pauses_s)
+        # After a 9007 that was refused here, anybody may make the group.
+        await note_other_groups(folder, made, place)
         tally = place.tally
         for (line, event), answer in zip(taken, answers, strict=True):
             outcome = outcome_of(event, answer)
@@ -346,14 +350,20 @@ async def import_events(
 
 
 async def note_other_groups(
-    folder: Folder, made: Mapping[str, Collection[str]], place: Place
+    folder: Folder,
+    made: Mapping[str, Collection[str]],
+    place: Place,
+    *,
+    are_made_next: bool = False,
 ) -> None:
     """Note those of these groups, as of `groups_in`, that were made elsewhere while another of the
     same id is here: with its flags and members, it would show their messages to others, and have
-    those of their records."""
+    those of their records. And those that are not here, unless `are_made_next`: anybody may make
+    another one meanwhile."""
     here = await groups_here(folder, made) if made else {}
     for group, there in made.items():
-        if group in here and is_another(group, there, here[group]):
+        is_here = group in here
+        if is_another(group, there, here[group]) if is_here else not are_made_next:
             place.other_groups.add(group)
         else:
             place.other_groups.discard(group)

@@ -915,6 +915,62 @@ def test_where_an_import_was_it_knows_which_groups_are_others_here(tmp_path: Pat
     assert progress.read().other_groups == {"den"}
 
 
+DEN = alice.sign(9007, [["h", "den"]], "", NOW)
+IN_DEN = [alice.sign(9, [["h", "den"]], f"secret {number}", NOW) for number in range(3)]
+OTHER_DEN = bob.sign(9007, [["h", "den"]], "", NOW)
+FILLERS = [alice.sign(1, [], f"note {number}", NOW) for number in range(511)]
+"""With one more event, a batch."""
+
+
+async def test_a_group_whose_9007_was_refused_may_be_made_by_others_without_its_messages(
+    folder: FakeFolder,
+) -> None:
+    """Whether it was here had been asked once, before the 9007."""
+    folder.fails = lambda event: "restricted: makes no groups" if event.id == DEN.id else None
+
+    def made_meanwhile(_: Place) -> None:
+        folder.rows[OTHER_DEN.id] = OTHER_DEN
+
+    place, said = Place(), list[str]()
+    await import_events(
+        folder,
+        io.BytesIO(lines_of(DEN, *FILLERS, *IN_DEN)),
+        "F",
+        Origin.IMPORT,
+        place,
+        report=said.append,
+        note=made_meanwhile,
+    )
+    assert place.other_groups == {"den"}
+    assert [line for line in said if "is another one, or there is none" in line] == said[1:]
+    assert not folder.rows.keys() & {event.id for event in IN_DEN}
+    assert (place.tally.stored, place.tally.refused) == (511, 4)
+
+
+@pytest.mark.parametrize("is_made_meanwhile", [True, False])
+def test_no_message_is_stored_before_the_9007_of_its_group(
+    folder: FakeFolder, data: Path, file: Path, *, is_made_meanwhile: bool
+) -> None:
+    """Anybody might make the group before."""
+
+    def taken(_: Event) -> None:
+        if is_made_meanwhile:
+            folder.rows[OTHER_DEN.id] = OTHER_DEN
+
+    folder.fails = taken
+    write(file, FILLERS[0], IN_DEN[0], *FILLERS[1:], DEN, IN_DEN[1])
+    assert imported(data, file) == 1
+    stored = [event.id for event in IN_DEN if event.id in folder.rows]
+    assert stored == ([] if is_made_meanwhile else [IN_DEN[1].id])
+
+
+async def test_a_second_9007_that_is_refused_keeps_no_messages_out(folder: FakeFolder) -> None:
+    folder.fails = lambda event: "duplicate: it exists" if event.id == OTHER_DEN.id else None
+    place, _ = await _import(folder, DEN, OTHER_DEN, IN_DEN[0], *FILLERS, *IN_DEN[1:])
+    assert folder.rows.keys() >= {event.id for event in IN_DEN}
+    assert place.other_groups == set()
+
+
 async def test_a_failing_store_stops_the_import(folder: FakeFolder) -> None:
     folder.fails = lambda _: "error: disk full"
     place = Place()
