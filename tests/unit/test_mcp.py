@@ -210,8 +210,6 @@ async def test_git_gets_no_secret_of_the_environment(
     assert said.read_text() == "//x\n"
 
 
-@pytest.mark.slow
-@pytest.mark.proves("M-29")
 def test_a_committer_does_not_look_like_the_author_of_a_record() -> None:
     ada = "Ada (npub1mphcy8x3jtydxml…)"
     commit = git.Commit("0" * 40, 1, ada, f"Fix it — by {ada}", 1, 0, ())
@@ -221,6 +219,8 @@ def test_a_committer_does_not_look_like_the_author_of_a_record() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.proves("M-29")
 async def test_a_files_history_has_a_summary_and_numbers(
     repository: Repository,
 ) -> None:
