@@ -58,8 +58,8 @@ OF_GROUP: Final = frozenset({Who.INSIDER, Who.ADMIN, Who.AGENT})
 """Who-words that depend on the group of the event: AGENT by the role `agent_role`."""
 READERS: Final = tuple(Who)
 
-READ_TAGS: Final = RULE_TAGS | {"code", "shared"}
-"""Tag names longer than one letter for read rules; a store indexes those of `RULE_TAGS`."""
+READ_TAGS: Final = RULE_TAGS | {"shared"}
+"""Tag names longer than one letter for read rules; a store indexes all but `shared`."""
 
 TagRules = tuple[tuple[str, bool | frozenset[str]], ...]
 

@@ -13,13 +13,10 @@ from uuid import UUID
 import pytest
 
 from relay.access.quotas import GUESSES_PER_KEY
-from relay.access.visibility import Viewer
 from relay.facts import Origin
 from relay.groups.actions import PRIVATE_FLAGS, Flag
 from relay.nostr import kinds
 from relay.nostr.event import made_from
-from relay.nostr.filters import Filter
-from relay.storage import PageQuery
 from relay.storage.sqlite.lookups import Finder
 from relay.write.commands import WriteEvent
 from tests.cast import admin, alice, bob, carol, owner, person, robot
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
 
     from relay.lifecycle.rows import Found, Lookups, WritePlan
     from relay.nostr.event import Event
-    from relay.nostr.keys import SecretKey
     from relay.write.commands import LaneItem
 
 TAKEN = (False, "duplicate: this group already exists")
@@ -674,31 +670,3 @@ async def test_a_rule_about_versions_does_not_reach_what_groups_depend_on() -> N
         assert [event.content for event in await home.found(kinds=[9])] == ["two"]
         await home.do(admin, 9001, ["p", bob.pubkey], h="tea")
         assert bob.pubkey not in home.groups.by_id["tea"].members
-
-
-@pytest.mark.parametrize("store", ["reference", "sqlite"])
-async def test_a_code_that_was_not_withdrawn_is_read_by_admins_only(store: str) -> None:
-    """It is one of another group, and stays valid there."""
-    ada = person("ada")
-    households = (
-        f'[[actors.household]]\nname = "attic"\nowner = "{ada.pubkey}"\n'
-        f'agents = ["{robot.pubkey}"]\n'
-    )
-    async with (
-        store_of(store) as opened,
-        Home(opened, policy_of("open", actors=households)) as home,
-    ):
-        await home.do(alice, 9007, h="den")
-        for member in (bob, robot):
-            await home.do(alice, 9000, ["p", member.pubkey], h="den")
-        asked = await home.do(robot, 5, ["code", "sesame-of-the-cave"], h="den")
-
-        async def reads(who: SecretKey) -> bool:
-            rights = home.state.visibility(Viewer(frozenset({who.pubkey})))
-            by_id = Filter(frozenset({asked.id}))
-            page = await opened.page(PageQuery(by_id, rights, 9, 1 << 20, home.now, 9))
-            [row] = [row for row in await opened.since(0, 99) if row.event.id == asked.id]
-            assert rights.may_read(row, by_id) is bool(page.raws)
-            return bool(page.raws)
-
-        assert [await reads(who) for who in (robot, alice, bob, ada)] == [True, True, False, False]
