@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 Held = TypeVar("Held")
 
 _OF_ONE_NETWORK: Final = 16
-"""What is ordinary is in one network together at most this fraction (1/16) of all, …"""
+"""What is ordinary is in one network together at most this fraction (1/16) of what is left, …"""
 _FEW_ADDRESSES: Final = 8
-"""… or what so many addresses may have."""
+"""… or, where that is less at first, what so many addresses may have."""
 _NOTHING: Final[Mapping[str | None, int]] = MappingProxyType({})
 
 
@@ -83,8 +83,8 @@ class Shares:
         """How much more a client with these rights may have; 0 or less: nothing. `address`: see
         `Sharer.counted_as`. `most`: of all together, except owners. `ordinary`: what clients of one
         address may have also when others have all, up to twice `most` (unknown keys: one and a half
-        times): else a few addresses would keep out all others. In one network so many have that
-        only, as it may have thousands of addresses."""
+        times): else a few addresses would keep out all others. Those of one network have a part
+        of that together, as it may have thousands of addresses."""
         beyond = most * (2 if rights.is_known else 1.5) if ordinary else most
         if rights.is_owner:
             return int(beyond) + most // 4 - self.used
@@ -93,11 +93,13 @@ class Shares:
         if room >= left or not ordinary:
             return max(room, left)
         network = _network(address)
-        most_of_network = max(_FEW_ADDRESSES * ordinary, most // _OF_ONE_NETWORK)
+        most_of_network = (int(beyond) - self.used) // _OF_ONE_NETWORK
+        if most // _OF_ONE_NETWORK < _FEW_ADDRESSES * ordinary:
+            most_of_network = _FEW_ADDRESSES * ordinary
         # Not of each address what is ordinary at most: there may be thousands.
         addresses = len(self._of.get(network, _NOTHING))
         of_network = min(self._of_network[network], addresses * ordinary)
-        return max(room, min(left, most_of_network - of_network))
+        return max(room, min(left, max(most_of_network, ordinary) - of_network))
 
     def _room(self, address: str | None, most: int, *, is_known: bool) -> int:
         left, quarter = most - self.used, most // 4

@@ -5,8 +5,8 @@ connection that takes a reserved place is on trial: it is closed when no known k
 after `TRIAL_S`, or earlier, when another connection on trial needs its place.
 
 Those with a known key stay, unless they have more than four fifths of all places: then one of the
-network that has most connections makes room for a client of another, which has as long to log in,
-and clients of a large network do not displace others. Owners always stay.
+network that has most connections makes room for a client of another, which has as long to log in:
+clients of networks that have more do not displace it. Owners always stay.
 
 Invariants: pure; the work of a call does not grow with the number of connections. Connections with
 new keys or none cannot keep out one with a known key, whether they stay or are being closed, and
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 TRIAL_S: Final = 10.0
 _KEPT: Final = 5
 """One place in this many is reserved for known keys."""
-_LARGE: Final = 20
-"""A network with more than this fraction (1/20) of all places is large, …"""
-_LEAST_LARGE: Final = 10
-"""… of few places, with more than this number or a fifth."""
 _MAX_LEAVING: Final = 64
 """Connections that may still read why they are closed to make room; with more, those that have been
 leaving for longest are cut off. They do not count for the limits."""
@@ -160,12 +156,6 @@ class ByNetwork(Generic[Counted]):
         most = None if network is None else self._addresses[network].largest()
         return None if most is None else next(iter(self._arrivals.of(most)))
 
-    def oldest_in_network(self, address: str) -> Counted | None:
-        """That of the address with most in this network."""
-        addresses = self._addresses.get(network_of(address))
-        most = None if addresses is None else addresses.largest()
-        return None if most is None else next(iter(self._arrivals.of(most)))
-
     def of_largest(self, address: str) -> Counted | None:
         """The oldest connection of the network with most, and in it of the address with most, if
         this network would have less with one more; else that of another address of this network, if
@@ -203,7 +193,6 @@ class Slots(Generic[C]):
         """Those seen with an owner's key."""
         self._others: ByNetwork[C] = ByNetwork()
         """All of `_unknown` and `_known`."""
-        self._large = max(most // _LARGE, min(_LEAST_LARGE, most // _KEPT))
 
     def __len__(self) -> int:
         """Including those in `_leaving`."""
@@ -215,13 +204,12 @@ class Slots(Generic[C]):
             return self._displaced(address, self._per_address) or Full.ADDRESS
         if 0 < self._most <= self._number:
             number_unknown = len(self._settled.of(None)) + len(self._on_trial.of(None))
-            if number_unknown < self._most // _KEPT:
-                # Those with known keys have places that are for who may log in yet. Clients of
-                # their network do not take these from others.
-                found = self._of_all(address)
-                if found or self._others.number_in_network(address) > self._large:
-                    return found or self._of_network(address) or Full.RELAY
-            return self._of_largest(address) or self._displaced(None, self._most) or Full.RELAY
+            if number_unknown >= self._most // _KEPT:
+                return self._of_largest(address) or self._displaced(None, self._most) or Full.RELAY
+            # Those with known keys have places that are for who may log in yet: clients of networks
+            # that have more do not end the trials of others.
+            own = self._others.number_in_network(address)
+            return self._of_all(address) or self._displaced(None, self._most, own) or Full.RELAY
         return None
 
     def _of_all(self, address: str) -> C | None:
@@ -232,16 +220,9 @@ class Slots(Generic[C]):
             self.logged_in(found)
         return None
 
-    def _of_network(self, address: str) -> C | None:
-        """One of the unknown ones of its network."""
-        while found := self._unknown.oldest_in_network(address):
-            if not self.logged_in(found):
-                return self._leave(found)
-        return None
-
-    def _displaced(self, address: str | None, most: int) -> C | None:
-        """The oldest connection on trial; the newest other one when fewer are on trial than places
-        are reserved."""
+    def _displaced(self, address: str | None, most: int, least: int = 0) -> C | None:
+        """The oldest connection on trial, if its network has at least so many; the newest other one
+        when fewer are on trial than places are reserved."""
         kept = most // _KEPT
         while kept:
             on_trial, settled = self._on_trial.of(address), self._settled.of(address)
@@ -249,6 +230,8 @@ class Slots(Generic[C]):
                 found = next(reversed(settled))
             elif on_trial:
                 found = next(iter(on_trial))
+                if self._others.number_in_network(self._origins[found]) < least:
+                    return None
             else:
                 return None
             if not self.logged_in(found):

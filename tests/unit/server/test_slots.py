@@ -153,9 +153,9 @@ def test_known_keys_of_one_network_keep_nobody_out(network: str) -> None:
     assert not any(each.is_closed for each in others[:3])
 
 
-@pytest.mark.parametrize("network", ["2001:db8:7:{}::/64", "192.0.2.{}"])
+@pytest.mark.parametrize("network", ["2001:db8:7:{}::/64", "192.0.2.{}", "10.7.{}.1"])
 @pytest.mark.parametrize("same_network", [True, False])
-def test_who_comes_from_a_network_that_has_most_ends_no_trial_of_others(
+def test_who_comes_from_a_network_that_has_more_ends_no_trial_of_others(
     network: str, *, same_network: bool
 ) -> None:
     """50 handshakes a second from there closed each newcomer before it could log in."""

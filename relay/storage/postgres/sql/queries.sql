@@ -28,7 +28,7 @@ SELECT pg_advisory_xact_lock('head'::regclass::oid::bigint);
 SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity AS a USING (pid)
 WHERE locktype = 'advisory' AND classid = 0 AND objid = 'head'::regclass AND objsubid = 1
 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND granted
-AND a.wait_event IN ('ClientRead', 'ClientWrite') AND a.state_change < now() - make_interval(secs => $1);
+AND a.wait_event = 'ClientRead' AND a.state_change < now() - make_interval(secs => $1);
 
 -- :rollback
 ROLLBACK;
