@@ -182,7 +182,7 @@ async def _out_of_transaction(db: Any) -> None:
     """The same for a read that may have been interrupted between preparing its statement and
     executing it: the server has begun a transaction that asyncpg does not know of, and ends it with
     any statement. ROLLBACK would have it warn of each other one that has none."""
-    await db.execute("SELECT")
+    await db.execute(QUERIES["nothing"])
 
 
 class _Held:

@@ -183,15 +183,18 @@ class Writer:
 
     async def _begin(self, db: Any) -> None:
         """Wait for the lock; a relay that hangs with it loses it."""
-        task = asyncio.ensure_future(db.execute(QUERIES["begin"]))
+        ending = asyncio.create_task(self._end_hung())
         try:
-            while not (await asyncio.wait({task}, timeout=_HUNG_S))[0]:
-                with suppress(StoreFault):
-                    async with self._connections.for_relay() as other:
-                        await other.execute(QUERIES["end_hung"], _HUNG_S)
-            task.result()
+            await db.execute(QUERIES["begin"])
         finally:
-            task.cancel()
+            ending.cancel()
+
+    async def _end_hung(self) -> None:
+        while True:
+            await asyncio.sleep(_HUNG_S)
+            with suppress(StoreFault):
+                async with self._connections.for_relay() as db:
+                    await db.execute(QUERIES["end_hung"], _HUNG_S)
 
     def hurry(self) -> None:
         """The process ends: no commit waits for a replica much longer."""

@@ -30,6 +30,9 @@ WHERE locktype = 'advisory' AND classid = 0 AND objid = 'head'::regclass AND obj
 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND granted
 AND a.wait_event = 'ClientRead' AND a.state_change < now() - make_interval(secs => $1);
 
+-- :nothing
+SELECT;
+
 -- :rollback
 ROLLBACK;
 
