@@ -238,9 +238,10 @@ class Writer:
         server would end the wait with a warning, and only the primary would have the batch."""
         is_alone = False
 
-        def warned(_: object, message: object) -> None:
+        def warned(_: object, message: Any) -> None:
             nonlocal is_alone
-            is_alone |= isinstance(message, asyncpg.PostgresWarning)
+            # Not by its text, which the server translates. There are other warnings.
+            is_alone |= message.server_source_function == "SyncRepWaitForLSN"
 
         db.add_log_listener(warned)
         try:
