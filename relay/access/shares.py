@@ -112,6 +112,8 @@ class Shares:
 
     def add(self, address: str | None, size: int) -> None:
         """`size`: bytes, negative when they are gone."""
+        if not size:
+            return
         self.used += size
         network = _network(address)
         sizes = self._of.setdefault(network, {})
