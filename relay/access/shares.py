@@ -56,22 +56,23 @@ def network_of(address: str) -> str:
     return str(network.supernet(new_prefix=48 if network.version == 6 else 24))
 
 
-def _network(address: str | None) -> str | None:
-    return None if address is None else network_of(address)
+def network_of_client(client: object) -> object:
+    """Of its address; itself if it has none."""
+    return network_of(client) if isinstance(client, str) else client
 
 
 class Shares:
     def __init__(self) -> None:
         self.used = 0
         """Of all together."""
-        self._of: dict[str | None, dict[str | None, int]] = {}
+        self._of: dict[object, dict[str | None, int]] = {}
         """Of each address that has any, by network."""
-        self._of_network: Counter[str | None] = Counter()
+        self._of_network: Counter[object] = Counter()
         """The sum of each."""
 
     def of(self, address: str | None) -> int:
         """What the clients of one address have."""
-        return self._of.get(_network(address), _NOTHING).get(address, 0)
+        return self._of.get(network_of_client(address), _NOTHING).get(address, 0)
 
     def has_room_for(self, client: Sharer, most: int) -> bool:
         """Whether it may have more. `most`: bytes of all together."""
@@ -92,7 +93,7 @@ class Shares:
         left = min(ordinary - self.of(address), int(beyond) - self.used)
         if room >= left or not ordinary:
             return max(room, left)
-        network = _network(address)
+        network = network_of_client(address)
         most_of_network = (int(beyond) - self.used) // _OF_ONE_NETWORK
         if most // _OF_ONE_NETWORK < _FEW_ADDRESSES * ordinary:
             most_of_network = _FEW_ADDRESSES * ordinary
@@ -115,7 +116,7 @@ class Shares:
         if not size:
             return
         self.used += size
-        network = _network(address)
+        network = network_of_client(address)
         sizes = self._of.setdefault(network, {})
         self._of_network[network] += size
         left = sizes.pop(address, 0) + size

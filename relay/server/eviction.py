@@ -11,7 +11,7 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from relay.access.shares import Shares, network_of
+from relay.access.shares import Shares, network_of, network_of_client
 from relay.server.connection import MAX_UNREAD, Connection
 from relay.server.slots import ByNetwork
 from relay.server.socket_input import SocketInput
@@ -77,7 +77,7 @@ async def close_heaviest(connections: Iterable[Connection], needed: int) -> str:
         held, sent = _CONNECTION_BYTES + each.held_bytes, each.taken_bytes
         size = held + int(sent * _NEW_S / (now - each.opened_at + _NEW_S))
         weight = size * (1 if each.is_known else _OF_UNKNOWN)
-        network: object = network_of(address) if isinstance(address, str) else each
+        network = network_of_client(address)
         networks[address] = network
         weights[address] += weight
         network_weights[network] += weight

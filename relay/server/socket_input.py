@@ -20,7 +20,7 @@ from aiohttp.http_parser import RawRequestMessage
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from relay.access.quotas import subnet_of
-from relay.access.shares import network_of
+from relay.access.shares import network_of_client
 from relay.server.http import FORWARDED
 from relay.server.turns import Slice
 
@@ -110,11 +110,6 @@ class _Place(NamedTuple):
     """They have a known key."""
 
 
-def _network_of(place: _Place) -> Hashable:
-    """One may have thousands of addresses."""
-    return network_of(place.address) if isinstance(place.address, str) else place.address
-
-
 class Unfinished:
     """The unfinished messages of all websockets."""
 
@@ -147,10 +142,10 @@ class Unfinished:
         while self._total > MAX_UNFINISHED:
             unknown = sum([size for place, size in self._sums.items() if not place.is_known])
             is_known = unknown <= MAX_UNFINISHED // _OF_UNKNOWN
-            networks: dict[Hashable, list[_Place]] = {}
+            networks: dict[object, list[_Place]] = {}
             for place in self._sums:
                 if place.is_known is is_known:
-                    networks.setdefault(_network_of(place), []).append(place)
+                    networks.setdefault(network_of_client(place.address), []).append(place)
             sums = self._sums
             places = max(networks.values(), key=lambda each: sum([sums[place] for place in each]))
             self._end(next(iter(self._sizes[max(places, key=sums.__getitem__)])))

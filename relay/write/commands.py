@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from relay.access.shares import network_of
+from relay.access.shares import network_of_client
 from relay.errors import Prefix, Reject, Result, WriteOutcome
 from relay.facts import Origin
 from relay.nostr.event import Event
@@ -258,11 +258,6 @@ def share_of(item: LaneItem) -> tuple[Standing, object]:
         return Standing.OWNER, client
     standing = Standing.KNOWN if item.author.is_known else Standing.UNKNOWN
     return standing, network_of_client(client)
-
-
-def network_of_client(client: object) -> object:
-    """As of `client_or_type`; itself if it has no address."""
-    return network_of(client) if isinstance(client, str) else client
 
 
 def connection_or_type(item: LaneItem) -> int | frozenset[str] | type[LaneItem]:

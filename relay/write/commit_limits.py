@@ -9,6 +9,7 @@ from itertools import accumulate, chain
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from relay.access.shares import network_of_client
 from relay.facts import Origin
 from relay.nostr import kinds
 from relay.nostr.kinds import is_ephemeral
@@ -17,7 +18,6 @@ from relay.write.commands import (
     WriteEvent,
     client_or_type,
     connection_or_type,
-    network_of_client,
 )
 from relay.write.costs import CHANGES_GROUP, COST_S, MAX_BATCH
 from relay.write.pieces import pieces_for
