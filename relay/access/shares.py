@@ -5,7 +5,7 @@ quarter together, also when they have closed their connections. Those with known
 have half, and nothing of the last quarter from three eighths on: two addresses of one member leave
 memory for others. Where `ordinary` is given, addresses that have little may have that much beyond
 these shares; where owners are told apart, they may have a quarter more than all others. `HeldSets`
-tells what to close for those who have clearly less.
+tells what to close for those who have clearly less, `ByNetwork` of which address or network.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 Held = TypeVar("Held")
 
@@ -124,6 +124,99 @@ class Shares:
             sizes[address] = left
         elif not sizes:
             del self._of[network], self._of_network[network]
+
+
+class _Counts:
+    """Number that each address, or network, has, and which one has most."""
+
+    def __init__(self) -> None:
+        self.of: Counter[str] = Counter()
+        self._addresses: dict[int, dict[str, None]] = {}
+        """Number → addresses that have so many."""
+        self._most = 0
+
+    def largest(self) -> str | None:
+        return next(iter(self._addresses[self._most])) if self._most else None
+
+    def larger_than(self, address: str) -> str | None:
+        """The one with most, if this one would have less with one more."""
+        return self.largest() if self._most > self.of[address] + 1 else None
+
+    def count(self, address: str, change: int) -> None:
+        """`change`: 1 or -1."""
+        before = self.of[address]
+        after = before + change
+        if before:
+            del self._addresses[before][address]
+            if not self._addresses[before]:
+                del self._addresses[before]
+        if after:
+            self.of[address] = after
+            self._addresses.setdefault(after, {})[address] = None
+        else:
+            del self.of[address]
+        if after > self._most or self._most not in self._addresses:
+            self._most = after
+
+
+class ByNetwork(Generic[Held]):
+    """What clients hold, by network, and by address."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, dict[Held, None]] = {}
+        """Of each address, oldest first."""
+        self._networks = _Counts()
+        self._addresses: dict[str, _Counts] = {}
+        """Network → its addresses."""
+
+    def of(self, address: str) -> Collection[Held]:
+        """What one address has, oldest first."""
+        return self._held.get(address, ())
+
+    def number_in_network(self, address: str) -> int:
+        return self._networks.of[network_of(address)]
+
+    def add(self, held: Held, address: str) -> None:
+        its = self._held.setdefault(address, {})
+        if held not in its:
+            its[held] = None
+            self._count(address, 1)
+
+    def discard(self, held: Held, address: str) -> bool:
+        """Whether it was there."""
+        its = self._held.get(address, {})
+        if held not in its:
+            return False
+        del its[held]
+        if not its:
+            del self._held[address]
+        self._count(address, -1)
+        return True
+
+    def _count(self, address: str, change: int) -> None:
+        network = network_of(address)
+        self._networks.count(network, change)
+        addresses = self._addresses.setdefault(network, _Counts())
+        addresses.count(address, change)
+        if not addresses.of:
+            del self._addresses[network]
+
+    def oldest(self) -> Held | None:
+        """That of the network with most, and in it of the address with most; with as many, of the
+        one that has had so many for longest."""
+        network = self._networks.largest()
+        most = None if network is None else self._addresses[network].largest()
+        return None if most is None else next(iter(self._held[most]))
+
+    def of_largest(self, address: str) -> Held | None:
+        """The oldest of the network with most, and in it of the address with most, if this network
+        would have less with one more; else that of another address of this network, if this address
+        would have less."""
+        own = network_of(address)
+        if self._networks.larger_than(own) is not None:
+            return self.oldest()
+        most = self._addresses[own].larger_than(address) if own in self._addresses else None
+        return None if most is None else next(iter(self._held[most]))
 
 
 class HeldSets(Generic[Held]):

@@ -11,9 +11,8 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from relay.access.shares import Shares, network_of, network_of_client
+from relay.access.shares import ByNetwork, Shares, network_of, network_of_client
 from relay.server.connection import MAX_UNREAD, Connection
-from relay.server.slots import ByNetwork
 from relay.server.socket_input import SocketInput
 
 if TYPE_CHECKING:

@@ -17,12 +17,9 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
-from relay.access.shares import network_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
+from relay.access.shares import ByNetwork
 
 TRIAL_S: Final = 10.0
 _KEPT: Final = 5
@@ -43,7 +40,6 @@ class Occupant(Protocol):
 
 
 C = TypeVar("C", bound=Occupant)
-Counted = TypeVar("Counted")
 
 
 class Full(Enum):
@@ -53,22 +49,22 @@ class Full(Enum):
     ADDRESS = auto()
 
 
-class _Arrivals(Generic[Counted]):
+class _Arrivals(Generic[C]):
     """Connections in order of arrival, also by address."""
 
     def __init__(self) -> None:
-        self._all: dict[Counted, None] = {}
-        self._by_address: dict[str, dict[Counted, None]] = {}
+        self._all: dict[C, None] = {}
+        self._by_address: dict[str, dict[C, None]] = {}
 
-    def of(self, address: str | None) -> dict[Counted, None]:
+    def of(self, address: str | None) -> dict[C, None]:
         """None: of all."""
         return self._all if address is None else self._by_address.get(address, {})
 
-    def add(self, connection: Counted, address: str) -> None:
+    def add(self, connection: C, address: str) -> None:
         self._all[connection] = None
         self._by_address.setdefault(address, {})[connection] = None
 
-    def discard(self, connection: Counted, address: str) -> bool:
+    def discard(self, connection: C, address: str) -> bool:
         """Whether it was there."""
         if connection not in self._all:
             return False
@@ -78,93 +74,6 @@ class _Arrivals(Generic[Counted]):
         if not here:
             del self._by_address[address]
         return True
-
-
-class _Counts:
-    """Number of connections of each address, or network, and which one has most."""
-
-    def __init__(self) -> None:
-        self.of: Counter[str] = Counter()
-        self._addresses: dict[int, dict[str, None]] = {}
-        """Number of connections → addresses with that number."""
-        self._most = 0
-
-    def largest(self) -> str | None:
-        return next(iter(self._addresses[self._most])) if self._most else None
-
-    def larger_than(self, address: str) -> str | None:
-        """The one with most, if this one would have less with one more."""
-        return self.largest() if self._most > self.of[address] + 1 else None
-
-    def count(self, address: str, change: int) -> None:
-        """`change`: 1 or -1."""
-        before = self.of[address]
-        after = before + change
-        if before:
-            del self._addresses[before][address]
-            if not self._addresses[before]:
-                del self._addresses[before]
-        if after:
-            self.of[address] = after
-            self._addresses.setdefault(after, {})[address] = None
-        else:
-            del self.of[address]
-        if after > self._most or self._most not in self._addresses:
-            self._most = after
-
-
-class ByNetwork(Generic[Counted]):
-    """Connections by network, and by address."""
-
-    def __init__(self) -> None:
-        self._arrivals: _Arrivals[Counted] = _Arrivals()
-        self._networks = _Counts()
-        self._addresses: dict[str, _Counts] = {}
-        """Network → its addresses."""
-
-    def of(self, address: str) -> Collection[Counted]:
-        """Those of an address, oldest first."""
-        return self._arrivals.of(address)
-
-    def number_in_network(self, address: str) -> int:
-        return self._networks.of[network_of(address)]
-
-    def add(self, connection: Counted, address: str) -> None:
-        if connection not in self._arrivals.of(address):
-            self._arrivals.add(connection, address)
-            self._count(address, 1)
-
-    def discard(self, connection: Counted, address: str) -> bool:
-        """Whether it was there."""
-        if not self._arrivals.discard(connection, address):
-            return False
-        self._count(address, -1)
-        return True
-
-    def _count(self, address: str, change: int) -> None:
-        network = network_of(address)
-        self._networks.count(network, change)
-        addresses = self._addresses.setdefault(network, _Counts())
-        addresses.count(address, change)
-        if not addresses.of:
-            del self._addresses[network]
-
-    def oldest(self) -> Counted | None:
-        """That of the network with most, and in it of the address with most; with as many, of the
-        one that has had so many for longest."""
-        network = self._networks.largest()
-        most = None if network is None else self._addresses[network].largest()
-        return None if most is None else next(iter(self._arrivals.of(most)))
-
-    def of_largest(self, address: str) -> Counted | None:
-        """The oldest connection of the network with most, and in it of the address with most, if
-        this network would have less with one more; else that of another address of this network, if
-        this address would have less."""
-        own = network_of(address)
-        if self._networks.larger_than(own) is not None:
-            return self.oldest()
-        most = self._addresses[own].larger_than(address) if own in self._addresses else None
-        return None if most is None else next(iter(self._arrivals.of(most)))
 
 
 class Slots(Generic[C]):

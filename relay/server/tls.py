@@ -18,21 +18,19 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.access.quotas import subnet_of
-from relay.access.shares import network_of
+from relay.access.shares import ByNetwork, network_of
 from relay.errors import UserError
 from relay.files import regular_file
-from relay.server.slots import ByNetwork
-from relay.server.turns import Slice
+from relay.server.turns import RoundRobin, Slice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from relay.observe import Readiness
     from relay.server.turns import Turns
 
     Files = tuple[tuple[int, ...] | None, ...]
-    _Inputs = dict[asyncio.BaseTransport, Callable[[], None]]
 
 _log = logging.getLogger(__name__)
 
@@ -101,6 +99,12 @@ class _Failed(Counter[str]):
             self.clear()
         self[name] += 1
 
+    def least(self, names: Iterable[str]) -> str:
+        """Of those that have failed least, the first."""
+        # Mostly one has not failed: to compare 5,000 takes 0.3 ms.
+        first = next((name for name in names if name not in self), None)
+        return min(names, key=self.__getitem__) if first is None else first
+
 
 class Handshakes:
     """Protocol factory: the protocol that `make` returns, behind TLS.
@@ -131,8 +135,10 @@ class Handshakes:
         """Unfinished handshakes → address."""
         self._by_network: ByNetwork[asyncio.BaseTransport] = ByNetwork()
         """The same, oldest first."""
-        self._waiting: dict[str, dict[str, _Inputs]] = {}
-        """Those that have input, by network and address, in the order of their turns."""
+        self._waiting: RoundRobin[asyncio.BaseTransport] = RoundRobin()
+        """Those that have input, by address."""
+        self._inputs: dict[asyncio.BaseTransport, Callable[[], None]] = {}
+        """What to call when it is their turn."""
         self._turn = 0
         """Its number."""
         self._giving: asyncio.Task[None] | None = None
@@ -165,8 +171,8 @@ class Handshakes:
         address = self._begun.get(transport)
         if address is None:
             return
-        addresses = self._waiting.setdefault(network_of(address), {})
-        addresses.setdefault(address, {})[transport] = go_on
+        self._inputs[transport] = go_on
+        self._waiting.add(address, transport)
         if self._giving is None:
             self._giving = asyncio.create_task(self._give_turns(), name="TLS handshakes")
 
@@ -195,16 +201,11 @@ class Handshakes:
         # Every second time who has failed less: else who connects would wait for each network, and
         # each address, that begins handshakes and goes.
         self._turn += 1
-        network = _next(self._waiting, self._failed_networks if self._turn % 2 else None)
-        addresses = self._waiting.pop(network)
-        address = _next(addresses, self._failed if self._turn % 4 < 2 else None)
-        inputs = addresses.pop(address)
-        go_on = inputs.pop(next(iter(inputs)))
-        if inputs:
-            addresses[address] = inputs  # behind the others
-        if addresses:
-            self._waiting[network] = addresses
-        return go_on
+        transport = self._waiting.pop(
+            self._failed_networks.least if self._turn % 2 else None,
+            self._failed.least if self._turn % 4 < 2 else None,
+        )
+        return self._inputs.pop(transport)
 
     def ended(self, transport: asyncio.BaseTransport, *, is_finished: bool = False) -> None:
         """The handshake has finished, or failed."""
@@ -215,21 +216,8 @@ class Handshakes:
         self._failed.note(address, is_finished=is_finished)
         self._failed_networks.note(network, is_finished=is_finished)
         self._by_network.discard(transport, address)
-        addresses = self._waiting.get(network, {})
-        inputs = addresses.get(address, {})
-        if inputs.pop(transport, None) is not None and not inputs:
-            del addresses[address]
-            if not addresses:
-                del self._waiting[network]
-
-
-def _next(waiting: Collection[str], failed: _Failed | None) -> str:
-    """The first; or, of those that have failed least."""
-    if failed is None:
-        return next(iter(waiting))
-    # Mostly one has not failed: to compare 5,000 takes 0.3 ms.
-    first = next((each for each in waiting if each not in failed), None)
-    return min(waiting, key=failed.__getitem__) if first is None else first
+        if self._inputs.pop(transport, None) is not None:
+            self._waiting.discard(address, transport)
 
 
 class _Handshake(SSLProtocol):

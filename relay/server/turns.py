@@ -31,7 +31,10 @@ from weakref import WeakValueDictionary
 from relay.access.shares import network_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    _Turn = asyncio.Future[None]
+    Choice = Callable[[Iterable[str]], str]
 
 SLICE_S: Final = 0.005
 """Work without a pause, in seconds."""
@@ -79,6 +82,7 @@ class _HasUsed(Protocol):
 
 
 Waiting = TypeVar("Waiting", bound=_HasUsed)
+Queued = TypeVar("Queued")
 
 
 class Account:
@@ -175,33 +179,51 @@ class Network(FairQueue[Account]):
         self.used = min(self.used, self.queue.reached)
 
 
-class _Arrivals:
-    """Tasks that wait: networks take turns, and in each its addresses."""
+class RoundRobin(Generic[Queued]):
+    """What waits: networks take turns, and in each its addresses."""
 
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: dict[str, dict[str, list[asyncio.Future[None]]]] = {}
+        self._waiting: dict[str, dict[str, dict[Queued, None]]] = {}
         """By network and address, in the order in which these go on."""
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, address: str, turn: asyncio.Future[None]) -> None:
+    def add(self, address: str, waiting: Queued) -> None:
         addresses = self._waiting.setdefault(network_of(address), {})
-        addresses.setdefault(address, []).append(turn)
+        addresses.setdefault(address, {})[waiting] = None
 
-    def pop(self) -> asyncio.Future[None] | None:
-        """Take out the turn that comes next, if one still waits."""
-        while self._waiting:
-            network = next(iter(self._waiting))
-            addresses = self._waiting.pop(network)
-            turn = _next(addresses)
-            if addresses:
-                self._waiting[network] = addresses  # behind the others
-            if turn is not None:
-                return turn
-        return None
+    def discard(self, address: str, waiting: Queued) -> None:
+        network = network_of(address)
+        addresses = self._waiting.get(network, {})
+        queued = addresses.get(address, {})
+        if waiting in queued:
+            del queued[waiting]
+            if not queued:
+                del addresses[address]
+                if not addresses:
+                    del self._waiting[network]
+
+    def pop(self, network_from: Choice | None = None, address_from: Choice | None = None) -> Queued:
+        """Take out what goes on; something must be waiting. Choices: between networks, and between
+        the addresses of one; None: the one that waits for longest."""
+        network = (network_from or _first)(self._waiting)
+        addresses = self._waiting.pop(network)
+        address = (address_from or _first)(addresses)
+        queued = addresses.pop(address)
+        waiting = _first(queued)
+        del queued[waiting]
+        if queued:
+            addresses[address] = queued  # behind the others
+        if addresses:
+            self._waiting[network] = addresses
+        return waiting
+
+
+def _first(waiting: Iterable[Queued]) -> Queued:
+    return next(iter(waiting))
 
 
 class Turns:
@@ -214,16 +236,16 @@ class Turns:
         self._queues = {is_known: FairQueue[Network]() for is_known in (False, True)}
         """The networks of the accounts in `_turns`: without a known key, and with one."""
         self._is_known_next = True
-        self._turns: dict[Account, list[asyncio.Future[None]]] = {}
+        self._turns: dict[Account, list[_Turn]] = {}
         """Of tasks that wait: by their accounts."""
-        self._handshakes = _Arrivals()
+        self._handshakes: RoundRobin[_Turn] = RoundRobin()
         """By client address."""
-        self._requests = _Arrivals()
+        self._requests: RoundRobin[_Turn] = RoundRobin()
         """The same of other HTTP requests."""
-        self._inputs = _Arrivals()
+        self._inputs: RoundRobin[_Turn] = RoundRobin()
         """The same of sockets whose request is not parsed yet, by the address that they come from:
         thousands that connect at once keep no open connection waiting."""
-        self._tls = _Arrivals()
+        self._tls: RoundRobin[_Turn] = RoundRobin()
         """The same of TLS handshakes, which have an order of their own: of no address."""
         self._arriving = deque((self._handshakes, self._requests, self._inputs, self._tls))
         """In the order in which they have every second turn."""
@@ -302,30 +324,30 @@ class Turns:
 
     async def wait_for_handshake(self, address: str) -> None:
         """As `wait`; networks go on one after the other, and in each its addresses."""
-        turn = self._new_turn()
-        self._handshakes.add(address, turn)
-        await turn
+        await self._wait_among(self._handshakes, address)
 
     async def wait_for_request(self, address: str, seconds: float) -> None:
         """As `wait_for_handshake`. `seconds`: about how long its work takes."""
-        turn = self._new_turn()
-        self._requests.add(address, turn)
-        await turn
+        await self._wait_among(self._requests, address)
         self.expect(seconds)
 
     async def wait_for_input(self, address: str) -> None:
         """As `wait_for_handshake`, before the request is parsed."""
-        turn = self._new_turn()
-        self._inputs.add(address, turn)
-        await turn
+        await self._wait_among(self._inputs, address)
 
     async def wait_for_tls(self) -> None:
         """As `wait_for_handshake`, before a part of a TLS handshake."""
-        turn = self._new_turn()
-        self._tls.add("", turn)
-        await turn
+        await self._wait_among(self._tls, "")
 
-    def _new_turn(self) -> asyncio.Future[None]:
+    async def _wait_among(self, arriving: RoundRobin[_Turn], address: str) -> None:
+        turn = self._new_turn()
+        arriving.add(address, turn)
+        try:
+            await turn
+        finally:
+            arriving.discard(address, turn)  # if the task was cancelled
+
+    def _new_turn(self) -> _Turn:
         if not self._is_anybody_waiting():
             self._schedule()
         return asyncio.get_running_loop().create_future()
@@ -359,7 +381,7 @@ class Turns:
                 continue
             used_there, network = queue.pop()
             used, account = network.pop()
-            turn = _first(self._turns[account])
+            turn = _take(self._turns[account])
             if turn is None:
                 del self._turns[account]
                 if network:
@@ -385,30 +407,18 @@ class Turns:
         if self._is_anybody_waiting():
             self._schedule()
 
-    def _next_arriving(self) -> asyncio.Future[None] | None:
+    def _next_arriving(self) -> _Turn | None:
         for _ in range(len(self._arriving)):
             first = self._arriving[0]
             self._arriving.rotate()
-            turn = first.pop()
-            if turn is not None:
-                return turn
+            while first:
+                turn = first.pop()
+                if not turn.done():  # else its task was cancelled
+                    return turn
         return None
 
 
-def _next(addresses: dict[str, list[asyncio.Future[None]]]) -> asyncio.Future[None] | None:
-    """Take out the first turn of the address that comes next, if one still waits."""
-    while addresses:
-        address = next(iter(addresses))
-        turns = addresses.pop(address)
-        turn = _first(turns)
-        if turns:
-            addresses[address] = turns
-        if turn is not None:
-            return turn
-    return None
-
-
-def _first(turns: list[asyncio.Future[None]]) -> asyncio.Future[None] | None:
+def _take(turns: list[_Turn]) -> _Turn | None:
     """Take out the first that still waits."""
     while turns:
         turn = turns.pop(0)

@@ -209,14 +209,15 @@ async def test_a_network_has_its_turn_though_one_of_it_waits_no_more() -> None:
         await turns.wait_for_handshake(address)
         seen.append(address)
 
-    gone, *waiting = [
+    first = "203.0.113.1"
+    before, gone, *waiting = [
         asyncio.create_task(comes(address))
-        for address in ("192.0.2.1", "192.0.2.2", "198.51.100.1", "198.51.100.2")
+        for address in (first, "192.0.2.1", "192.0.2.2", "198.51.100.1", "198.51.100.2")
     ]
     await asyncio.sleep(0)
     gone.cancel()
-    await asyncio.gather(*waiting)
-    assert seen == ["192.0.2.2", "198.51.100.1", "198.51.100.2"]
+    await asyncio.gather(before, *waiting)
+    assert seen == [first, "192.0.2.2", "198.51.100.1", "198.51.100.2"]
     alone = asyncio.create_task(comes("192.0.2.1"))
     await asyncio.sleep(0)
     alone.cancel()
