@@ -218,8 +218,13 @@ class Server:
         pages.add_routes(self._router, self._path.rstrip("/"))
 
     async def close_heaviest(self, needed: int) -> str:
-        """The process needs so many bytes of memory."""
-        return await close_heaviest(self._connections, needed)
+        """The process needs so many bytes of memory. Says what was closed, for the log."""
+        ended = 0 if self._handshakes is None else self._handshakes.end_for(needed)
+        handshakes = f"unfinished TLS handshakes, {ended >> 20} MiB" if ended else ""
+        if ended >= needed:
+            return handshakes
+        closed = await close_heaviest(self._connections, needed - ended)
+        return " and ".join(each for each in (handshakes, closed) if each)
 
     @property
     def connections(self) -> Collection[Connection]:

@@ -38,6 +38,10 @@ _POLL_S: Final = 1.0
 _PIECE: Final = 64 << 10
 """Bytes that are encrypted at once."""
 _HANDSHAKE_S: Final = 15
+_HANDSHAKE_BYTES: Final = 64 << 10
+"""What an unfinished one takes."""
+_FEW: Final = 64
+"""So many are not worth closing when memory is short."""
 
 
 class Certificate:
@@ -109,9 +113,9 @@ class _Failed(Counter[str]):
 class Handshakes:
     """Protocol factory: the protocol that `make` returns, behind TLS.
 
-    asyncio allows any number of unfinished handshakes, each for a minute; one takes 60 kB, and 1 ms
-    of the loop to continue. Here one is closed when there are more than `most`: the oldest of the
-    network that has most, and in it of the address that has most; or when there are more than
+    asyncio allows any number of unfinished handshakes, each for a minute; one takes 64 KiB, and 1
+    ms of the loop to continue. Here one is closed when there are more than `most`: the oldest of
+    the network that has most, and in it of the address that has most; or when there are more than
     `per_address` of one address: its oldest. 0: no limit. What arrives for one waits for its turn:
     networks take turns, and in each its addresses, of both every second time those with fewer
     failed handshakes. All handshakes together have at most half of the loop's time.
@@ -161,6 +165,14 @@ class Handshakes:
             self._end(next(iter(its)))
         elif 0 < self._most < len(self._begun):
             self._end(self._by_network.oldest())
+
+    def end_for(self, needed: int) -> int:
+        """The process needs so many bytes of memory: close handshakes that hold them, those of the
+        network that has most first; `_FEW` stay. Returns the bytes that those closed held."""
+        number = min(needed // _HANDSHAKE_BYTES + 1, len(self._begun) - _FEW)
+        for _ in range(number):
+            self._end(self._by_network.oldest())
+        return max(number, 0) * _HANDSHAKE_BYTES
 
     def _end(self, transport: Any) -> None:
         self.ended(transport)

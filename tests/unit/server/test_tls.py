@@ -159,6 +159,20 @@ async def test_who_connects_waits_for_few_handshakes_of_a_network(number: int) -
     assert newcomers[-1] < 8
 
 
+async def test_handshakes_end_when_memory_is_short_first_those_of_the_largest_network() -> None:
+    """20 clients were closed while 5,000 handshakes held 350 MB."""
+    peers = Peers()
+    many = peers.come(*map(household, range(200)))
+    few = peers.come(*[f"10.0.{number}.1" for number in range(60)])
+    ended = peers.handshakes.end_for(100 * 65_536 - 1)
+    assert ended == 100 * 65_536
+    assert [each.is_closed for each in many] == [True] * 100 + [False] * 100
+    assert peers.handshakes.end_for(1 << 30) == (100 + 60 - 64) * 65_536
+    assert sum(each.is_closed for each in few) == 0
+    assert peers.handshakes.end_for(1 << 30) == 0
+    assert len(peers.handshakes) == 64
+
+
 async def test_in_a_network_addresses_take_turns() -> None:
     peers = Peers()
     peers.come(*["10.0.0.1"] * 10, *["10.0.0.2"] * 10, "10.0.0.3")
