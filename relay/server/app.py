@@ -34,7 +34,7 @@ from relay.server.listening import (
 from relay.server.nip86 import MAX_BODY, Calls, refusal
 from relay.server.receipts import PARAMETER
 from relay.server.slots import TRIAL_S, Full, Slots
-from relay.server.socket_input import SocketInput, Unfinished
+from relay.server.socket_input import SocketInput, Unfinished, without_host
 from relay.server.tls import Certificate, Handshakes
 from relay.server.turns import Turns
 from relay.server.websocket import RelaySocket
@@ -244,6 +244,7 @@ class Server:
         assert server is not None
         self._handle = cast("Handler", server.request_handler)
         server.request_handler = cast("_RequestHandler", self._in_turn)
+        server.request_factory = without_host(server.request_factory)
         try:
             tls = await self._watched_certificate()
             loop = asyncio.get_running_loop()

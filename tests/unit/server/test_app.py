@@ -894,6 +894,30 @@ async def test_the_requests_of_an_address_wait_for_those_of_no_other(
     assert answered.index("198.51.100.7") < 10
 
 
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("GET http://xn--a/healthz", 200),
+        ("GET http://xn--a/?a=b", 200),
+        ("GET http://user:password@relay.test:7777/nothing", 404),
+        ("GET ws://xn--a/healthz", 200),
+        ("OPTIONS http://xn--a/", 204),
+        ("CONNECT xn--a:80", 404),
+        ("CONNECT relay.test:443", 404),
+    ],
+)
+async def test_the_host_of_a_request_target_is_not_decoded(
+    caplog: pytest.LogCaptureFixture, line: str, status: int
+) -> None:
+    """One of 8 kB stopped the loop for a second, and one that is invalid ended its task."""
+    async with serving() as relay, asyncio.timeout(ANSWER_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
+        writer.write(f"{line} HTTP/1.1\r\nHost: relay\r\nConnection: close\r\n\r\n".encode())
+        assert (await reader.read()).startswith(f"HTTP/1.1 {status} ".encode())
+        writer.close()
+    assert caplog.records == []
+
+
 async def test_connections_wait_for_the_requests_of_many_addresses_as_for_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
