@@ -16,7 +16,8 @@ from relay.toml.fields import Table
 if TYPE_CHECKING:
     from policies.conditions import Condition
 
-_QUOTAS_ARE_PER: Final = (Per.AUTHOR, Per.GROUP, Per.ADDRESS, Per.RECIPIENT, Per.RELAY)
+_OF_A_DAY: Final = (Per.ADDRESS, Per.NETWORK, Per.RELAY)
+_QUOTAS_ARE_PER: Final = (Per.AUTHOR, Per.GROUP, Per.RECIPIENT, *_OF_A_DAY)
 _DAY_S: Final = 86_400
 _WRAPS: Final = KindSet.of(kinds.GIFT_WRAP)
 _NEVER_COUNTED: Final = sorted(
@@ -66,7 +67,9 @@ def _rate(rule: Table, name: str) -> Rate | None:
     if per is None or burst is None or per_minute is None or counts is None:
         return None
     if per is Per.RECIPIENT:
-        table.wrong("per", "a rate is per author, connection, address, group, kind or relay")
+        table.wrong(
+            "per", "a rate is per author, connection, address, network, group, kind or relay"
+        )
     return Rate(_name_of(rule, name), per, burst, per_minute, counts=counts)
 
 
@@ -85,11 +88,11 @@ def _quota(rule: Table, name: str, match: Condition) -> Quota | None:
         if per is not None:
             table.wrong(
                 "per",
-                "a quota is per author, group, address, recipient or relay;"
+                "a quota is per author, group, address, network, recipient or relay;"
                 f" usage is not counted per {per.value}",
             )
         return None
-    if per in (Per.ADDRESS, Per.RELAY):
+    if per in _OF_A_DAY:
         key = _name_of(rule, name)
         allowances = [
             Rate(f"{unit.value} of {key}", per, most, max(most, 1), _DAY_S, unit)

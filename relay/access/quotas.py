@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 import msgspec
 
 from relay.access.read_rules import Row
+from relay.access.shares import network_of
 from relay.errors import Prefix, Reject
 from relay.nostr import kinds
 from relay.nostr.event import Event, is_hex64
@@ -241,6 +242,8 @@ class Per(Enum):
     CONNECTION = "connection"
     ADDRESS = "address"
     """The client's; of IPv6 its /64."""
+    NETWORK = "network"
+    """That of the client's address: /24, of IPv6 /48."""
     GROUP = "group"
     KIND = "kind"
     RECIPIENT = "recipient"
@@ -254,6 +257,10 @@ class Unit(Enum):
 
     EVENTS = "events"
     BYTES = "bytes"
+
+
+_VALUE_BYTES: Final = 64
+"""What a value of a tag takes in memory beside its bytes, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,30 +277,35 @@ class Rate:
     counts: Unit = Unit.EVENTS
 
     def cost_of(self, event: Event) -> int:
-        """Tokens that the event takes."""
-        return 1 if self.counts is Unit.EVENTS else len(event.raw)
+        """Tokens that the event takes. What a change of a group names stays in memory, where short
+        values take many times their bytes."""
+        if self.counts is Unit.EVENTS:
+            return 1
+        if event.kind not in kinds.GROUP_RECORDS:
+            return len(event.raw)
+        return len(event.raw) + _VALUE_BYTES * sum(map(len, event.tags))
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
     """`quota` of a rule: the most that may be stored per author, group or recipient; or in a day,
-    per address or of all clients together."""
+    per address, network or of all clients together."""
 
     per: Per
-    """AUTHOR, GROUP, RECIPIENT, ADDRESS or RELAY."""
+    """AUTHOR, GROUP, RECIPIENT, ADDRESS, NETWORK or RELAY."""
     events: int | None = None
     bytes: int | None = None
     kinds: KindSet | None = None
     h: bool | frozenset[str] | None = None
     """Which rows count, as in a match."""
     allowances: tuple[Rate, ...] = ()
-    """Only for ADDRESS and RELAY: a bucket for the events of a day, and one for their bytes.
-    Addresses are not stored, so the buckets are full after a restart."""
+    """Only for ADDRESS, NETWORK and RELAY: a bucket for the events of a day, and one for their
+    bytes. Addresses are not stored, so the buckets are full after a restart."""
 
     @property
     def is_of_a_day(self) -> bool:
         """What is stored is not added up: only `allowances` count."""
-        return self.per in (Per.ADDRESS, Per.RELAY)
+        return self.per in (Per.ADDRESS, Per.NETWORK, Per.RELAY)
 
     def counts(self, kind: int) -> bool:
         return self.kinds is None or kind in self.kinds
@@ -352,7 +364,8 @@ class UsageLimit:
 
     def too_much_today(self) -> Reject:
         assert self.quota is not None
-        whose = "one address" if self.quota.per is Per.ADDRESS else "all clients together"
+        per = self.quota.per
+        whose = "all clients together" if per is Per.RELAY else f"one {per.value}"
         text = self.reject or f"full: at most {self.quota.text} a day from {whose}"
         return Reject(Prefix.RATE_LIMITED, text, self.rule)
 
@@ -432,8 +445,8 @@ class CountedEvent(msgspec.Struct, frozen=True, gc=False):
     is_told: bool = True
     """False: its buckets are not those on which other answers depend."""
     is_sent: bool = True
-    """By a client. False: rates and quotas per connection or address, or of all clients, do not
-    apply (imports)."""
+    """By a client. False: rates and quotas per connection, address or network, or of all clients,
+    do not apply (imports)."""
 
     def bucket(self, per: Per) -> str | None:
         """The name of the event's bucket; None: it has none."""
@@ -447,13 +460,15 @@ class CountedEvent(msgspec.Struct, frozen=True, gc=False):
                 if self.is_own or not self.is_sent:
                     return pubkey
                 return f"{pubkey} from {subnet_of(self.address)}"
-            case Per.CONNECTION | Per.ADDRESS | Per.RELAY if not self.is_sent:
+            case Per.CONNECTION | Per.ADDRESS | Per.NETWORK | Per.RELAY if not self.is_sent:
                 return None
             case Per.CONNECTION if self.connection is not None:
                 return str(self.connection)
             case Per.CONNECTION | Per.ADDRESS:
                 # All clients without a known address share a bucket.
                 return subnet_of(self.address)
+            case Per.NETWORK:
+                return network_of(subnet_of(self.address))
             case Per.GROUP:
                 return self.h
             case Per.KIND:

@@ -145,7 +145,7 @@ _TOO_MANY_CODES: Final = Reject(
 """The same text whether or not the code was right or the group exists (N29-39)."""
 EVERYBODY: Final = ""
 """The one name in `World.joined`."""
-_OF_SENDER: Final = frozenset({Per.CONNECTION, Per.ADDRESS, Per.RELAY})
+_OF_SENDER: Final = frozenset({Per.CONNECTION, Per.ADDRESS, Per.NETWORK, Per.RELAY})
 """Buckets of who sends an event, and that of all who send; AUTHOR too, unless it is the author."""
 _ABOUT_ROWS: Final = frozenset(
     {

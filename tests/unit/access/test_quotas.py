@@ -13,6 +13,7 @@ from relay.access.quotas import (
     GUESSES_PER_ADDRESS,
     GUESSES_PER_KEY,
     Account,
+    CountedEvent,
     Guesses,
     MinuteCounter,
     Per,
@@ -245,3 +246,23 @@ def test_a_row_is_compared_with_no_account_of_other_recipients(
     usage.remove(wrap, None)
     assert usage.size_of(Account(None, recipient=recipients[0])) == Size(1, 10)
     assert {*asked} == {own}
+
+
+def test_addresses_of_one_network_have_one_bucket_of_their_network() -> None:
+    def bucket(address: str | None) -> str | None:
+        at = None if address is None else ip_address(address)
+        counted = CountedEvent(
+            unsigned(alice, 1),
+            None,
+            None,
+            1,
+            is_rated=True,
+            is_stored=True,
+            replaces=None,
+            address=at,
+        )
+        return counted.bucket(Per.NETWORK)
+
+    assert bucket("192.0.2.1") == bucket("192.0.2.255") != bucket("192.0.3.1")
+    assert bucket("2001:db8:1:2::1") == bucket("2001:db8:1:ffff::1") != bucket("2001:db8:2:2::1")
+    assert bucket(None) == bucket(None)

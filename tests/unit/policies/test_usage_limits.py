@@ -11,7 +11,7 @@ from policies.describe import amounts_text
 from policies.engine import Stage
 from policies.load import load
 from policies.write_rule import RulesByKind
-from relay.access.quotas import Per, Quota, Rate, UsageLimit
+from relay.access.quotas import Per, Quota, Rate, Unit, UsageLimit
 from relay.facts import Origin, Who
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
@@ -116,6 +116,26 @@ def test_the_packaged_rules_measure_nothing_that_is_stored(tmp_path: Path) -> No
         event = event_by(alice, kind)
         assert not any(quota.accounts_of(event, "tea") for quota in policy.quotas_of(kind)), kind
         assert met(policy, kind) == []
+
+
+@pytest.mark.parametrize("kind", [kinds.PUT_USER, kinds.CREATE_GROUP, kinds.CREATE_INVITE])
+def test_changes_of_groups_have_a_limit_per_network_and_a_total(tmp_path: Path, kind: int) -> None:
+    """One /24 of made-up keys filled 1 GiB of memory in three minutes, for good."""
+    policy = load(tmp_path, MEMORY_SYSTEMS)
+    limits = policy.usage_limits(event_by(alice, kind), NOBODY)
+    of = {each.quota.per: each.quota.bytes for each in limits if each.quota and each.quota.bytes}
+    assert 16 * of[Per.ADDRESS] <= 8 * of[Per.NETWORK] <= of[Per.RELAY] / 2 <= 32_000_000
+
+
+def test_short_values_of_a_change_of_a_group_count_with_the_memory_that_they_take() -> None:
+    in_bytes, in_events = (
+        Rate("day", Per.ADDRESS, 1, 1, counts=counts) for counts in reversed(Unit)
+    )
+    codes = [["code", f"{number}"] for number in range(100)]
+    invites, note = (event_by(alice, kind, codes) for kind in (kinds.CREATE_INVITE, 1))
+    assert in_bytes.cost_of(note) == len(note.raw)
+    assert in_bytes.cost_of(invites) == len(invites.raw) + 200 * 64
+    assert in_events.cost_of(invites) == 1
 
 
 @pytest.mark.parametrize("kind", [kinds.DELETION, kinds.VANISH])
