@@ -175,6 +175,13 @@ class Appender(EventLog, Protocol):
         rows that the same plan adds.
         """
 
+    async def replicated(self) -> None:
+        """Await before what the last `append` found is acknowledged: until no fail-over to a
+        synchronous replica would lose it. Others may append meanwhile. Raises StoreFault.
+
+        An `append` that changed something has done this itself.
+        """
+
     async def make_room(self, tags: int) -> bool:
         """Before events with so many tags are appended: do some of what earlier ones left to do, in
         a short transaction. False: nothing had to be done.

@@ -684,6 +684,8 @@ class Ingest:
             async with self._changing:
                 with _switching_soon(is_small=len(batch) <= _SMALL_BATCH):
                     committed = await self._stored(batch)
+            # Not inside: what other relays on the store commit is taken over meanwhile.
+            await self._store.replicated()
         except TooMuchToRead:
             raise
         except StoreFault as fault:

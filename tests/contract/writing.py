@@ -209,6 +209,7 @@ async def write(
     """One batch; gives the outcome of each event."""
     batch = Batch(*events, now=now, quiet=quiet, group=group, history=history)
     await store.append(batch.wanted, batch.decide)
+    await store.replicated()
     return batch.results
 
 

@@ -523,6 +523,8 @@ class ReferenceStore:
                     if erasure is not None:
                         erasure.add(event.id, event.kind)
 
+    async def replicated(self) -> None: ...
+
     async def make_room(self, tags: int) -> bool:
         return False
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from relay.access.management import ListChange, ListName, management_of
 from relay.access.quotas import Size, Sized, SizedBy
@@ -37,7 +37,7 @@ from relay.storage.rows import erasure_of, event_in, expired_row, rows_after
 from relay.storage.tokens import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence, Set
+    from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 
     from relay.access.management import Management
     from relay.access.read_rules import Match
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from relay.storage import Others, TakeOver
     from relay.storage.checking import CheckedRow
     from relay.storage.postgres.hashes import KeyedHashes
+
+T = TypeVar("T")
 
 _HELD: Final = {
     False: "another relay has the database open: stop it first",
@@ -124,7 +126,7 @@ class PostgresStore(Reader):
             is_shared=is_shared,
             replica=replica,
         )
-        self._appends: set[asyncio.Task[int]] = set()
+        self._appends: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     @classmethod
@@ -178,8 +180,16 @@ class PostgresStore(Reader):
 
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         self._check_open()
-        # A batch that has begun is completed even if its caller is cancelled.
-        task = asyncio.create_task(self._append(lookups, decide))
+        return await self._completed(self._append(lookups, decide))
+
+    async def replicated(self) -> None:
+        self._check_open()
+        if not self._writer.is_replicated:
+            await self._completed(self._writer.replicate())
+
+    async def _completed(self, begun: Coroutine[Any, Any, T]) -> T:
+        """What has begun is completed even if its caller is cancelled."""
+        task = asyncio.create_task(begun)
         self._appends.add(task)
         task.add_done_callback(self._appended)
         return await asyncio.shield(task)
@@ -192,14 +202,14 @@ class PostgresStore(Reader):
         self._advance(head)
         return head
 
-    def _appended(self, task: asyncio.Task[int]) -> None:
+    def _appended(self, task: asyncio.Task[Any]) -> None:
         self._appends.discard(task)
         if not task.cancelled():
             task.exception()  # the caller gets the error, or was cancelled
 
     def hurry(self) -> None:
-        """The process ends: an `append` that waits for a replica fails within a minute, and may be
-        committed later."""
+        """The process ends: what waits for a replica fails within a minute, and may be committed
+        later."""
         self._writer.hurry()
 
     # -- other relays on the database -----------------------------------------------------------
@@ -324,8 +334,12 @@ class PostgresStore(Reader):
         if self._touch.is_lost:
             return False
         try:
-            async with asyncio.timeout(_WRITABLE_S), self._connections.writing() as db:
-                await db.execute(QUERIES["put_meta"], "checked", str(self._head))
+            async with asyncio.timeout(_WRITABLE_S):
+                async with self._connections.writing():
+                    pass  # no batch has it all the time
+                # On another one: `follow` needs that while this waits for a replica.
+                async with self._connections.for_relay() as db:
+                    await db.execute(QUERIES["put_meta"], "checked", str(self._head))
         except (StoreFault, TimeoutError):
             return False
         return True

@@ -168,18 +168,22 @@ class Writer:
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         """As `Appender.append`. Raises StoreFault."""
         self._touch.check_answers()
-        if self._replicated < 0:
-            await self._replicate(self.position[0])
+        if self._replicated < 0 and self.take_over is None:
+            # Finding that it has a batch that was in doubt would end this process, and without the
+            # replica it could not start again.
+            await self.replicate()
         try:
             async with self._connections.writing() as db:
                 await self._begin(db)
-                head = await self._appended(db, lookups, decide)
+                return await self._appended(db, lookups, decide)
         finally:
             self._erasing.end()
-        if self._waits_for_replica and head > self._replicated:
-            # Nothing was written, so nothing has waited: what it found may be on the primary alone.
-            await self._replicate(head)
-        return head
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether `replicate` need not be awaited. A batch that wrote nothing has not waited: what
+        it found may be on the primary alone."""
+        return not self._waits_for_replica or self.position[0] <= self._replicated
 
     async def _begin(self, db: Any) -> None:
         """Wait for the lock; a relay that hangs with it loses it."""
@@ -263,9 +267,10 @@ class Writer:
                 return bool(await db.fetchval(QUERIES["waits_for_replica"], pid))
         return False
 
-    async def _replicate(self, upto: int) -> None:
-        """Wait until a synchronous replica, if there is one, has what was committed up to this seq.
+    async def replicate(self) -> None:
+        """Wait until a synchronous replica, if there is one, has what this process has followed.
         Not on the connection that writes: `follow` needs that. Raises StoreFault."""
+        upto = self.position[0]
         async with self._connections.for_relay() as db:
             await self._commit(db, QUERIES["replicate"])
         self._replicated = max(self._replicated, upto)
@@ -331,11 +336,13 @@ class Writer:
                     break
                 with suppress(StoreFault):  # the server starts again
                     async with self._connections.for_relay() as db:
-                        async with db.transaction():
-                            # Until the server has noticed the loss, the transaction holds the lock.
-                            await db.execute(QUERIES["lock"])
-                            if not await db.fetchval(QUERIES["has_committed"], last_seq, batch):
-                                return False
+                        # First without the lock: who has it now may wait for the replica, too.
+                        if not await db.fetchval(QUERIES["has_committed"], last_seq, batch):
+                            async with db.transaction():
+                                # The transaction has it until the server has noticed the loss.
+                                await db.execute(QUERIES["lock"])
+                                if not await db.fetchval(QUERIES["has_committed"], last_seq, batch):
+                                    return False
                         self.position = last_seq, batch  # it is no other relay's
                         # Its commit may have ended without the replica. Readers wait meanwhile.
                         await db.execute(QUERIES["replicate"], timeout=_REPLICA_S)

@@ -322,6 +322,8 @@ class SqliteStore:
         self._committed.set()
         self._committed = asyncio.Event()
 
+    async def replicated(self) -> None: ...
+
     async def make_room(self, tags: int) -> bool:
         self._check_open()
         if self._has_room_for(tags):

@@ -12,11 +12,13 @@ import pytest
 
 from relay.access.membership import Claim, claim_change
 from relay.access.visibility import ANONYMOUS
+from relay.errors import WriteOutcome
 from relay.lifecycle.rows import ExpiredRow, Stored
 from relay.nostr import kinds
 from relay.nostr.filters import Filter
 from relay.read.fanout import Subscription
 from relay.storage import PageQuery
+from relay.storage.postgres import connections, listening, writer
 from relay.storage.postgres.listening import _RECENT_S
 from relay.storage.postgres.store import PostgresStore
 from relay.write.commands import ExpireRows, ManagementChange, Purpose
@@ -24,11 +26,12 @@ from relay.write.following import Following
 from relay.write.replay import groups_after
 from tests import cast
 from tests.cast import admin, alice, bob, carol, owner
+from tests.contract.test_postgres_troubles import is_waiting, without_its_replica
 from tests.contract.writing import EVERYTHING, MAX, TERMS, asked
 from tests.harness.client_in_memory import Client
 from tests.harness.patience import ANSWER_S
 from tests.harness.postgres import postgres
-from tests.harness.relay_in_process import NOON, STORED, Home, Loudspeaker, policy_of
+from tests.harness.relay_in_process import DUPLICATE, NOON, STORED, Home, Loudspeaker, policy_of
 from tests.harness.relay_program import eventually
 
 if TYPE_CHECKING:
@@ -553,3 +556,67 @@ async def test_each_expires_by_its_own_clock(postgres: PostgresServer) -> None:
         await agree(one, other)
         assert [len(await each.found(ids=[event.id])) for each in (one, other)] == [1, 0]
         assert (await other.take(event))[0][0] is False
+
+
+_END_COMMITS = """
+SELECT count(pg_terminate_backend(pid)) > 0 FROM pg_stat_activity
+WHERE wait_event = 'SyncRep' AND query LIKE 'UPDATE head%'
+"""
+"""Those that wait for a replica: the server has them."""
+_WAITS_FOR_LOCK = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+
+
+@pytest.mark.parametrize("what", ["an answer", "a check"])
+async def test_a_relay_follows_while_something_waits_for_a_replica(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Its reads failed, as it could not take over what the server had. The check is that of
+    /readyz."""
+    monkeypatch.setattr(listening, "_RECENT_S", ANSWER_S)
+    monkeypatch.setattr(writer, "_REPLICA_S", ANSWER_S)
+    async with relays(postgres) as (one, other):
+        await one.do(admin, 9007, h="tea")
+        event = await other.do(alice, 9, h="tea")
+        await one.catch_up()
+        async with without_its_replica(postgres), asyncio.timeout(ANSWER_S):
+            begun = one.take(event) if what == "an answer" else one.store.is_writable()
+            waiting: asyncio.Task[object] = asyncio.create_task(begun)
+            await is_waiting(postgres, waiting)
+            late = other.made(bob, 9, h="tea")
+            writing = asyncio.create_task(other.take(late))
+            await eventually("it is committed", lambda: postgres.value(_END_COMMITS))
+            await one.catch_up()
+            assert await one.found(kinds=[9]) == [late, event]
+            tried = await one.ingest.dry_run(event, one.letter_from("192.0.2.1"))
+            assert tried.result is WriteOutcome.DUPLICATE
+            assert one.live.said[-1] == late
+            assert not waiting.done()
+            assert not writing.done()
+        assert await waiting == ([DUPLICATE] if what == "an answer" else True)
+        assert await writing == [STORED]
+
+
+async def test_a_relay_follows_a_batch_that_was_in_doubt_before_the_next_one(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another relay has the lock, and waits for a replica: so does the next batch, then."""
+    monkeypatch.setattr(listening, "_RECENT_S", ANSWER_S)
+    monkeypatch.setattr(connections, "_COMMAND_S", 2 * ANSWER_S)
+    monkeypatch.setattr(writer, "_ASK_AGAIN_S", (0.1,))
+    monkeypatch.setattr(writer, "_REPLICA_S", 0.5)
+    async with relays(postgres) as (one, other), one.following:
+        await one.do(alice, 1)
+        await other.do(bob, 1)
+        async with without_its_replica(postgres), asyncio.timeout(ANSWER_S):
+            lost = asyncio.create_task(one.take(one.made(alice, 1)))
+            await is_waiting(postgres, lost)
+            writing = asyncio.create_task(other.take(other.made(bob, 1)))
+            await eventually("it waits for the lock", lambda: postgres.value(_WAITS_FOR_LOCK))
+            later = one.post(one.made(alice, 1))
+            await eventually("it is committed", lambda: postgres.value(_END_COMMITS))
+            await one.store.committed_after(await one.store.head() - 1)
+            assert await lost == [(False, "error: the event could not be stored, try again later")]
+            assert not later.answer.done()
+            assert not writing.done()
+        assert await later.answer == STORED
+        assert await writing == [STORED]
