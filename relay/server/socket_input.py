@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from heapq import heapify, heappop, heappush
 from ipaddress import ip_address
+from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -111,14 +113,77 @@ class _Place(NamedTuple):
     """They have a known key."""
 
 
+class _Sums:
+    """Bytes of addresses, or of networks, and which of them has most. The work of a call grows only
+    with the logarithm of their number."""
+
+    def __init__(self) -> None:
+        self._of: dict[object, tuple[int, int]] = {}
+        """The bytes of each, negative, and its number, in order of arrival."""
+        self._holders: dict[int, object] = {}
+        """By number."""
+        self._heap: list[tuple[int, int]] = []
+        """Those in `_of`, and former ones."""
+        self._numbers = count()
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def largest(self) -> object:
+        """Of those with as much the first that came. There must be one."""
+        while True:
+            entry = self._heap[0]
+            holder = self._holders.get(entry[1])
+            if self._of.get(holder) == entry:
+                return holder
+            heappop(self._heap)
+
+    def add(self, holder: object, change: int) -> None:
+        """`change`: bytes, negative when they are gone."""
+        negative, number = self._of.get(holder) or (0, next(self._numbers))
+        negative -= change
+        if negative:
+            self._of[holder] = entry = negative, number
+            self._holders[number] = holder
+            heappush(self._heap, entry)
+        else:
+            del self._of[holder], self._holders[number]
+        if len(self._heap) > 2 * len(self._of):  # no more former ones than others
+            self._heap = list(self._of.values())
+            heapify(self._heap)
+
+
+class _ByNetwork:
+    """Bytes of addresses by network."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._networks = _Sums()
+        self._addresses: dict[object, _Sums] = {}
+        """Network → its addresses."""
+
+    def largest(self) -> object:
+        """The address with most of the network with most."""
+        return self._addresses[self._networks.largest()].largest()
+
+    def add(self, address: object, change: int) -> None:
+        network = network_of_client(address)
+        self.total += change
+        self._networks.add(network, change)
+        addresses = self._addresses.setdefault(network, _Sums())
+        addresses.add(address, change)
+        if not addresses:
+            del self._addresses[network]
+
+
 class Unfinished:
     """The unfinished messages of all websockets."""
 
     def __init__(self) -> None:
         self._sizes: dict[_Place, dict[SocketInput, int]] = {}
         """The socket that has been silent for longest comes first."""
-        self._sums: dict[_Place, int] = {}
-        """Of each in `_sizes`."""
+        self._sums = {is_known: _ByNetwork() for is_known in (False, True)}
+        """Of those without a known key, and of those with one."""
         self._places: dict[SocketInput, _Place] = {}
         """Where each is in `_sizes`."""
         self._total = 0
@@ -141,15 +206,9 @@ class Unfinished:
 
     def _make_room(self) -> None:
         while self._total > MAX_UNFINISHED:
-            unknown = sum([size for place, size in self._sums.items() if not place.is_known])
-            is_known = unknown <= MAX_UNFINISHED // _OF_UNKNOWN
-            networks: dict[object, list[_Place]] = {}
-            for place in self._sums:
-                if place.is_known is is_known:
-                    networks.setdefault(network_of_client(place.address), []).append(place)
-            sums = self._sums
-            places = max(networks.values(), key=lambda each: sum([sums[place] for place in each]))
-            self._end(next(iter(self._sizes[max(places, key=sums.__getitem__)])))
+            is_known = self._sums[False].total <= MAX_UNFINISHED // _OF_UNKNOWN
+            place = _Place(self._sums[is_known].largest(), is_known)
+            self._end(next(iter(self._sizes[place])))
 
     def _count(self, sender: SocketInput, size: int, few: int = _SMALL) -> None:
         place = self._places.get(sender)
@@ -165,9 +224,9 @@ class Unfinished:
         else:
             del sizes[sender], self._places[sender]
         self._total += change
-        self._sums[place] = self._sums.get(place, 0) + change
+        self._sums[place.is_known].add(place.address, change)
         if not sizes:
-            del self._sizes[place], self._sums[place]
+            del self._sizes[place]
 
     def _end(self, sender: SocketInput) -> None:
         size, place = sender.unfinished(), self._places[sender]
