@@ -13,6 +13,7 @@ import gc
 import os
 import socket
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ from relay.server.history import HistoryRequests
 from relay.server.listening import bound_sockets, has_ipv6_loopback
 from relay.server.nip86 import UsedAuthorizations
 from relay.server.receipts import Receipts
+from relay.server.socket_input import SocketInput
 from relay.server.turns import Slice, Turns
 from relay.server.websocket import RelaySocket
 from relay.state import RelayState
@@ -799,7 +801,7 @@ async def test_of_too_many_silent_sockets_the_oldest_of_the_network_with_most_ar
         half = b"GET / HTTP/1.1\r\nHost: "
         ports = {await _connected(stack, relay, half, each): each for each in addresses}
         await eventually("all are here", lambda: len(server.connections) == len(ports))
-        relay.server._http_sockets._close_silent(server)
+        await relay.server._http_sockets._close_silent(server)
         left = _open_ports(server)
         names = zip("abcdefgh", ports, strict=True)
         assert "".join([name for name, port in names if port not in left]) == closed
@@ -827,9 +829,72 @@ async def test_of_waiting_handshakes_behind_a_proxy_those_of_the_network_with_mo
             (others if number < 2 else many).append(await _connected(stack, relay, head))
         others.append(await _connected(stack, relay, b"GET / HTTP/1.1\r\n"))
         await eventually("all wait", lambda: len(waiting) == 10 and len(server.connections) == 11)
-        relay.server._http_sockets._close_silent(server)
+        await relay.server._http_sockets._close_silent(server)
         assert _open_ports(server) == {*others, *many[-2:]}
         may_answer.set()
+
+
+async def test_many_silent_sockets_are_counted_and_closed_with_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each second thousands were, in one piece: 40 to 80 ms."""
+    monkeypatch.setattr("relay.server.eviction._SILENT_AT_ONCE", 5)
+    origin, force_close = SocketInput.origin, SocketInput.force_close
+    iteration, counted, closed_in = 0, Counter[int](), dict[SocketInput, int]()
+
+    async def iterate() -> None:
+        nonlocal iteration
+        while True:
+            iteration += 1
+            await asyncio.sleep(0)
+
+    def counting(each: SocketInput) -> str:
+        counted[iteration] += 1
+        return origin(each)
+
+    def closing(each: SocketInput) -> None:
+        closed_in.setdefault(each, iteration)  # aiohttp closes it again
+        force_close(each)
+
+    async with serving() as relay, contextlib.AsyncExitStack() as stack:
+        server = _bound_silent_sockets(relay, 10, monkeypatch)
+        for _ in range(40):
+            await _connected(stack, relay, b"GET / HTTP/1.1\r\n")
+        await eventually("all are here", lambda: len(server.connections) == 40)
+        monkeypatch.setattr(SocketInput, "origin", counting)
+        monkeypatch.setattr(SocketInput, "force_close", closing)
+        iterating = asyncio.create_task(iterate())
+        await relay.server._http_sockets._close_silent(server)
+        iterating.cancel()
+        closed = Counter(closed_in.values())
+        assert (counted.total(), closed.total()) == (40, 30)
+        assert max((counted + closed).values()) <= 5
+
+
+async def test_a_socket_that_becomes_a_websocket_is_not_closed_as_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_answer, waiting = asyncio.Event(), list[str]()
+
+    async def late(_turns: Turns, address: str) -> None:
+        waiting.append(address)
+        await may_answer.wait()
+
+    monkeypatch.setattr(Turns, "wait_for_handshake", late)
+    monkeypatch.setattr("relay.server.eviction._SILENT_AT_ONCE", 1)
+    async with serving() as relay, contextlib.AsyncExitStack() as stack:
+        server = _bound_silent_sockets(relay, 1, monkeypatch)
+        for _ in range(3):
+            await _connected(stack, relay, HANDSHAKE + b"\r\n")
+        await eventually("all wait", lambda: len(waiting) == 3)
+        closing = relay.server._http_sockets._close_silent(server)
+        closing.send(None)  # until the first pause
+        may_answer.set()
+        await eventually("all are answered", lambda: len(relay.server.connections) == 3)
+        with contextlib.suppress(StopIteration):
+            while True:
+                closing.send(None)
+        assert len(_open_ports(server)) == 3
 
 
 async def test_sockets_that_have_sent_nothing_yet_have_time_to(
