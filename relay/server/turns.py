@@ -161,13 +161,27 @@ class Network(FairQueue[Account]):
     """The accounts of its addresses, which compete with other networks as one; those with a known
     key apart from those without."""
 
-    __slots__ = ("queue", "used")
+    __slots__ = (
+        "costly_from",
+        "costly_given",
+        "costly_next",
+        "costly_reached",
+        "queue",
+        "used",
+    )
 
     def __init__(self, queue: FairQueue[Network]) -> None:
         super().__init__()
         self.queue = queue
         self.used = queue.begin()
         """Seconds of work."""
+        self.costly_from = 0.0
+        self.costly_reached = 0.0
+        self.costly_given = 0
+        """As `Account.costly_from`, `CostlyWork._reached` and `_given`, the latter two of its
+        accounts."""
+        self.costly_next: tuple[Account, float] | None = None
+        """See `CostlyWork._next_of`; None: to be found out."""
 
     def charge(self, account: Account, seconds: float) -> None:
         account.used = self.credited(account.used) + seconds
@@ -431,21 +445,22 @@ class CostlyWork:
     """Pieces of work that cannot be cut, one at a time. After each that took over `_COSTLY_S` none
     begins for `_REST_RATIO` times as long: others have the loop, however many wait here.
 
-    Accounts share it by the time that their pieces take (fair queuing): the next piece is
-    the one that would end first if all accounts went on at once. So it waits for about as much work
-    of each other account as it is itself. Whatever its size and whoever comes later, the first
-    piece of an account waits for at most `_OLDEST_EVERY` pieces for each account that came before.
+    Networks share it by the time that their pieces take (fair queuing), and in each its accounts:
+    the next piece is the one that would end first if all went on at once. So it waits for about as
+    much work of each other network as it is itself. Whatever its size and whoever comes later, the
+    first piece of a network waits for at most `_OLDEST_EVERY` pieces for each network that came
+    before; so do accounts, as far as their network has turns.
     """
 
     __slots__ = ("_given", "_is_free", "_reached", "_waiting")
 
     def __init__(self) -> None:
         self._is_free = True
-        self._waiting: dict[Account, dict[asyncio.Future[None], float]] = {}
-        """The turns that each account waits for, and how many seconds each piece will take. First
-        the account that came, or had a turn, the longest time ago."""
+        self._waiting: dict[Network, dict[Account, dict[asyncio.Future[None], float]]] = {}
+        """The turns that each account waits for, by network, and how many seconds each piece will
+        take. First the network, and the account, that came, or had a turn, the longest time ago."""
         self._reached = 0.0
-        """Seconds of work that each account would have done, if all went on at once: where those
+        """Seconds of work that each network would have done, if all went on at once: where those
         begin that have used nothing."""
         self._given = 0
         """Number of turns."""
@@ -453,30 +468,44 @@ class CostlyWork:
     async def begin(self, account: Account, seconds: float) -> None:
         """Wait until a piece of this account may begin; `end` must follow. `seconds`: how long it
         will take, estimated."""
-        if account not in self._waiting:
-            account.costly_from = max(self._reached, account.costly_from)
+        network = account.network
+        if network not in self._waiting:
+            network.costly_from = max(self._reached, network.costly_from)
+        if account not in self._waiting.get(network, ()):
+            account.costly_from = max(network.costly_reached, account.costly_from)
         if self._is_free:
             self._is_free = False
             return
         turn = asyncio.get_running_loop().create_future()
-        turns = self._waiting.setdefault(account, {})
+        turns = self._waiting.setdefault(network, {}).setdefault(account, {})
         turns[turn] = seconds
+        network.costly_next = None
         try:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
                 turns.pop(turn, None)
-                if not self._waiting.get(account, True):
-                    del self._waiting[account]
+                network.costly_next = None
+                accounts = self._waiting.get(network, {})
+                if not accounts.get(account, True):
+                    del accounts[account]
+                    if not accounts:
+                        del self._waiting[network]
             else:  # it had just been given
                 self._give()
             raise
 
     def end(self, account: Account, seconds: float) -> None:
         """The piece took so long."""
-        if self._waiting:  # what kept nobody waiting counts for nothing
+        network, waiting = account.network, self._waiting
+        if waiting:  # what kept nobody waiting counts for nothing
+            network.costly_from += seconds
+            self._reached += seconds / (len(waiting) + (network not in waiting))
+        accounts = waiting.get(network)
+        if accounts:
             account.costly_from += seconds
-            self._reached += seconds / (len(self._waiting) + (account not in self._waiting))
+            network.costly_next = None
+            network.costly_reached += seconds / (len(accounts) + (account not in accounts))
         if seconds < _COSTLY_S:
             self._give()
         else:
@@ -485,25 +514,45 @@ class CostlyWork:
 
     def _give(self) -> None:
         while self._waiting:
-            account = self._next()
-            turns = self._waiting.pop(account)
+            network = self._next()
+            account, _ = self._next_of(network)
+            network.costly_next = None
+            accounts = self._waiting.pop(network)
+            turns = accounts.pop(account)
             turn = next(iter(turns))
             del turns[turn]
             if turns:
-                self._waiting[account] = turns
+                accounts[account] = turns
+            if accounts:
+                self._waiting[network] = accounts
             if not turn.done():  # else its task was cancelled
                 self._given += 1
+                network.costly_given += 1
                 turn.set_result(None)
                 return
         self._is_free = True
 
-    def _next(self) -> Account:
+    def _next(self) -> Network:
         if self._given % _OLDEST_EVERY == _OLDEST_EVERY - 1:
             return next(iter(self._waiting))
         return min(self._waiting, key=self._would_end)
 
-    def _would_end(self, account: Account) -> float:
-        return account.costly_from + next(iter(self._waiting[account].values()))
+    def _would_end(self, network: Network) -> float:
+        _, size = network.costly_next or self._next_of(network)
+        return network.costly_from + size
+
+    def _next_of(self, network: Network) -> tuple[Account, float]:
+        """Which account goes next when the network does, and the size of its piece."""
+        if network.costly_next is None:
+            sizes = {
+                account: next(iter(turns.values()))
+                for account, turns in self._waiting[network].items()
+            }
+            account = next(iter(sizes))
+            if network.costly_given % _OLDEST_EVERY != _OLDEST_EVERY - 1:
+                account = min(sizes, key=lambda each: each.costly_from + sizes[each])
+            network.costly_next = account, sizes[account]
+        return network.costly_next
 
 
 class Slice:

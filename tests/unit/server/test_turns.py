@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,7 +24,7 @@ from relay.server.turns import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
 
 
 class Clock:
@@ -648,18 +648,50 @@ async def pieces() -> Pieces:
     return pieces
 
 
-async def test_of_those_with_costly_work_one_of_each_address_goes_on(pieces: Pieces) -> None:
-    accounts = {"a": Account(Network(FairQueue())), "b": Account(Network(FairQueue()))}
+NewAccount = Callable[[], Account]
+
+
+def new_accounts(*, are_of_one_network: bool) -> NewAccount:
+    network = Network(FairQueue())
+    return lambda: Account(network if are_of_one_network else Network(FairQueue()))
+
+
+@pytest.fixture(params=[False, True], ids=["networks", "addresses of one network"])
+def new(request: pytest.FixtureRequest) -> NewAccount:
+    return new_accounts(are_of_one_network=request.param)
+
+
+@pytest.mark.parametrize("sizes", [(100, 100), (100, 1000), (1000, 100)])
+async def test_costly_work_of_a_network_waits_for_as_much_of_each_other_network(
+    pieces: Pieces, sizes: tuple[int, int]
+) -> None:
+    """One of 1,000 authors waited for a piece of each of 4,000 addresses: for 72 s and more."""
+    many, one = Network(FairQueue()), Network(FairQueue())
+    for _ in range(100):
+        await pieces.come("many", Account(many), sizes[0])
+    for _ in range(3):
+        await pieces.come("one", Account(one), sizes[1])
+    begun = await pieces.begin_all()
+    assert "one" in begun[:4]
+    assert begun[:15].count("one") == 3
+
+
+async def test_of_those_with_costly_work_one_of_each_address_goes_on(
+    pieces: Pieces, new: NewAccount
+) -> None:
+    accounts = {"a": new(), "b": new()}
     for part in "aaaab":
         await pieces.come(part, accounts[part], 1)
     assert await pieces.begin_all() == ["a", "b", "a", "a", "a"]
 
 
-async def test_a_small_piece_of_costly_work_waits_for_as_much_of_each_other(pieces: Pieces) -> None:
+async def test_a_small_piece_of_costly_work_waits_for_as_much_of_each_other(
+    pieces: Pieces, new: NewAccount
+) -> None:
     """A REQ of 70 authors waited for one of 9,900 values of each of 60 addresses."""
-    small = Account(Network(FairQueue()))
+    small = new()
     for _ in range(60):
-        await pieces.come("large", Account(Network(FairQueue())), 1000)
+        await pieces.come("large", new(), 1000)
     await pieces.go_on()
     for _ in range(12):
         await pieces.come("small", small, 100)
@@ -668,34 +700,38 @@ async def test_a_small_piece_of_costly_work_waits_for_as_much_of_each_other(piec
     assert "small" not in begun[15:60], "as much of each"
 
 
-async def test_who_begins_anew_waits_for_as_much_of_each_other(pieces: Pieces) -> None:
+async def test_who_begins_anew_waits_for_as_much_of_each_other(
+    pieces: Pieces, new: NewAccount
+) -> None:
     for _ in range(60):
-        await pieces.come("large", Account(Network(FairQueue())), 1000)
+        await pieces.come("large", new(), 1000)
     for _ in range(10):
         await pieces.go_on()
-        await pieces.come("small", Account(Network(FairQueue())), 100)
+        await pieces.come("small", new(), 100)
         assert "small" in [await pieces.go_on(), await pieces.go_on()]
 
 
 @pytest.mark.parametrize(("large", "most"), [(0, 8), (60, 60)])
 async def test_those_who_begin_anew_are_not_ahead_of_who_waits(
-    pieces: Pieces, large: int, most: int
+    pieces: Pieces, new: NewAccount, large: int, most: int
 ) -> None:
     """Three connections, each from a new address with a small REQ, kept all larger ones waiting."""
     for _ in range(large):
-        await pieces.come("large", Account(Network(FairQueue())), 1000)
+        await pieces.come("large", new(), 1000)
     for _ in range(3):
-        await pieces.come("new", Account(Network(FairQueue())), 100)
-    await pieces.come("waits", Account(Network(FairQueue())), 250)
+        await pieces.come("new", new(), 100)
+    await pieces.come("waits", new(), 250)
     while "waits" not in pieces.begun and len(pieces.begun) < 500:
         if await pieces.go_on() == "new":
-            await pieces.come("new", Account(Network(FairQueue())), 100)
+            await pieces.come("new", new(), 100)
     assert len(pieces.begun) <= most
 
 
-async def test_who_waits_for_costly_work_pays_for_what_it_took(pieces: Pieces) -> None:
+async def test_who_waits_for_costly_work_pays_for_what_it_took(
+    pieces: Pieces, new: NewAccount
+) -> None:
     """Whatever was estimated."""
-    liar, other = Account(Network(FairQueue())), Account(Network(FairQueue()))
+    liar, other = new(), new()
     for _ in range(8):
         await pieces.come("liar", liar, 500, estimated=1)
         await pieces.come("other", other, 100)
@@ -710,26 +746,34 @@ STEPS = st.lists(st.tuples(st.lists(st.tuples(NAMES | st.just("new"), SIZES, SIZ
 """Account, size and estimate of those that come, and of which account one is cancelled."""
 
 
-@given(before=st.lists(st.tuples(NAMES, SIZES), max_size=12), size=SIZES, steps=STEPS)
+@given(
+    before=st.lists(st.tuples(NAMES, SIZES), max_size=12),
+    size=SIZES,
+    steps=STEPS,
+    are_of_one_network=st.booleans(),
+)
 def test_who_waits_for_costly_work_is_overtaken_a_bounded_number_of_times(
-    before: Sequence[tuple[str, int]], size: int, steps: Sequence[Step]
+    before: Sequence[tuple[str, int]],
+    size: int,
+    steps: Sequence[Step],
+    *,
+    are_of_one_network: bool,
 ) -> None:
     """By whoever comes later, with whatever work: before it begin at most four pieces for each
     account that came earlier, and three more."""
 
     async def begun_before() -> int:
-        pieces, accounts = Pieces(), {name: Account(Network(FairQueue())) for name in "abcd"}
+        pieces, new = Pieces(), new_accounts(are_of_one_network=are_of_one_network)
+        accounts = {name: new() for name in "abcd"}
         await pieces.begin()
         for name, each in before:
             await pieces.come(name, accounts[name], each)
-        await pieces.come("waits", Account(Network(FairQueue())), size)
+        await pieces.come("waits", new(), size)
         further = iter(steps)
         while "waits" not in pieces.begun and len(pieces.begun) < 100:
             coming, leaving = next(further, ([("new", 1, 1)], ""))
             for name, each, estimated in coming:
-                await pieces.come(
-                    name, accounts.get(name) or Account(Network(FairQueue())), each, estimated
-                )
+                await pieces.come(name, accounts.get(name) or new(), each, estimated)
             await pieces.cancel(leaving)
             await pieces.go_on()
         return len(pieces.begun) - 1
