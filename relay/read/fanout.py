@@ -251,7 +251,11 @@ _FREE_TAGS: Final = 3
 _MOST: Final = _Costs(unindexed=2000, searches=512, tags=16_000)
 """Limits for all connections together, see `Shares`. At these limits an event takes 2 ms of the
 loop for unindexed filters, 2 ms for searches (8 ms with phrases and the longest text) and 5 ms for
-tags."""
+tags; twice as much when known keys of dozens of networks have what is ordinary, too."""
+_ORDINARY: Final = 128
+"""This fraction (1/128) of each is ordinary for an address with a known key: 15, 4 and 125. Were it
+more, fewer networks could have all, see `Shares.room_for`; if unknown keys had it, they would leave
+known ones no more than that."""
 _LARGE: Final = 16 << 10
 """Bytes. Above this no frame of a row is cached per subscription id: a client may use thousands of
 ids."""
@@ -338,7 +342,8 @@ class Fanout:
         if costs is not None:
             rights = self._state.visibility(subscription.reader.viewer)
             for cost, held, most in zip(costs, self._held, _MOST, strict=True):
-                if cost and cost > held.room_for(rights, address, most):
+                ordinary = most // _ORDINARY if rights.is_known else 0
+                if cost and cost > held.room_for(rights, address, most, ordinary):
                     return False
             if costs.searches and self._matcher is not None:
                 self._matcher.prepare(_searches_of(subscription))

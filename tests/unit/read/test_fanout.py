@@ -900,8 +900,15 @@ def test_large_rows_fill_an_outbox_no_further_than_small_ones(relay: Subscribed)
     assert (len(client.contents()), full) == (3, [1])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
+def fills(relay: Subscribed, filter_: Filter, *keys: SecretKey, at: str) -> list[Subscription]:
+    """As many subscriptions as one address may open."""
+    client, found = Client(*keys, counted_as=at), list[Subscription]()
+    while (each := relay.opens(client, filter_)).is_indexed:
+        found.append(each)
+    return found
+
+
+COSTLY = pytest.mark.parametrize(
     ("filter_", "most"),
     [
         (asked(since=1), 2000),
@@ -909,28 +916,45 @@ def test_large_rows_fill_an_outbox_no_further_than_small_ones(relay: Subscribed)
         (asked(**{f"tag_{letter}": ["x"] for letter in "abcdfghijkl"}), 2000),
     ],
 )
+
+
+@pytest.mark.slow
+@COSTLY
 def test_costly_filters_of_all_connections_are_limited(
     relay: Subscribed, filter_: Filter, most: int
 ) -> None:
-    """One address holds no places of others: without a known key a quarter, else half."""
-
-    def fills(*keys: SecretKey, at: str) -> list[Subscription]:
-        client = Client(*keys, counted_as=at)
-        all_ = [relay.opens(client, filter_) for _ in range(most + 1)]
-        return [each for each in all_ if each.is_indexed]
-
-    first = fills(at="203.0.113.1")
+    """One address holds no places of others: without a known key a quarter, else half. Known keys
+    of any address have a few."""
+    fill, few = partial(fills, relay, filter_), most // 128
+    first = fill(at="203.0.113.1")
     assert len(first) == most // 4
-    assert len(fills(stranger, at="203.0.113.1")) == 0
+    assert len(fill(stranger, at="203.0.113.1")) == 0
     assert relay.opens(Client(counted_as="203.0.113.1"), asked(kinds=[1])).is_indexed
-    assert len(fills(stranger, at="203.0.113.2")) == most // 4
-    assert len(fills(at="203.0.113.3")) == most // 4
-    assert len(fills(at="203.0.113.4")) == 0
-    assert len(fills(alice, at="203.0.113.5")) == most // 4
-    assert len(fills(bob, at="203.0.113.6")) == 0
-    owners = fills(owner, at="203.0.113.6")
-    assert len(owners) == most // 4
+    assert len(fill(stranger, at="203.0.113.2")) == most // 4
+    assert len(fill(at="203.0.113.3")) == most // 4
+    assert len(fill(at="203.0.113.4")) == 0
+    assert len(fill(alice, at="203.0.113.5")) == most // 4
+    assert len(fill(bob, at="203.0.113.6")) == 0
+    assert len(fill(admin, at="203.0.113.6")) == few
+    owners = fill(owner, at="203.0.113.6")
+    assert len(owners) == most * 5 // 4 - few
     for each in (*owners, *first):
         relay.fanout.close(each)
-    assert len(fills(at="203.0.113.4")) == 0
-    assert len(fills(alice, at="203.0.113.5")) == most // 8
+    assert len(fill(at="203.0.113.4")) == 0
+    assert len(fill(alice, at="203.0.113.5")) == most // 8
+
+
+@pytest.mark.slow
+@COSTLY
+def test_a_network_leaves_costly_filters_to_known_keys_of_others(
+    relay: Subscribed, filter_: Filter, most: int
+) -> None:
+    """One known key at three addresses held all live searches."""
+    for number in range(600):
+        fills(relay, filter_, alice, at=f"2001:db8:0:{number:x}::/64")
+    assert most <= len(relay.fanout) <= most * 17 // 16 + most // 128
+    assert len(fills(relay, filter_, admin, at="203.0.113.6")) == most // 128
+    for number in range(16):
+        for host in range(10):
+            fills(relay, filter_, alice, at=f"198.51.{number}.{host}")
+    assert len(fills(relay, filter_, admin, at="203.0.114.6")) == most // 128
