@@ -56,6 +56,7 @@ _TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\n"
     b"Connection: close\r\n\r\n"
 )
+_BAD_REQUEST: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _LENGTH_REQUIRED: Final = (
     b"HTTP/1.1 411 Length Required\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 )
@@ -451,7 +452,11 @@ class SocketInput(web.RequestHandler):
 
     def _take_piece(self, data: bytes) -> None:
         before = self._request_count
-        super().data_received(data)
+        try:
+            super().data_received(data)
+        except (ValueError, LookupError):  # of yarl: aiohttp takes only HTTP errors for bad input
+            self._refuse(_BAD_REQUEST)
+            return
         if self._request_count != before and self._messages:
             message, self._body = self._messages[-1]
             if any(

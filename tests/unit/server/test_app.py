@@ -969,12 +969,14 @@ async def test_the_requests_of_an_address_wait_for_those_of_no_other(
         ("OPTIONS http://xn--a/", 204),
         ("CONNECT xn--a:80", 404),
         ("CONNECT relay.test:443", 404),
+        ("GET http://%00[]a@", 400),
     ],
 )
 async def test_the_host_of_a_request_target_is_not_decoded(
     caplog: pytest.LogCaptureFixture, line: str, status: int
 ) -> None:
-    """One of 8 kB stopped the loop for a second, and one that is invalid ended its task."""
+    """One of 8 kB stopped the loop for a second, and one that is invalid left an error in the log
+    and a socket without an answer."""
     async with serving() as relay, asyncio.timeout(ANSWER_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
         writer.write(f"{line} HTTP/1.1\r\nHost: relay\r\nConnection: close\r\n\r\n".encode())
