@@ -25,10 +25,12 @@ SELECT pg_advisory_xact_lock('head'::regclass::oid::bigint);
 
 -- :end_hung  seconds -> ends the process that has had `lock` while it waited so long for its client
 -- idle_in_transaction_session_timeout does not apply between preparing a statement and executing it.
+-- It may read a long result for six times as long: no statement of a batch takes longer.
 SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity AS a USING (pid)
 WHERE locktype = 'advisory' AND classid = 0 AND objid = 'head'::regclass AND objsubid = 1
 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND granted
-AND a.wait_event = 'ClientRead' AND a.state_change < now() - make_interval(secs => $1);
+AND a.wait_event IN ('ClientRead', 'ClientWrite') AND a.state_change
+    < now() - make_interval(secs => CASE a.wait_event WHEN 'ClientRead' THEN $1 ELSE 6 * $1 END);
 
 -- :nothing
 SELECT;
