@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 Held = TypeVar("Held")
 
@@ -163,31 +163,32 @@ class ByNetwork(Generic[Held]):
     """What clients hold, by network, and by address."""
 
     def __init__(self) -> None:
+        self.all: dict[Held, None] = {}
+        """Oldest first."""
         self._held: dict[str, dict[Held, None]] = {}
-        """Of each address, oldest first."""
+        """The same by address."""
         self._networks = _Counts()
         self._addresses: dict[str, _Counts] = {}
         """Network → its addresses."""
 
-    def of(self, address: str) -> Collection[Held]:
+    def of(self, address: str) -> dict[Held, None]:
         """What one address has, oldest first."""
-        return self._held.get(address, ())
+        return self._held.get(address, {})
 
     def number_in_network(self, address: str) -> int:
         return self._networks.of[network_of(address)]
 
     def add(self, held: Held, address: str) -> None:
-        its = self._held.setdefault(address, {})
-        if held not in its:
-            its[held] = None
+        if held not in self.all:
+            self.all[held] = self._held.setdefault(address, {})[held] = None
             self._count(address, 1)
 
     def discard(self, held: Held, address: str) -> bool:
         """Whether it was there."""
-        its = self._held.get(address, {})
-        if held not in its:
+        if held not in self.all:
             return False
-        del its[held]
+        its = self._held[address]
+        del self.all[held], its[held]
         if not its:
             del self._held[address]
         self._count(address, -1)
@@ -216,6 +217,12 @@ class ByNetwork(Generic[Held]):
         if self._networks.larger_than(own) is not None:
             return self.oldest()
         most = self._addresses[own].larger_than(address) if own in self._addresses else None
+        return None if most is None else next(iter(self._held[most]))
+
+    def oldest_in_network(self, address: str) -> Held | None:
+        """That of the address with most, in the network of this one."""
+        addresses = self._addresses.get(network_of(address))
+        most = None if addresses is None else addresses.largest()
         return None if most is None else next(iter(self._held[most]))
 
 

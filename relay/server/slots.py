@@ -10,16 +10,21 @@ clients of networks that have more do not displace it. Owners always stay.
 
 Invariants: pure; the work of a call does not grow with the number of connections. Connections with
 new keys or none cannot keep out one with a known key, whether they stay or are being closed, and
-those with known keys of one network cannot keep out others.
+those with known keys of one network cannot keep out others. A client ends the trials of its own
+network before those of others, unless another network has more.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from enum import Enum, auto
-from typing import Final, Generic, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from relay.access.shares import ByNetwork
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TRIAL_S: Final = 10.0
 _KEPT: Final = 5
@@ -49,33 +54,6 @@ class Full(Enum):
     ADDRESS = auto()
 
 
-class _Arrivals(Generic[C]):
-    """Connections in order of arrival, also by address."""
-
-    def __init__(self) -> None:
-        self._all: dict[C, None] = {}
-        self._by_address: dict[str, dict[C, None]] = {}
-
-    def of(self, address: str | None) -> dict[C, None]:
-        """None: of all."""
-        return self._all if address is None else self._by_address.get(address, {})
-
-    def add(self, connection: C, address: str) -> None:
-        self._all[connection] = None
-        self._by_address.setdefault(address, {})[connection] = None
-
-    def discard(self, connection: C, address: str) -> bool:
-        """Whether it was there."""
-        if connection not in self._all:
-            return False
-        del self._all[connection]
-        here = self._by_address[address]
-        del here[connection]
-        if not here:
-            del self._by_address[address]
-        return True
-
-
 class Slots(Generic[C]):
     def __init__(self, most: int, per_address: int) -> None:
         """`most`: of all connections; 0: no limit. `per_address`: of one address, likewise."""
@@ -90,8 +68,8 @@ class Slots(Generic[C]):
         self._here: Counter[str] = Counter()
         """Number of connections by address, without `_leaving`; `_number` is their sum."""
         self._number = 0
-        self._settled: _Arrivals[C] = _Arrivals()
-        self._on_trial: _Arrivals[C] = _Arrivals()
+        self._settled: ByNetwork[C] = ByNetwork()
+        self._on_trial: ByNetwork[C] = ByNetwork()
         """`_settled` and `_on_trial` leave out connections in `_leaving` and those seen with a
         known key."""
         self._unknown: ByNetwork[C] = ByNetwork()
@@ -110,15 +88,22 @@ class Slots(Generic[C]):
     def make_room(self, address: str, *, is_limited: bool) -> C | Full | None:
         """The connection to close so that one more of this address fits; None: there is room."""
         if is_limited and 0 < self._per_address <= self._here[address]:
-            return self._displaced(address, self._per_address) or Full.ADDRESS
+            kept = self._per_address // _KEPT
+            settled, on_trial = self._settled.of(address), self._on_trial.of(address)
+            found = self._displaced(settled, on_trial, kept, lambda: next(iter(on_trial), None))
+            return found or Full.ADDRESS
         if 0 < self._most <= self._number:
-            number_unknown = len(self._settled.of(None)) + len(self._on_trial.of(None))
-            if number_unknown >= self._most // _KEPT:
-                return self._of_largest(address) or self._displaced(None, self._most) or Full.RELAY
-            # Those with known keys have places that are for who may log in yet: clients of networks
-            # that have more do not end the trials of others.
-            own = self._others.number_in_network(address)
-            return self._of_all(address) or self._displaced(None, self._most, own) or Full.RELAY
+            kept, least = self._most // _KEPT, 0
+            if len(self._unknown.all) >= kept:
+                found = self._of_largest(address)
+            else:
+                # Those with known keys have places that are for who may log in yet: clients of
+                # networks that have more do not end the trials of others.
+                found = self._of_all(address)
+                least = self._others.number_in_network(address)
+            settled, on_trial = self._settled.all, self._on_trial.all
+            trial = partial(self._trial_for, address, least)
+            return found or self._displaced(settled, on_trial, kept, trial) or Full.RELAY
         return None
 
     def _of_all(self, address: str) -> C | None:
@@ -129,23 +114,32 @@ class Slots(Generic[C]):
             self.logged_in(found)
         return None
 
-    def _displaced(self, address: str | None, most: int, least: int = 0) -> C | None:
-        """The oldest connection on trial, if its network has at least so many; the newest other one
-        when fewer are on trial than places are reserved."""
-        kept = most // _KEPT
+    def _displaced(
+        self,
+        settled: dict[C, None],
+        on_trial: dict[C, None],
+        kept: int,
+        trial: Callable[[], C | None],
+    ) -> C | None:
+        """The newest settled one; when as many are on trial as places are reserved, the one whose
+        `trial` ends."""
         while kept:
-            on_trial, settled = self._on_trial.of(address), self._settled.of(address)
-            if settled and len(on_trial) < kept:
-                found = next(reversed(settled))
-            elif on_trial:
-                found = next(iter(on_trial))
-                if self._others.number_in_network(self._origins[found]) < least:
-                    return None
-            else:
-                return None
-            if not self.logged_in(found):
-                return self._leave(found)
+            is_kept = settled and len(on_trial) < kept
+            found = next(reversed(settled)) if is_kept else trial()
+            if found is None or not self.logged_in(found):
+                return None if found is None else self._leave(found)
         return None
+
+    def _trial_for(self, address: str, least: int) -> C | None:
+        """Whose trial ends for a client of this address: one of the network with most on trial,
+        else of its own network, else the oldest. None: its network has less than `least`
+        connections."""
+        trials = self._on_trial
+        found = trials.of_largest(address) or trials.oldest_in_network(address)
+        found = found or next(iter(trials.all), None)
+        if found is None or self._others.number_in_network(self._origins[found]) < least:
+            return None
+        return found
 
     def _of_largest(self, address: str) -> C | None:
         """One of the network with the most unknown ones, if that is more than the network of this
@@ -224,7 +218,7 @@ class Slots(Generic[C]):
 
     def _is_free(self, address: str, *, is_limited: bool) -> bool:
         """Whether a place is free that is not reserved for known keys."""
-        number = self._number - len(self._on_trial.of(None))
+        number = self._number - len(self._on_trial.all)
         is_full = 0 < self._most <= number + self._most // _KEPT
         return not is_full and self._is_free_of(address, is_limited=is_limited)
 

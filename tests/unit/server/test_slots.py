@@ -263,6 +263,25 @@ def test_who_has_few_stays_when_the_trial_ends(network: str) -> None:
     assert sum(not guest.is_closed for guest in many) == MOST - MOST // 5 - len(few)
 
 
+@pytest.mark.parametrize("known", [0, 20, 32, 40])
+def test_handshakes_of_one_network_end_no_trials_of_others(known: int) -> None:
+    """Where it had four fifths of the places by known keys, and the others without, ten handshakes
+    a second left nobody the time to log in."""
+    door = Door()
+    addresses = [f"203.0.113.{number % 20}" for number in range(4 * MOST)]
+    for address in addresses:
+        guest = door.comes(address)
+        if isinstance(guest, Guest) and sum(each.is_known for each in door.inside) < known:
+            logged_in(door, guest)
+    door.time_passes()
+    for number in range(10):
+        member = came(door.comes(f"10.0.{number}.1"))
+        for address in addresses:
+            door.comes(address)
+        assert not member.is_closed
+        logged_in(door, member)
+
+
 def test_a_trial_that_ends_takes_no_place_reserved_in_its_address() -> None:
     door = Door()
     for _ in range(MOST):
