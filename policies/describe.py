@@ -250,12 +250,19 @@ def form_text(rule: WriteRule) -> str:
     return ", ".join(parts)
 
 
+_COUNTED: Final = {
+    Unit.EVENTS: "",
+    Unit.BYTES: " bytes",
+    Unit.SIGNED: " bytes of what the relay signs",
+}
+
+
 def amounts_text(rule: WriteRule) -> str:
     """The rate and quota of the rule; empty when it has none."""
     limit, parts = rule.usage_limit, []
     if limit is not None and limit.rate is not None:
         rate = limit.rate
-        what = "" if rate.counts is Unit.EVENTS else f" {rate.counts.value}"
+        what = _COUNTED[rate.counts]
         parts.append(f"{rate.refill}{what} a minute {_of(rate.per)}, {rate.burst} at once")
     if limit is not None and limit.quota is not None:
         quota = limit.quota

@@ -257,6 +257,9 @@ class Unit(Enum):
 
     EVENTS = "events"
     BYTES = "bytes"
+    SIGNED = "signed"
+    """Bytes of the descriptions and lists of groups that the relay signs because of the event; for
+    rates only."""
 
 
 _VALUE_BYTES: Final = 64
@@ -276,11 +279,13 @@ class Rate:
     period_s: int = 60
     counts: Unit = Unit.EVENTS
 
-    def cost_of(self, event: Event) -> int:
-        """Tokens that the event takes. What a change of a group names stays in memory, where short
-        values take many times their bytes."""
+    def cost_of(self, event: Event, signed: int = 0) -> int:
+        """Tokens that the event takes; `signed`: see `Unit.SIGNED`. What a change of a group names
+        stays in memory, where short values take many times their bytes."""
         if self.counts is Unit.EVENTS:
             return 1
+        if self.counts is Unit.SIGNED:
+            return min(signed, self.burst)
         if event.kind not in kinds.GROUP_RECORDS:
             return len(event.raw)
         return len(event.raw) + _VALUE_BYTES * sum(map(len, event.tags))
@@ -444,6 +449,8 @@ class CountedEvent(msgspec.Struct, frozen=True, gc=False):
     anybody could use that up by sending what the author signed for other relays."""
     is_told: bool = True
     """False: its buckets are not those on which other answers depend."""
+    signed: int = 0
+    """See `Unit.SIGNED`."""
     is_sent: bool = True
     """By a client. False: rates and quotas per connection, address or network, or of all clients,
     do not apply (imports)."""
@@ -517,7 +524,7 @@ def check_usage_limits(
         rate, quota = limit.rate, limit.quota
         name = None if rate is None else counted.bucket(rate.per)
         if rate is not None and name is not None:
-            cost = rate.cost_of(counted.event)
+            cost = rate.cost_of(counted.event, counted.signed)
             wait_s = buckets.wait_s(rate, name, now, cost)
             if wait_s > 0:
                 return limit.too_fast(wait_s)

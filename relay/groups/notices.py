@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import accumulate, takewhile
+from itertools import accumulate, islice, takewhile
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import orjson
 
-from relay.groups.actions import SINGLE_VALUED, Flag, PutUsers
+from relay.groups.actions import MAX_STATE_BYTES, SINGLE_VALUED, Flag, PutUsers, size_of_tags
 from relay.groups.group import Role
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 
     from relay.groups.actions import RemoveUsers
-    from relay.groups.group import Group
+    from relay.groups.group import Group, Groups
     from relay.nostr.event import Event
 
 _T = TypeVar("_T")
@@ -40,6 +40,14 @@ _LONG_LIST: Final = 500
 MAX_MEMBER_NOTICES: Final = 100
 """Notices of each kind for one event: each is signed and stored, 50 us. With more members several
 of them share a notice; they may read each other's keys in the 9000 or 9001 anyway."""
+
+CHILD_BYTES: Final = 72
+"""Of a tag in a 39000 that names a subgroup."""
+_MEMBER_BYTES: Final = 71
+"""Of a tag in a 39002."""
+_DESCRIBES: Final = frozenset({kinds.CREATE_GROUP, kinds.EDIT_METADATA})
+OF_ITS_AUTHOR: Final = frozenset({kinds.CREATE_GROUP, kinds.JOIN_REQUEST, kinds.LEAVE_REQUEST})
+"""The relay signs a 9000 or 9001 about their author."""
 
 _PERMISSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     Role.ADMIN.value: (
@@ -114,6 +122,51 @@ def is_listed_apart(group: Group) -> bool:
     """Whether its lists are signed in a transaction of their own, after those that changed it:
     changes of many such groups would take seconds."""
     return len(group.members) > _LONG_LIST
+
+
+def described_by(event: Event, group: Group | None, groups: Groups) -> list[Group]:
+    """Groups whose 39000 the event makes the relay sign again: its own, and those above it that it
+    comes to or leaves; not its subgroups, of which there may be hundreds."""
+    found: list[Group | None]
+    if event.kind == kinds.DELETE_GROUP and group is not None:
+        found = [groups.get(group.parent)]
+    elif event.kind in _DESCRIBES:
+        found = [group, groups.get(event.tag("parent"))]
+        if group is not None:
+            found.append(groups.get(group.parent))
+    else:
+        return []
+    return [each for each in found if each is not None]
+
+
+def users_of(event: Event, group: Group | None) -> Collection[str]:
+    """Whose membership the event may change."""
+    match event.kind:
+        case kinds.PUT_USER | kinds.REMOVE_USER:
+            return set(event.tag_values("p"))
+        case kind if kind in OF_ITS_AUTHOR:
+            return [event.pubkey]
+        case kinds.DELETE_GROUP if group is not None and group.is_admin(event.pubkey):
+            return [*islice(group.members, MAX_MEMBER_NOTICES)]
+        case _:
+            return ()
+
+
+def bytes_signed(event: Event, groups: Groups) -> int:
+    """About how many bytes of descriptions and lists the relay signs because of this event. Long
+    lists are left out: they are signed apart, in turns."""
+    group, size = groups.get(event.tag("h")), 0
+    for each in described_by(event, group, groups):
+        is_own = each is group and event.kind in _DESCRIBES
+        size += size_of_tags(event.tags if is_own else each.metadata)
+        size += CHILD_BYTES * len(each.children)
+    if group is None:
+        return size + (size_of_tags(event.tags) if event.kind == kinds.CREATE_GROUP else 0)
+    if event.kind == kinds.DELETE_GROUP:
+        size += MAX_STATE_BYTES * len(group.children)
+    elif users_of(event, group) and not is_listed_apart(group):
+        size += _MEMBER_BYTES * len(group.members)
+    return size
 
 
 def notices_again(

@@ -5,11 +5,18 @@ A batch is filled by cost, and connections take turns by it: see `relay.write.la
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from relay.groups.actions import PIN_TAGS, previous_in, size_of_tags
-from relay.groups.notices import MAX_MEMBER_NOTICES, is_listed_apart, named_together
+from relay.groups.notices import (
+    CHILD_BYTES,
+    MAX_MEMBER_NOTICES,
+    OF_ITS_AUTHOR,
+    described_by,
+    is_listed_apart,
+    named_together,
+    users_of,
+)
 from relay.groups.timeline import MAX_PREVIOUS
 from relay.lifecycle.rows import UNPINNED_AT_ONCE
 from relay.nostr import kinds
@@ -25,7 +32,7 @@ from relay.write.commands import (
 from relay.write.pins import pinning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+    from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
     from relay.groups.group import Group, Groups
     from relay.write.commands import LaneItem
@@ -59,16 +66,11 @@ _SENT_PER_COST: Final = 4000
 """Of members in such lists, as often as a list is delivered: 70 bytes each."""
 _CHANGE_COST: Final = 4
 """What the relay signs for a group that changes: 39000 to 39005."""
-_DESCRIBES: Final = frozenset({kinds.CREATE_GROUP, kinds.EDIT_METADATA})
-_OF_ITS_AUTHOR: Final = frozenset({kinds.CREATE_GROUP, kinds.JOIN_REQUEST, kinds.LEAVE_REQUEST})
-"""The relay signs a 9000 or 9001 about their author."""
 _REMOVES: Final = frozenset({kinds.REMOVE_USER, kinds.LEAVE_REQUEST, kinds.DELETE_GROUP})
 """Members."""
 _CHILD_COST: Final = 36
 """A subgroup whose 39000 is signed again: as if its description was as long as can be. To measure
 64 KiB takes 0.35 ms."""
-_CHILD_SIZE: Final = 72
-"""Bytes of a tag in a 39000 that names a subgroup."""
 _LEFT_COST: Final = 30
 """A group that a vanishing key leaves: what the relay signs for it, 3 ms."""
 _CHANGED_PER_COST: Final = 2
@@ -163,9 +165,9 @@ def _cost_of_event(
     if changes_group:
         told = min(len(event.tags), MAX_MEMBER_NOTICES)
         cost += _CHANGE_COST + told + (len(event.tags) - told) // _CHANGED_PER_COST
-        for each in _described(event, group, groups):
+        for each in described_by(event, group, groups):
             # It is written, and the version before it overwritten.
-            size = size_of_tags(each.metadata) + _CHILD_SIZE * len(each.children)
+            size = size_of_tags(each.metadata) + CHILD_BYTES * len(each.children)
             cost += 2 * size // _WEIGHT_PER_COST
             further = event.tags if each is group else ()
             tags = [["d", each.id], *map(list, each.metadata), *further]
@@ -193,7 +195,7 @@ def _cost_of_event(
     if event.kind == kinds.VANISH:
         cost += len(groups.by_id) // _GROUPS_PER_COST
     if changes_group:
-        users = [["p", pubkey] for pubkey in _users_of(event, group)]
+        users = [["p", pubkey] for pubkey in users_of(event, group)]
         notices = _notices_about(event, users, relay)
         cost += sum(map(number_for, notices)) // _FILTERS_PER_COST
         if group is not None:
@@ -215,37 +217,9 @@ def _may_change(event: Event, group: Group | None, operators: Set[str]) -> bool:
     return is_for_anybody or event.pubkey in operators or bool(group.members.get(event.pubkey))
 
 
-def _described(event: Event, group: Group | None, groups: Groups) -> list[Group]:
-    """Those whose 39000 is signed again: the group, and those above it that it comes to or leaves;
-    not its subgroups, of which there may be hundreds."""
-    found: list[Group | None]
-    if event.kind == kinds.DELETE_GROUP and group is not None:
-        found = [groups.get(group.parent)]
-    elif event.kind in _DESCRIBES:
-        found = [group, groups.get(event.tag("parent"))]
-        if group is not None:
-            found.append(groups.get(group.parent))
-    else:
-        return []
-    return [each for each in found if each is not None]
-
-
-def _users_of(event: Event, group: Group | None) -> Collection[str]:
-    """Whose membership it may change."""
-    match event.kind:
-        case kinds.PUT_USER | kinds.REMOVE_USER:
-            return set(event.tag_values("p"))
-        case kind if kind in _OF_ITS_AUTHOR:
-            return [event.pubkey]
-        case kinds.DELETE_GROUP if group is not None and group.is_admin(event.pubkey):
-            return [*islice(group.members, MAX_MEMBER_NOTICES)]
-        case _:
-            return ()
-
-
 def _notices_about(event: Event, users: Sequence[list[str]], relay: str) -> Iterator[Event]:
-    """What the relay signs about the change beside the lists and the 39000s of `_described`, as far
-    as filters are compared with it. `users`: tags `p`."""
+    """What the relay signs about the change beside the lists and the 39000s of `described_by`, as
+    far as filters are compared with it. `users`: tags `p`."""
     group_id = event.tag("h") or ""
     d, in_group = ["d", group_id], [["h", group_id], ["e", event.id]]
     kind, notice = kinds.PUT_USER, kinds.GROUP_MEMBER_ADDED
@@ -253,7 +227,7 @@ def _notices_about(event: Event, users: Sequence[list[str]], relay: str) -> Iter
         kind, notice = kinds.REMOVE_USER, kinds.GROUP_MEMBER_REMOVED
     for named in named_together(users):
         yield _signed(relay, notice, [*in_group, *named])
-    if event.kind in _OF_ITS_AUTHOR:
+    if event.kind in OF_ITS_AUTHOR:
         yield _signed(relay, kind, [*in_group, *users])
     if event.kind == kinds.CREATE_GROUP:
         yield _signed(relay, kinds.GROUP_METADATA, [d, *event.tags])

@@ -28,12 +28,13 @@ from relay.access.membership import (
     ruling_on_request,
     untimely,
 )
-from relay.access.quotas import CountedEvent, Per, Token, check_usage_limits, subnet_of
+from relay.access.quotas import CountedEvent, Per, Token, Unit, check_usage_limits, subnet_of
 from relay.access.visibility import ANONYMOUS, names_restricted, visibility_for
 from relay.errors import Invalid, Prefix, Refused, Reject, Result, WriteOutcome
 from relay.facts import Origin, Who
 from relay.groups.actions import JoinRequest, PutUsers
 from relay.groups.context import Ruling
+from relay.groups.notices import bytes_signed
 from relay.groups.rules import (
     check_address,
     check_write,
@@ -479,6 +480,7 @@ def _tokens(
         return ()
     if holder is not None and world.policy.keep.history.of(holder) is not None:
         holder = None  # it is kept as an old version
+    counts_signed = any(each.rate and each.rate.counts is Unit.SIGNED for each in limits)
     counted = CountedEvent(
         candidate.event,
         facts.group,
@@ -490,6 +492,7 @@ def _tokens(
         address=candidate.sender.address,
         is_own=candidate.event.pubkey in candidate.sender.authenticated,
         is_told=told is None,
+        signed=bytes_signed(candidate.event, world.groups) if counts_signed else 0,
         is_sent=facts.origin is Origin.WIRE,
     )
     return check_usage_limits(limits, counted, world.found.usage, world.buckets, world.now)

@@ -20,6 +20,7 @@ from relay.access.quotas import (
 from relay.errors import Reject, WriteOutcome
 from relay.facts import Origin, Who
 from relay.groups.group import Group, Groups, Role
+from relay.groups.notices import bytes_signed
 from relay.lifecycle.rows import Found, Stored, slot_of, version_of
 from relay.memory.registry import RecordName
 from relay.nostr import kinds
@@ -129,6 +130,7 @@ def _count_rates(candidate: Candidate, world: World) -> None:
             replaces=None,
             address=sender.address,
             is_own=event.pubkey in sender.authenticated,
+            signed=bytes_signed(event, world.groups),
             is_sent=sender.origin is Origin.WIRE,
         )
         # Each limit by itself: one that is exceeded does not keep the others from counting.

@@ -128,14 +128,16 @@ def test_changes_of_groups_have_a_limit_per_network_and_a_total(tmp_path: Path, 
 
 
 def test_short_values_of_a_change_of_a_group_count_with_the_memory_that_they_take() -> None:
-    in_bytes, in_events = (
-        Rate("day", Per.ADDRESS, 1, 1, counts=counts) for counts in reversed(Unit)
+    in_bytes, in_events, in_signed = (
+        Rate("day", Per.ADDRESS, 9, 1, counts=counts)
+        for counts in (Unit.BYTES, Unit.EVENTS, Unit.SIGNED)
     )
     codes = [["code", f"{number}"] for number in range(100)]
     invites, note = (event_by(alice, kind, codes) for kind in (kinds.CREATE_INVITE, 1))
     assert in_bytes.cost_of(note) == len(note.raw)
     assert in_bytes.cost_of(invites) == len(invites.raw) + 200 * 64
     assert in_events.cost_of(invites) == 1
+    assert [in_signed.cost_of(invites, signed) for signed in (0, 9, 10)] == [0, 9, 9]
 
 
 @pytest.mark.parametrize("kind", [kinds.DELETION, kinds.VANISH])

@@ -91,6 +91,38 @@ async def test_a_rate_may_count_bytes() -> None:
         assert not accepted, "more than the bucket holds"
 
 
+async def test_a_rate_may_count_what_the_relay_signs_for_changes_of_groups() -> None:
+    """28 kB/s of short requests that moved subgroups became 140 MB/s for readers of 39000."""
+    rule = slowly("network", burst=200_000).replace("[1, 9, 20001]", "[9000, 9002]")
+    rule = rule.replace("per_minute = 1", 'per_minute = 60_000, counts = "signed"')
+    async with home(rule) as here:
+        here.now += 1
+
+        async def sent(kind: int, group: str, *tags: list[str], by: str = "192.0.2.7") -> bool:
+            here.now += kind == kinds.CREATE_GROUP
+            event = here.made(alice, kind, ["h", group], *tags)
+            letter = here.letter_from(by)
+            here.ingest.submit(event, letter, Origin.WIRE)
+            return (await letter.answer) == STORED
+
+        about = ["about", "x" * 60_000]
+        assert await sent(kinds.CREATE_GROUP, "tea", about)
+        assert await sent(kinds.CREATE_GROUP, "den", about)
+        assert await sent(kinds.CREATE_GROUP, "cup")
+        moves = [["parent", "tea"], ["parent", "den"], ["parent", "tea"]]
+        # The second one changes both.
+        assert [await sent(kinds.EDIT_METADATA, "cup", move) for move in moves] == [
+            True,
+            True,
+            False,
+        ]
+        assert await sent(kinds.PUT_USER, "cup", ["p", bob.pubkey]), "a list of one is short"
+        assert not await sent(kinds.EDIT_METADATA, "cup", moves[0], by="192.0.2.200")
+        assert await sent(kinds.EDIT_METADATA, "cup", moves[0], by="192.0.3.1")
+        here.now += 120
+        assert await sent(kinds.EDIT_METADATA, "cup", moves[1])
+
+
 async def test_calls_of_remote_signers_come_through_from_one_address() -> None:
     """Ten that were large, or 240, a minute were too few: two devices of one person follow
     somebody, 300 people of one office log in."""
