@@ -14,6 +14,7 @@ from collections import Counter
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from ipaddress import ip_network
+from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
@@ -126,104 +127,137 @@ class Shares:
             del self._of[network], self._of_network[network]
 
 
-class _Counts:
-    """Number that each address, or network, has, and which one has most."""
+class _Sums:
+    """What each network, or address, holds, and which one most. The work of a call grows with the
+    logarithm of their number at most."""
 
     def __init__(self) -> None:
-        self.of: Counter[str] = Counter()
-        self._addresses: dict[int, dict[str, None]] = {}
-        """Number → addresses that have so many."""
-        self._most = 0
+        self._of: dict[object, tuple[int, int]] = {}
+        """What each holds, negative, and its number, in order of arrival."""
+        self._holders: dict[int, object] = {}
+        """By number."""
+        self._heap: list[tuple[int, int]] = []
+        """Those in `_of`, and former ones."""
+        self._numbers = count()
 
-    def largest(self) -> str | None:
-        return next(iter(self._addresses[self._most])) if self._most else None
+    def __bool__(self) -> bool:
+        return bool(self._of)
 
-    def larger_than(self, address: str) -> str | None:
+    def of(self, holder: object) -> int:
+        return -self._of.get(holder, (0, 0))[0]
+
+    def largest(self) -> object:
+        """Of those with as much the first that came. There must be one."""
+        while True:
+            entry = self._heap[0]
+            holder = self._holders.get(entry[1])
+            if self._of.get(holder) == entry:
+                return holder
+            heappop(self._heap)
+
+    def larger_than(self, holder: object) -> object | None:
         """The one with most, if this one would have less with one more."""
-        return self.largest() if self._most > self.of[address] + 1 else None
+        largest = self.largest()
+        return largest if self.of(largest) > self.of(holder) + 1 else None
 
-    def count(self, address: str, change: int) -> None:
-        """`change`: 1 or -1."""
-        before = self.of[address]
-        after = before + change
-        if before:
-            del self._addresses[before][address]
-            if not self._addresses[before]:
-                del self._addresses[before]
-        if after:
-            self.of[address] = after
-            self._addresses.setdefault(after, {})[address] = None
+    def add(self, holder: object, change: int) -> None:
+        """`change`: negative when it holds less."""
+        negative, number = self._of.get(holder) or (0, next(self._numbers))
+        negative -= change
+        if negative:
+            self._of[holder] = entry = negative, number
+            self._holders[number] = holder
+            heappush(self._heap, entry)
         else:
-            del self.of[address]
-        if after > self._most or self._most not in self._addresses:
-            self._most = after
+            del self._of[holder], self._holders[number]
+        if len(self._heap) > 2 * len(self._of):  # no more former ones than others
+            self._heap = list(self._of.values())
+            heapify(self._heap)
 
 
 class ByNetwork(Generic[Held]):
-    """What clients hold, by network, and by address."""
+    """What clients hold, by network, and by address; who has no address is a network of its own."""
 
     def __init__(self) -> None:
-        self.all: dict[Held, None] = {}
-        """Oldest first."""
-        self._held: dict[str, dict[Held, None]] = {}
-        """The same by address."""
-        self._networks = _Counts()
-        self._addresses: dict[str, _Counts] = {}
+        self.all: dict[Held, int] = {}
+        """With their sizes, in the order in which they were added."""
+        self.total = 0
+        """Of their sizes."""
+        self._held: dict[object, dict[Held, None]] = {}
+        """The same by address; `touch` puts one behind the others."""
+        self._networks = _Sums()
+        self._addresses: dict[object, _Sums] = {}
         """Network → its addresses."""
 
-    def of(self, address: str) -> dict[Held, None]:
+    def of(self, address: object) -> dict[Held, None]:
         """What one address has, oldest first."""
         return self._held.get(address, {})
 
-    def number_in_network(self, address: str) -> int:
-        return self._networks.of[network_of(address)]
+    def in_network(self, address: object) -> int:
+        """What the network of this address has."""
+        return self._networks.of(network_of_client(address))
 
-    def add(self, held: Held, address: str) -> None:
+    def add(self, held: Held, address: object, size: int = 1) -> None:
+        """If it was not added before."""
         if held not in self.all:
-            self.all[held] = self._held.setdefault(address, {})[held] = None
-            self._count(address, 1)
+            self.all[held] = size
+            self._held.setdefault(address, {})[held] = None
+            self._count(address, size)
 
-    def discard(self, held: Held, address: str) -> bool:
+    def discard(self, held: Held, address: object) -> bool:
         """Whether it was there."""
-        if held not in self.all:
+        size = self.all.pop(held, None)
+        if size is None:
             return False
         its = self._held[address]
-        del self.all[held], its[held]
+        del its[held]
         if not its:
             del self._held[address]
-        self._count(address, -1)
+        self._count(address, -size)
         return True
 
-    def _count(self, address: str, change: int) -> None:
-        network = network_of(address)
-        self._networks.count(network, change)
-        addresses = self._addresses.setdefault(network, _Counts())
-        addresses.count(address, change)
-        if not addresses.of:
+    def touch(self, held: Held, address: object) -> None:
+        """It is the newest of its address now."""
+        its = self._held[address]
+        its[held] = its.pop(held)
+
+    def resize(self, held: Held, address: object, size: int) -> None:
+        change = size - self.all[held]
+        if change:
+            self.all[held] = size
+            self._count(address, change)
+
+    def _count(self, address: object, change: int) -> None:
+        network = network_of_client(address)
+        self.total += change
+        self._networks.add(network, change)
+        addresses = self._addresses.setdefault(network, _Sums())
+        addresses.add(address, change)
+        if not addresses:
             del self._addresses[network]
 
     def oldest(self) -> Held | None:
-        """That of the network with most, and in it of the address with most; with as many, of the
-        one that has had so many for longest."""
-        network = self._networks.largest()
-        most = None if network is None else self._addresses[network].largest()
-        return None if most is None else next(iter(self._held[most]))
+        """That of the network with most, and in it of the address with most; with as much, of the
+        one that came first."""
+        return self._oldest_in(self._networks.largest()) if self.all else None
 
-    def of_largest(self, address: str) -> Held | None:
+    def of_largest(self, address: object) -> Held | None:
         """The oldest of the network with most, and in it of the address with most, if this network
         would have less with one more; else that of another address of this network, if this address
         would have less."""
-        own = network_of(address)
-        if self._networks.larger_than(own) is not None:
+        own = network_of_client(address)
+        if self.all and self._networks.larger_than(own) is not None:
             return self.oldest()
         most = self._addresses[own].larger_than(address) if own in self._addresses else None
         return None if most is None else next(iter(self._held[most]))
 
-    def oldest_in_network(self, address: str) -> Held | None:
+    def oldest_in_network(self, address: object) -> Held | None:
         """That of the address with most, in the network of this one."""
-        addresses = self._addresses.get(network_of(address))
-        most = None if addresses is None else addresses.largest()
-        return None if most is None else next(iter(self._held[most]))
+        own = network_of_client(address)
+        return self._oldest_in(own) if own in self._addresses else None
+
+    def _oldest_in(self, network: object) -> Held:
+        return next(iter(self._held[self._addresses[network].largest()]))
 
 
 class HeldSets(Generic[Held]):

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from relay.access.shares import ByNetwork
 
@@ -100,10 +100,10 @@ class Slots(Generic[C]):
                 # Those with known keys have places that are for who may log in yet: clients of
                 # networks that have more do not end the trials of others.
                 found = self._of_all(address)
-                least = self._others.number_in_network(address)
-            settled, on_trial = self._settled.all, self._on_trial.all
+                least = self._others.in_network(address)
             trial = partial(self._trial_for, address, least)
-            return found or self._displaced(settled, on_trial, kept, trial) or Full.RELAY
+            found = found or self._displaced(self._settled.all, self._on_trial.all, kept, trial)
+            return found or Full.RELAY
         return None
 
     def _of_all(self, address: str) -> C | None:
@@ -116,8 +116,8 @@ class Slots(Generic[C]):
 
     def _displaced(
         self,
-        settled: dict[C, None],
-        on_trial: dict[C, None],
+        settled: dict[C, Any],
+        on_trial: dict[C, Any],
         kept: int,
         trial: Callable[[], C | None],
     ) -> C | None:
@@ -137,7 +137,7 @@ class Slots(Generic[C]):
         trials = self._on_trial
         found = trials.of_largest(address) or trials.oldest_in_network(address)
         found = found or next(iter(trials.all), None)
-        if found is None or self._others.number_in_network(self._origins[found]) < least:
+        if found is None or self._others.in_network(self._origins[found]) < least:
             return None
         return found
 

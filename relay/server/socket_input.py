@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from heapq import heapify, heappop, heappush
 from ipaddress import ip_address
-from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -22,7 +20,7 @@ from aiohttp.http_parser import RawRequestMessage
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from relay.access.quotas import subnet_of
-from relay.access.shares import network_of_client
+from relay.access.shares import ByNetwork
 from relay.server.http import FORWARDED
 from relay.server.turns import Slice
 
@@ -114,80 +112,20 @@ class _Place(NamedTuple):
     """They have a known key."""
 
 
-class _Sums:
-    """Bytes of addresses, or of networks, and which of them has most. The work of a call grows only
-    with the logarithm of their number."""
-
-    def __init__(self) -> None:
-        self._of: dict[object, tuple[int, int]] = {}
-        """The bytes of each, negative, and its number, in order of arrival."""
-        self._holders: dict[int, object] = {}
-        """By number."""
-        self._heap: list[tuple[int, int]] = []
-        """Those in `_of`, and former ones."""
-        self._numbers = count()
-
-    def __bool__(self) -> bool:
-        return bool(self._of)
-
-    def largest(self) -> object:
-        """Of those with as much the first that came. There must be one."""
-        while True:
-            entry = self._heap[0]
-            holder = self._holders.get(entry[1])
-            if self._of.get(holder) == entry:
-                return holder
-            heappop(self._heap)
-
-    def add(self, holder: object, change: int) -> None:
-        """`change`: bytes, negative when they are gone."""
-        negative, number = self._of.get(holder) or (0, next(self._numbers))
-        negative -= change
-        if negative:
-            self._of[holder] = entry = negative, number
-            self._holders[number] = holder
-            heappush(self._heap, entry)
-        else:
-            del self._of[holder], self._holders[number]
-        if len(self._heap) > 2 * len(self._of):  # no more former ones than others
-            self._heap = list(self._of.values())
-            heapify(self._heap)
-
-
-class _ByNetwork:
-    """Bytes of addresses by network."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self._networks = _Sums()
-        self._addresses: dict[object, _Sums] = {}
-        """Network → its addresses."""
-
-    def largest(self) -> object:
-        """The address with most of the network with most."""
-        return self._addresses[self._networks.largest()].largest()
-
-    def add(self, address: object, change: int) -> None:
-        network = network_of_client(address)
-        self.total += change
-        self._networks.add(network, change)
-        addresses = self._addresses.setdefault(network, _Sums())
-        addresses.add(address, change)
-        if not addresses:
-            del self._addresses[network]
-
-
 class Unfinished:
     """The unfinished messages of all websockets."""
 
     def __init__(self) -> None:
-        self._sizes: dict[_Place, dict[SocketInput, int]] = {}
-        """The socket that has been silent for longest comes first."""
-        self._sums = {is_known: _ByNetwork() for is_known in (False, True)}
-        """Of those without a known key, and of those with one."""
+        self._held: dict[bool, ByNetwork[SocketInput]] = {False: ByNetwork(), True: ByNetwork()}
+        """Of those without a known key, and of those with one; of each address, the socket that has
+        been silent for longest comes first."""
         self._places: dict[SocketInput, _Place] = {}
-        """Where each is in `_sizes`."""
-        self._total = 0
+        """Where each is in `_held`."""
+
+    @property
+    def total(self) -> int:
+        """Bytes of all that are counted."""
+        return sum(each.total for each in self._held.values())
 
     def note(self, sender: SocketInput, size: int) -> None:
         """The socket's unfinished message has `size` bytes. When all together are too large,
@@ -195,8 +133,7 @@ class Unfinished:
         without a known key have more than their share, of these, else of those with one."""
         place = self._places.get(sender)
         if place is not None:
-            sizes = self._sizes[place]
-            sizes[sender] = sizes.pop(sender)
+            self._held[place.is_known].touch(sender, place.address)
         self._count(sender, size)
         self._make_room()
 
@@ -206,35 +143,32 @@ class Unfinished:
         self._make_room()
 
     def _make_room(self) -> None:
-        while self._total > MAX_UNFINISHED:
-            is_known = self._sums[False].total <= MAX_UNFINISHED // _OF_UNKNOWN
-            place = _Place(self._sums[is_known].largest(), is_known)
-            self._end(next(iter(self._sizes[place])))
+        while self.total > MAX_UNFINISHED:
+            is_known = self._held[False].total <= MAX_UNFINISHED // _OF_UNKNOWN
+            first = self._held[is_known].oldest()
+            assert first is not None
+            self._end(first)
 
     def _count(self, sender: SocketInput, size: int, few: int = _SMALL) -> None:
         place = self._places.get(sender)
         if place is None:
-            if size <= few:
-                return
-            place = self._places[sender] = _Place(sender.address, sender.is_known)
-        sizes = self._sizes.setdefault(place, {})
-        change = -sizes.get(sender, 0)
-        if size > few:
-            sizes[sender] = size
-            change += size
+            if size > few:
+                place = self._places[sender] = _Place(sender.address, sender.is_known)
+                self._held[place.is_known].add(sender, place.address, size)
+        elif size > few:
+            self._held[place.is_known].resize(sender, place.address, size)
         else:
-            del sizes[sender], self._places[sender]
-        self._total += change
-        self._sums[place.is_known].add(place.address, change)
-        if not sizes:
-            del self._sizes[place]
+            del self._places[sender]
+            self._held[place.is_known].discard(sender, place.address)
 
     def _end(self, sender: SocketInput) -> None:
         size, place = sender.unfinished(), self._places[sender]
         if sender.is_known is not place.is_known:  # since it was counted
             self._count(sender, 0)
             self._count(sender, size)
-        elif size < self._sizes[place][sender]:  # counted before it was parsed; keeps its place
+        elif (
+            size < self._held[place.is_known].all[sender]
+        ):  # counted before it was parsed; keeps its place
             self._count(sender, size)
         else:
             sender.drop()

@@ -76,7 +76,7 @@ async def test_input_that_waits_counts_as_unfinished(
     unfinished = connection._input._unfinished
     await floods(relay, "two")
     assert (await first.hears())[0] == "closed"
-    assert unfinished._total <= held
+    assert unfinished.total <= held
 
 
 async def test_a_socket_that_is_lost_counts_no_more_and_nothing_of_it_is_taken(
@@ -94,7 +94,7 @@ async def test_a_socket_that_is_lost_counts_no_more_and_nothing_of_it_is_taken(
     relay.disk.may_commit.set()
     await eventually("the connection is over", lambda: not relay.server.connections)
     assert socket not in socket._unfinished._places
-    assert socket._unfinished._total == 0
+    assert socket._unfinished.total == 0
     assert (socket._left, socket._fresh) == (b"", 0)
 
 
@@ -312,14 +312,14 @@ async def test_a_large_event_is_taken_although_its_client_has_left(
         unfinished = connection._input._unfinished
         visit.socket._writer.transport.abort()
         await eventually("it has left", lambda: connection._input.transport is None)
-        assert unfinished._total > 100_000
+        assert unfinished.total > 100_000
         if are_too_large:
             monkeypatch.setattr("relay.server.socket_input.MAX_UNFINISHED", 50_000)
             unfinished._make_room()
             await eventually("it is dropped", lambda: not relay.server.connections)
         may_go_on.set()
         await eventually("it is over", lambda: not relay.server.connections)
-        assert unfinished._total == 0
+        assert unfinished.total == 0
         if are_too_large:
             assert not relay.disk.append_called.is_set()
         else:
@@ -395,7 +395,7 @@ async def test_an_event_is_taken_behind_what_waited_when_its_client_left(
         else:
             assert connection._unanswered == 0
             assert not relay.disk.append_called.is_set()
-        assert connection._input._unfinished._total == 0
+        assert connection._input._unfinished.total == 0
 
 
 async def test_compressed_frames_that_nobody_takes_any_more_are_expanded_in_turns(

@@ -102,12 +102,12 @@ def test_what_an_address_had_before_takes_little_memory() -> None:
     unfinished, sockets = Unfinished(), [Socket(f"10.0.0.{number}") for number in range(10)]
     for number in range(1000):
         note(unfinished, sockets[number % 10], 17_000 + number // 10 % 2)
-    (addresses,) = unfinished._sums[False]._addresses.values()
+    (addresses,) = unfinished._held[False]._addresses.values()
     assert len(addresses._heap) <= 20
     for socket in sockets:
         note(unfinished, socket, 0)
-    assert not unfinished._sums[False]._networks._heap
-    assert not unfinished._sums[False]._addresses
+    assert not unfinished._held[False]._networks._heap
+    assert not unfinished._held[False]._addresses
 
 
 def test_little_of_many_counts_now_and_then() -> None:
