@@ -159,7 +159,7 @@ class Rebase:
         """The version to send instead of one that waited; None: its edits are already stored, or
         deleted. `is_deleted`: the relay said so of what it was made from. Raises Invalid if they do
         not apply to the stored version; ClientError."""
-        event, _, base, dates = waiting
+        event, base, dates = waiting.event, waiting.base, waiting.dates
         author = self._working_copy.agent
         addresses = self._working_copy.addresses(event.d)
         versions = [event] if base is None else [event, base]

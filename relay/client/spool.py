@@ -68,6 +68,8 @@ class Waiting(NamedTuple):
     """The version that it is based on; None: it is the first one."""
     dates: Mapping[str, int]
     """See `edit_dates`."""
+    position: int
+    """In the file, see `Spool.to_send`."""
 
 
 class Refused(NamedTuple):
@@ -171,13 +173,13 @@ class Spool:
         """The first `number` of the events to be sent."""
         return [each.event for each in self.to_send(number)]
 
-    def to_send(self, number: int) -> list[Waiting]:
-        """As `waiting`, with what is needed to send them."""
+    def to_send(self, number: int, after: int = 0) -> list[Waiting]:
+        """As `waiting`, with what is needed to send them; those behind the position `after`."""
         with self._transaction() as file:
             rows = file.execute(
-                "SELECT raw, base, dates FROM waiting WHERE refusal IS NULL"
-                " ORDER BY position LIMIT ?",
-                (number,),
+                "SELECT raw, base, dates, position FROM waiting"
+                " WHERE refusal IS NULL AND position > ? ORDER BY position LIMIT ?",
+                (after, number),
             )
             return [
                 Waiting(
@@ -185,8 +187,9 @@ class Spool:
                     base is not None,
                     kept_event(base) if base else None,
                     _dates_in(dates),
+                    position,
                 )
-                for raw, base, dates in rows
+                for raw, base, dates, position in rows
             ]
 
     def deletions(self) -> list[Event]:

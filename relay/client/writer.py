@@ -122,6 +122,9 @@ class Writer:
         self._queued = asyncio.Event()
         """There may be a backlog that the task has not read."""
         self._caught_up = asyncio.Event()
+        self._sent_to = 0
+        """Position in the spool: what waits before it was refused for a time, and is sent again
+        when what is behind it was sent."""
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -350,10 +353,12 @@ class Writer:
         number = _SEND_BATCH + len(self._in_progress)
         waiting = [
             each
-            for each in await asyncio.to_thread(spool.to_send, number)
+            for each in await asyncio.to_thread(spool.to_send, number, self._sent_to)
             if each.event.id not in self._in_progress
         ]
-        if not waiting:
+        if not waiting and self._sent_to:
+            self._sent_to = 0
+        elif not waiting:
             if not self._queued.is_set():
                 self._caught_up.set()
             # Only this program tells of its writes: another one may have left some in the file.
@@ -364,6 +369,7 @@ class Writer:
         elif not await self._send_batch(waiting, spool):
             if self._client.is_connected:
                 self._caught_up.set()  # a temporary refusal does not block other writes
+                self._sent_to = waiting[-1].position
             await asyncio.sleep(_PAUSE_S)
 
     async def _send_batch(self, backlog: list[Waiting], spool: Spool) -> bool:

@@ -591,6 +591,33 @@ async def test_a_temporarily_refused_write_is_retried_without_blocking_others(
     assert contents(fake) == ["two", "one"]
 
 
+async def test_what_waits_behind_many_refused_writes_is_sent(
+    fake: FakeRelay, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A co-member who filled the quota of a group kept an agent's deletions from the relay."""
+    monkeypatch.setattr(writer_room, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(writer_room, "_SEND_BATCH", 3)
+    is_full = True
+
+    async def answer(visitor: Visitor, frame: list[Any]) -> None:
+        if is_full and frame[1]["content"] == "refused":
+            await visitor.say_no(frame[1]["id"], "rate-limited: full: the group is full")
+        else:
+            await fake.take(visitor, frame)
+
+    fake.on["EVENT"] = answer
+    await fake.stop()
+    async with Program(fake, path) as program:
+        for number in range(8):
+            await program.write("refused", d=f"{number}")
+        await program.publish("sent")
+        await fake.start()
+        await fake.until(lambda: contents(fake) == ["sent"])
+        is_full = False
+        await fake.until(lambda: len(fake.events) == 9)
+    assert contents(fake) == ["sent", *["refused"] * 8]
+
+
 async def test_a_write_in_progress_is_not_sent_with_the_backlog(
     fake: FakeRelay, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
