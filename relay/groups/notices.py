@@ -45,6 +45,10 @@ CHILD_BYTES: Final = 72
 """Of a tag in a 39000 that names a subgroup."""
 _MEMBER_BYTES: Final = 71
 """Of a tag in a 39002."""
+_EVENT_BYTES: Final = 330
+"""Of an event beside its tags."""
+_LEFT_AT_ONCE: Final = 64
+"""Groups that a vanishing key leaves, as far as `bytes_signed` looks at them."""
 _DESCRIBES: Final = frozenset({kinds.CREATE_GROUP, kinds.EDIT_METADATA})
 OF_ITS_AUTHOR: Final = frozenset({kinds.CREATE_GROUP, kinds.JOIN_REQUEST, kinds.LEAVE_REQUEST})
 """The relay signs a 9000 or 9001 about their author."""
@@ -127,13 +131,13 @@ def is_listed_apart(group: Group) -> bool:
 def described_by(event: Event, group: Group | None, groups: Groups) -> list[Group]:
     """Groups whose 39000 the event makes the relay sign again: its own, and those above it that it
     comes to or leaves; not its subgroups, of which there may be hundreds."""
-    found: list[Group | None]
+    was = None if group is None else group.parent
     if event.kind == kinds.DELETE_GROUP and group is not None:
-        found = [groups.get(group.parent)]
+        found = [groups.get(was)]
     elif event.kind in _DESCRIBES:
-        found = [group, groups.get(event.tag("parent"))]
-        if group is not None:
-            found.append(groups.get(group.parent))
+        becomes = event.tag("parent")
+        above = [] if was == becomes else [groups.get(was), groups.get(becomes)]
+        found = [group, *above]
     else:
         return []
     return [each for each in found if each is not None]
@@ -155,18 +159,29 @@ def users_of(event: Event, group: Group | None) -> Collection[str]:
 def bytes_signed(event: Event, groups: Groups) -> int:
     """About how many bytes of descriptions and lists the relay signs because of this event. Long
     lists are left out: they are signed apart, in turns."""
+    if event.kind == kinds.VANISH:
+        left = islice(groups.groups_of(event.pubkey), _LEFT_AT_ONCE)
+        listed = [groups.by_id[each] for each in left]
+        return sum(bytes_of_lists(each) for each in listed if not is_listed_apart(each))
     group, size = groups.get(event.tag("h")), 0
     for each in described_by(event, group, groups):
         is_own = each is group and event.kind in _DESCRIBES
         size += size_of_tags(event.tags if is_own else each.metadata)
-        size += CHILD_BYTES * len(each.children)
+        size += CHILD_BYTES * len(each.children) + _EVENT_BYTES
     if group is None:
         return size + (size_of_tags(event.tags) if event.kind == kinds.CREATE_GROUP else 0)
     if event.kind == kinds.DELETE_GROUP:
         size += MAX_STATE_BYTES * len(group.children)
     elif users_of(event, group) and not is_listed_apart(group):
-        size += _MEMBER_BYTES * len(group.members)
+        size += bytes_of_lists(group) + size_of_tags(event.tags)
     return size
+
+
+def bytes_of_lists(group: Group) -> int:
+    """Of its 39001 and 39002, about."""
+    roles = [each for each in group.members.values() if each]
+    sizes = _MEMBER_BYTES * len(group.members), _MEMBER_BYTES * len(roles) + size_of_tags(roles)
+    return sum(min(size, MAX_TAGS_BYTES) for size in sizes)
 
 
 def notices_again(

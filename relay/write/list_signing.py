@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from relay.groups.notices import bytes_of_lists
 from relay.write.commands import SignLists
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ _MEMBERS_AT_ONCE: Final = 5000
 """Of groups whose lists are signed in one transaction, unless it is one group."""
 _PAUSE: Final = 20
 """Times as long as that took, until others are signed: 19 of 20 events meet none."""
+_BYTES_PER_S: Final = 500_000
+"""Of lists, which each of their readers gets: some have no more than 20 Mbit/s."""
 
 
 class ListSigning:
@@ -67,7 +70,9 @@ class ListSigning:
         """It is committed and delivered; `seconds`: how long both took. The list of a large group
         that many look at is hundreds of megabytes."""
         if not self._is_ending:
-            self._next_at = asyncio.get_running_loop().time() + _PAUSE * seconds
+            size = sum(map(bytes_of_lists, signing.groups.values()))
+            pause = max(_PAUSE * seconds, size / _BYTES_PER_S)
+            self._next_at = asyncio.get_running_loop().time() + pause
         for group_id in signing.groups:
             self._due.pop(group_id, None)
 

@@ -11,6 +11,7 @@ import pytest
 
 from relay.access.quotas import GUESSES_PER_KEY
 from relay.facts import Origin
+from relay.groups.notices import bytes_signed
 from relay.nostr import kinds
 from relay.write.commands import ManagementChange
 from tests import cast
@@ -121,6 +122,48 @@ async def test_a_rate_may_count_what_the_relay_signs_for_changes_of_groups() -> 
         assert await sent(kinds.EDIT_METADATA, "cup", moves[0], by="192.0.3.1")
         here.now += 120
         assert await sent(kinds.EDIT_METADATA, "cup", moves[1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "tags"),
+    [
+        (kinds.CREATE_GROUP, "den", [["about", "x" * 9000]]),
+        (kinds.EDIT_METADATA, "tea", [["about", "x" * 9000]]),
+        (kinds.EDIT_METADATA, "cup", [["parent", "tea"]]),
+        (kinds.EDIT_METADATA, "cup", [["name", "it stays"], ["parent", "pot"]]),
+        (kinds.PUT_USER, "tea", [["p", bob.pubkey, "moderator"]]),
+        (kinds.PUT_USER, "tea", [["p", mallory.pubkey]]),
+        (kinds.REMOVE_USER, "tea", [["p", bob.pubkey]]),
+        (kinds.JOIN_REQUEST, "tea", []),
+        (kinds.LEAVE_REQUEST, "tea", []),
+        (kinds.DELETE_GROUP, "pot", []),
+        (kinds.VANISH, None, [["relay", "ALL_RELAYS"]]),
+    ],
+)
+async def test_a_change_of_a_group_costs_about_what_the_relay_signs(
+    kind: int, group: str | None, tags: list[list[str]]
+) -> None:
+    """A 9000 that took a role was charged a fortieth of the list of admins."""
+    async with home() as here:
+        long, role = ["about", "x" * 20_000], "😀" * 64
+        many = [["p", cast.person(f"{number}").pubkey, role] for number in range(50)]
+        for made, tag in (("tea", long), ("pot", long), ("cup", ["parent", "pot"])):
+            here.now += 1
+            assert await here.take(here.made(alice, kinds.CREATE_GROUP, ["h", made], tag)) == [
+                STORED
+            ]
+        people = [["p", bob.pubkey, "moderator", role], *many]
+        assert await here.take(here.made(alice, kinds.PUT_USER, ["h", "tea"], *people)) == [STORED]
+        here.now += 5
+        here.live.said.clear()
+        by = {kinds.JOIN_REQUEST: mallory, kinds.LEAVE_REQUEST: bob, kinds.VANISH: bob}
+        of_group = [] if group is None else [["h", group]]
+        event = here.made(by.get(kind, alice), kind, *of_group, *tags)
+        charged = bytes_signed(event, here.groups)
+        assert await here.take(event) == [STORED]
+        signed = sum(len(each.raw) for each in here.live.said if each.kind in kinds.GROUP_STATE)
+        assert signed > 0
+        assert charged > signed / 2
 
 
 async def test_calls_of_remote_signers_come_through_from_one_address() -> None:
