@@ -381,7 +381,10 @@ class Server:
         if len(path) > _MAX_PATH:
             return web.Response(status=HTTPStatus.REQUEST_URI_TOO_LONG)
         assert self._handle is not None
-        return await self._handle(request)
+        response = await self._handle(request)
+        if hdrs.UPGRADE in request.headers and not isinstance(response, web.WebSocketResponse):
+            response.force_close()  # a proxy would send the next handshake to this socket
+        return response
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:

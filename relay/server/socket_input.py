@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiohttp import hdrs, web
 from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import EMPTY_PAYLOAD
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from relay.access.quotas import subnet_of
@@ -397,6 +398,14 @@ class SocketInput(web.RequestHandler):
                 isinstance(each, RawRequestMessage) and each.chunked for each, _ in self._messages
             ):
                 self._refuse(_LENGTH_REQUIRED)
+                return
+            if any(
+                isinstance(each, RawRequestMessage) and each.upgrade and body is not EMPTY_PAYLOAD
+                for each, body in self._messages
+            ):
+                # A websocket's request has no body. When one ends after the answer, aiohttp takes
+                # all further input for that of a websocket, and parses it never.
+                self._refuse(_BAD_REQUEST)
                 return
             self._is_small = self._head + len(data) <= _SMALL_HEAD
             if self._upgraded and isinstance(message, RawRequestMessage):
