@@ -262,6 +262,12 @@ class Unit(Enum):
     rates only."""
 
 
+_STAY: Final = frozenset(kinds.GROUP_RECORDS) - {
+    kinds.DELETE_EVENT,
+    kinds.DELETE_GROUP,
+    kinds.LEAVE_REQUEST,
+}
+"""Kinds whose tags stay in memory as part of a group."""
 _VALUE_BYTES: Final = 64
 """What a value of a tag takes in memory beside its bytes, about."""
 
@@ -286,7 +292,7 @@ class Rate:
             return 1
         if self.counts is Unit.SIGNED:
             return min(signed, self.burst)
-        if event.kind not in kinds.GROUP_RECORDS:
+        if event.kind not in _STAY:
             return len(event.raw)
         return len(event.raw) + _VALUE_BYTES * sum(map(len, event.tags))
 

@@ -41,8 +41,6 @@ MAX_MEMBER_NOTICES: Final = 100
 """Notices of each kind for one event: each is signed and stored, 50 us. With more members several
 of them share a notice; they may read each other's keys in the 9000 or 9001 anyway."""
 
-CHILD_BYTES: Final = 72
-"""Of a tag in a 39000 that names a subgroup."""
 _MEMBER_BYTES: Final = 71
 """Of a tag in a 39002."""
 _EVENT_BYTES: Final = 330
@@ -166,8 +164,8 @@ def bytes_signed(event: Event, groups: Groups) -> int:
     group, size = groups.get(event.tag("h")), 0
     for each in described_by(event, group, groups):
         is_own = each is group and event.kind in _DESCRIBES
-        size += size_of_tags(event.tags if is_own else each.metadata)
-        size += CHILD_BYTES * len(each.children) + _EVENT_BYTES
+        size += size_of_tags(event.tags) if is_own else bytes_of_description(each)
+        size += _EVENT_BYTES
     if group is None:
         return size + (size_of_tags(event.tags) if event.kind == kinds.CREATE_GROUP else 0)
     if event.kind == kinds.DELETE_GROUP:
@@ -175,6 +173,11 @@ def bytes_signed(event: Event, groups: Groups) -> int:
     elif users_of(event, group) and not is_listed_apart(group):
         size += bytes_of_lists(group) + size_of_tags(event.tags)
     return size
+
+
+def bytes_of_description(group: Group) -> int:
+    """Of the tags of its 39000."""
+    return size_of_tags(description_tags(group))
 
 
 def bytes_of_lists(group: Group) -> int:

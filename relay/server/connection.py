@@ -591,8 +591,8 @@ class Connection:
         return seconds + data.count(b"{") * FILTER_S
 
     async def _take_costly(self, data: bytes, seconds: float, *, is_long: bool) -> None:
-        """All that send such frames rest together: each address has turns of its own, and 9,900
-        values take 30 ms without a pause. `seconds`: estimated."""
+        """All that send such frames rest together: networks take turns, and in each its addresses;
+        9,900 values take 30 ms without a pause. `seconds`: estimated."""
         costly, work = self._turns.costly, self._slice
         account = work.account
         async with self._input.waiting(len(data)):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from relay.groups.actions import PIN_TAGS, previous_in, size_of_tags
 from relay.groups.notices import (
-    CHILD_BYTES,
     MAX_MEMBER_NOTICES,
     OF_ITS_AUTHOR,
+    bytes_of_description,
     described_by,
     is_listed_apart,
     named_together,
@@ -167,8 +167,7 @@ def _cost_of_event(
         cost += _CHANGE_COST + told + (len(event.tags) - told) // _CHANGED_PER_COST
         for each in described_by(event, group, groups):
             # It is written, and the version before it overwritten.
-            size = size_of_tags(each.metadata) + CHILD_BYTES * len(each.children)
-            cost += 2 * size // _WEIGHT_PER_COST
+            cost += 2 * bytes_of_description(each) // _WEIGHT_PER_COST
             further = event.tags if each is group else ()
             tags = [["d", each.id], *map(list, each.metadata), *further]
             signed = _signed(relay, kinds.GROUP_METADATA, tags)
