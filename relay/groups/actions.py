@@ -39,8 +39,9 @@ MIN_CODE_CHARS: Final = 8
 MAX_CODE_CHARS: Final = 256
 MAX_PINS: Final = 64
 MAX_STATE_BYTES: Final = 65_536
-"""Of the description or pins in an action, as JSON: the relay repeats all of it in each 39000 and
-39005."""
+"""Of the description in an action, as JSON: the relay repeats all of it in each 39000."""
+MAX_PINS_BYTES: Final = 16_384
+"""The same of the pins: when a message is deleted, the 39005s of all groups that pin it change."""
 MAX_COPIED_TAGS: Final = 64
 """Tags of a 9002 unknown to NIP-29 that 39000 repeats (N29-49)."""
 
@@ -382,7 +383,7 @@ def _update_pins(event: Event, group_id: str, fault: Fault) -> UpdatePins:
             pins.setdefault((tag[0], tag[1] if len(tag) > 1 else ""), tuple(tag))
     if len(pins) > MAX_PINS:
         fault(f"e, a: {len(pins)} pins, at most {MAX_PINS} allowed")
-    _check_size("e, a", [*pins.values()], fault)
+    _check_size("e, a", [*pins.values()], fault, MAX_PINS_BYTES)
     return UpdatePins(**_header(event, group_id), pins=tuple(pins.values()))
 
 
@@ -539,10 +540,12 @@ def _description(event: Event, fault: Fault) -> Description:
     )
 
 
-def _check_size(name: str, tags: Sequence[Sequence[str]], fault: Fault) -> None:
+def _check_size(
+    name: str, tags: Sequence[Sequence[str]], fault: Fault, most: int = MAX_STATE_BYTES
+) -> None:
     size = size_of_tags(tags)
-    if size > MAX_STATE_BYTES:
-        fault(f"{name}: {size} bytes, at most {MAX_STATE_BYTES} allowed")
+    if size > most:
+        fault(f"{name}: {size} bytes, at most {most} allowed")
 
 
 def size_of_tags(tags: Sequence[Sequence[str]]) -> int:

@@ -507,7 +507,8 @@ def without_host(make: _RequestFactory) -> _RequestFactory:
     def request(message: RawRequestMessage, *rest: Any) -> web.BaseRequest:
         if message.url.absolute:
             url = message.url.relative()
-            message = message._replace(url=url, path=url.raw_path_qs or "/")
+            url = url if url.raw_path else url.with_path("/")
+            message = message._replace(url=url, path=url.raw_path_qs)
         return make(message, *rest)
 
     return request

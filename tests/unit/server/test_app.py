@@ -964,6 +964,7 @@ async def test_the_requests_of_an_address_wait_for_those_of_no_other(
     [
         ("GET http://xn--a/healthz", 200),
         ("GET http://xn--a/?a=b", 200),
+        ("GET http://xn--a", 200),
         ("GET http://user:password@relay.test:7777/nothing", 404),
         ("GET ws://xn--a/healthz", 200),
         ("OPTIONS http://xn--a/", 204),
@@ -1002,6 +1003,23 @@ async def test_a_socket_whose_upgrade_was_declined_is_closed(
         writer.write(head.encode())
         assert (await reader.read()).startswith(f"HTTP/1.1 {status} ".encode())
         writer.close()
+
+
+async def test_nothing_behind_a_connect_is_a_request() -> None:
+    """Caddy passes it on with its body. Where that is answered, each client behind Caddy gets the
+    answer to the request of another from then on."""
+    hidden = "GET /healthz HTTP/1.1\r\nHost: relay\r\n\r\n"
+    head = f"CONNECT relay:443 HTTP/1.1\r\nHost: relay\r\nContent-Length: {len(hidden)}\r\n\r\n"
+    async with serving() as relay, asyncio.timeout(ANSWER_S):
+        for parts in ([head + hidden], [head, hidden], [head, hidden, hidden]):
+            reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
+            for part in parts:
+                writer.write(part.encode())
+                await writer.drain()
+            answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 400 ")
+            assert answer.count(b"HTTP/1.1") == 1
+            writer.close()
 
 
 async def test_connections_wait_for_the_requests_of_many_addresses_as_for_one(
