@@ -7,7 +7,6 @@ Signs as the owner. Works on any NIP-29 relay; output is based on events signed 
 from __future__ import annotations
 
 import re
-import unicodedata
 from difflib import get_close_matches
 from functools import wraps
 from secrets import token_hex
@@ -55,6 +54,7 @@ from relay.client.settings import Actor
 from relay.errors import Prefix, UserError
 from relay.groups.actions import MAX_ID_CHARS, OPPOSITE, edit_tags
 from relay.nostr import kinds
+from relay.nostr.nip50 import normalized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -126,7 +126,7 @@ def check_new_id(group_id: str) -> None:
     """Raises click.BadParameter, which proposes an id that every NIP-29 client can use."""
     if _ID(group_id) and len(group_id) <= MAX_ID_CHARS:
         return
-    ascii_text = unicodedata.normalize("NFKD", group_id).encode("ascii", "ignore").decode()
+    ascii_text = normalized("NFKD", group_id).encode("ascii", "ignore").decode()
     proposed = _NOT_IN_AN_ID.sub("-", ascii_text.lower())[:MAX_ID_CHARS].strip("-_")
     raise click.BadParameter(
         f"{printable(group_id)[:100]!r} is no group id: 1 to {MAX_ID_CHARS} of a-z, 0-9, - and _"

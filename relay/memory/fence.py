@@ -17,6 +17,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from relay.nostr.keys import npub
+from relay.nostr.nip50 import normalized
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,7 +147,7 @@ def name_in(text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _name_in(text: str) -> str:
-    words = " ".join(_NOT_IN_A_NAME.sub(" ", unicodedata.normalize("NFKC", visible(text))).split())
+    words = " ".join(_NOT_IN_A_NAME.sub(" ", normalized("NFKC", visible(text))).split())
     return words[:_MAX_NAME].rstrip()
 
 
@@ -251,7 +252,7 @@ def _seen(each: str) -> str:
         return letter[1].lower()
     plain = "".join(
         "-" if unicodedata.category(part) == "Pd" else _LOOKS.get(part, part)
-        for part in unicodedata.normalize("NFKD", each)
+        for part in unicodedata.normalize("NFKD", each)  # noqa: TID251  one character
         if part in _LOOKS or unicodedata.category(part) not in _PASSED_OVER
     )
     return plain.casefold()

@@ -8,13 +8,13 @@ or order is no near-duplicate, because it may be a correction.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import deque
 from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.memory.fence import harmless
+from relay.nostr.nip50 import normalized
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -105,7 +105,7 @@ class Sieve:
 
 def core_of(text: str) -> tuple[str, ...]:
     """Its words and symbols without case, punctuation and fillers: equal for near-duplicates."""
-    normal = unicodedata.normalize("NFKC", _RAISED.sub(r"^\1", text))
+    normal = normalized("NFKC", _RAISED.sub(r"^\1", text))
     found = _WORD_OR_SYMBOL.findall(_PUNCTUATION.sub(" ", normal))
     # "A" may be a name, as of a plan or a grade.
     words = [word.casefold() for word in found if word != "a"]

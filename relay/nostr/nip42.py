@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from unicodedata import normalize
+from unicodedata import normalize  # noqa: TID251  of a host, at most 253 characters
 from urllib.parse import urlsplit
 
 from relay.errors import Invalid

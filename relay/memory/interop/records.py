@@ -3,7 +3,6 @@ them."""
 
 from __future__ import annotations
 
-import unicodedata
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -23,6 +22,7 @@ from relay.memory.nmem.records import (
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_draft
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.event import Event
+from relay.nostr.nip50 import normalized
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -105,7 +105,7 @@ Parsed = Item | Fault
 def note(form: Form, key: str, text: str, at: int | None, where: str) -> Parsed:
     """A note, or the fault of its key or text. `key`: the source's own id; normalised, so that two
     machines make the same key."""
-    key = unicodedata.normalize("NFC", key)
+    key = normalized("NFC", key)
     if not key or len(key) > _MAX_KEY or not key.isprintable():
         return Fault(where, f"its id must be 1 to {_MAX_KEY} printable characters")
     if not text.strip():

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.errors import UserError, how_to_install
+from relay.nostr.nip50 import normalized
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -178,7 +179,7 @@ class WordPieces:
 def words(text: str) -> Iterator[str]:
     """Words; punctuation and ideographs one by one."""
     word: list[str] = []
-    for char in unicodedata.normalize("NFD", text.lower()):
+    for char in normalized("NFD", text.lower()):
         category = unicodedata.category(char)
         is_alone = category[0] == "P" or char in _SYMBOLS or _is_ideograph(ord(char))
         if char.isspace() or is_alone:
