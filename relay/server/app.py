@@ -380,6 +380,8 @@ class Server:
             raise ConnectionResetError("the client has gone")
         if len(path) > _MAX_PATH:
             return web.Response(status=HTTPStatus.REQUEST_URI_TOO_LONG)
+        if not request.headers.get(hdrs.EXPECT, "").isascii():  # aiohttp repeats it, and may fail
+            return web.Response(status=HTTPStatus.EXPECTATION_FAILED)
         assert self._handle is not None
         response = await self._handle(request)
         if hdrs.UPGRADE in request.headers and not isinstance(response, web.WebSocketResponse):

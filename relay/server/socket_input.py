@@ -420,6 +420,13 @@ class SocketInput(web.RequestHandler):
         if self._head > MAX_HEAD:
             self._refuse(_TOO_LARGE)
 
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        if not isinstance(resp, web.WebSocketResponse):
+            self._message_tail = b""  # what comes behind a declined upgrade is no request
+        return await super().finish_response(request, resp, start_time)
+
     def _refuse(self, response: bytes) -> None:
         if self.transport is not None:
             self.transport.write(response)

@@ -50,6 +50,12 @@ class RelaySocket(web.WebSocketResponse):
         """Called when messages may arrive: `prepare` may wait after that until earlier answers on
         the socket are read."""
 
+    def can_prepare(self, request: BaseRequest) -> web.WebSocketReady:
+        try:
+            return super().can_prepare(request)
+        except ValueError:  # aiohttp: for bytes that are not UTF-8, and numbers of 5,000 digits
+            return web.WebSocketReady(ok=False, protocol=None)
+
     def _post_start(
         self, request: BaseRequest, protocol: str | None, writer: WebSocketWriter
     ) -> None:

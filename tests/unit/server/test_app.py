@@ -970,6 +970,7 @@ async def test_the_requests_of_an_address_wait_for_those_of_no_other(
         ("OPTIONS http://xn--a/", 204),
         ("CONNECT xn--a:80", 400),
         ("CONNECT relay.test:443", 400),
+        ("CONNECT \r\nno-target:", 400),
         ("GET http://%00[]a@", 400),
     ],
 )
@@ -981,7 +982,82 @@ async def test_the_host_of_a_request_target_is_not_decoded(
     async with serving() as relay, asyncio.timeout(ANSWER_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
         writer.write(f"{line} HTTP/1.1\r\nHost: relay\r\nConnection: close\r\n\r\n".encode())
-        assert (await reader.read()).startswith(f"HTTP/1.1 {status} ".encode())
+        assert (await reader.read()).split()[1] == str(status).encode()
+        writer.close()
+    assert caplog.records == []
+
+
+HANDSHAKE_HEADERS = {
+    "Upgrade": "websocket",
+    "Connection": "Upgrade",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "status"),
+    [
+        ("Connection", "\xff", 400),
+        ("Sec-WebSocket-Version", "\xff", 400),
+        ("Sec-WebSocket-Key", "\xff", 400),
+        ("Sec-WebSocket-Key", "\xc3\xa9", 400),
+        (
+            "Sec-WebSocket-Extensions",
+            f"permessage-deflate; server_max_window_bits={'1' * 5000}",
+            400,
+        ),
+        ("Sec-WebSocket-Extensions", "\xff", 101),
+        ("Sec-WebSocket-Protocol", "\xff", 101),
+        ("Origin", "\xff", 101),
+        ("User-Agent", "\xff", 101),
+        ("Expect", "\xff", 101),
+    ],
+)
+async def test_a_handshake_with_bytes_that_are_not_utf_8_leaves_no_error_in_the_log(
+    caplog: pytest.LogCaptureFixture, name: str, value: str, status: int
+) -> None:
+    """Those refused with 400 left two kilobytes in the log each."""
+    async with (
+        serving(config="[server]\ncompression = true\n") as relay,
+        asyncio.timeout(ANSWER_S),
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
+        headers = "".join(f"{a}: {b}\r\n" for a, b in {**HANDSHAKE_HEADERS, name: value}.items())
+        writer.write(f"GET / HTTP/1.1\r\nHost: relay\r\n{headers}\r\n".encode("latin-1"))
+        assert (await reader.readline()).startswith(f"HTTP/1.1 {status} ".encode())
+        writer.close()
+    # aiohttp warns of any subprotocol.
+    assert [each for each in caplog.records if each.name != "aiohttp.websocket"] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [("100-continue", 100), ("tea", 417), ("th\xc3\xa9", 417), ("\xff", 417), ("", 200)],
+)
+async def test_what_a_client_expects_need_not_be_utf_8(
+    caplog: pytest.LogCaptureFixture, value: str, status: int
+) -> None:
+    async with serving() as relay, asyncio.timeout(ANSWER_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
+        head = f"GET /healthz HTTP/1.1\r\nHost: relay\r\nExpect: {value}\r\n\r\n"
+        writer.write(head.encode("latin-1"))
+        assert (await reader.readline()).startswith(f"HTTP/1.1 {status} ".encode())
+        writer.close()
+    assert caplog.records == []
+
+
+async def test_what_cannot_be_parsed_behind_a_declined_upgrade_is_not_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as relay, asyncio.timeout(ANSWER_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
+        headers = "Host: relay\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        behind = "GET http://%00[]a@ HTTP/1.1\r\nHost: relay\r\n\r\n"
+        writer.write(f"GET /healthz HTTP/1.1\r\n{headers}\r\n{behind}".encode())
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert answer.endswith(b"ok\n")
         writer.close()
     assert caplog.records == []
 
