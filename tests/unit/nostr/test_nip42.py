@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,10 +15,12 @@ from tests.cast import alice
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event
+    from relay.nostr.nip50 import NormalForm
 
 NOW = 1_800_000_000
 URL = "wss://relay.example"
 CHALLENGE = "c0ffee"
+MARKS = "\u0301\u0316" * 1000
 
 
 def address(url: str) -> RelayAddress:
@@ -180,6 +183,20 @@ def test_a_text_that_is_no_relay_url_has_no_address(url: str) -> None:
 @pytest.mark.parametrize("host", ["a" * 63 + ".example", "a_b", "bücher.example", "🐦.example"])
 def test_any_host_that_can_be_asked_for_has_an_address(host: str) -> None:
     assert address(f"wss://{host}/") == RelayAddress(host, None, "")
+
+
+@pytest.mark.parametrize("host", [MARKS, f"me:{MARKS}@a.b"])
+def test_only_what_may_be_a_host_is_normalized(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`urlsplit` does so: 10 ms for each login with a URL of 4 kB."""
+    normalize, lengths = unicodedata.normalize, [0]
+
+    def noted(form: NormalForm, text: str) -> str:
+        lengths.append(len(text))
+        return normalize(form, text)
+
+    monkeypatch.setattr(unicodedata, "normalize", noted)
+    assert refusal_of(login(["relay", f"wss://{host}/"], ["challenge", CHALLENGE]))
+    assert max(lengths) < 300
 
 
 @pytest.mark.parametrize(
