@@ -14,7 +14,7 @@ from relay.access.management import ListChange, ListName
 from relay.errors import Outdated, StoreFault
 from relay.lifecycle.rows import WritePlan
 from relay.lifecycle.versions import History
-from relay.storage.postgres import listening, writer
+from relay.storage.postgres import connections, listening, writer
 from relay.storage.postgres.connections import _WRITE_SETTINGS
 from relay.storage.postgres.sql.named import QUERIES
 from relay.storage.postgres.store import PostgresStore
@@ -88,6 +88,26 @@ class Noted(dict[str, str]):
     def __getitem__(self, name: str) -> str:
         self.asked.append(name)
         return super().__getitem__(name)
+
+
+async def test_a_batch_is_committed_whether_or_not_its_connection_can_be_closed_then(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event was stored, its author was told `error:`, and the relay's state lacked it."""
+    async with (
+        Proxy(postgres.socket) as proxy,
+        store_behind(proxy, postgres, is_shared=False) as (store, url),
+    ):
+        first = await stored(store, unsigned(cast.alice))
+        monkeypatch.setattr(connections, "_CLOSE_S", 0.1)
+        (holder,) = store._connections._writers._holders
+        holder._max_queries = 1
+        proxy.keeps_open = True
+        second = await stored(store, unsigned(cast.bob))
+        assert not holder.is_connected(), "it was closed"
+        assert await postgres.value(f"SELECT seq FROM {postgres.schema_of(url)}.head") == 2
+        third = await stored(store, unsigned(cast.carol))
+        assert [each.seq for each in (first, second, third)] == [1, 2, 3]
 
 
 async def test_a_deletion_asks_once_whether_there_are_old_versions(

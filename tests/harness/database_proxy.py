@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _LISTENS: Final = b"LISTEN "
 _WRITES: Final = b"pg_advisory_xact_lock"
 _COMMITS: Final = b"COMMIT\0"
+_TERMINATE: Final = b"X\0\0\0\4"
 
 
 class AtCommit(Enum):
@@ -37,6 +38,8 @@ class Proxy:
         self._server = server
         self.host = Path(tempfile.mkdtemp(prefix="px"))  # the path of a socket has 107 bytes
         self.is_cut = False
+        self.keeps_open = False
+        """The database does not hear that the relay closes a connection."""
         self.at_commit: AtCommit | None = None
         self.crash: Callable[[], Awaitable[None]]
         self.cut_commits = 0
@@ -101,6 +104,8 @@ class Proxy:
             link.is_of_writes |= _LISTENS in data or _WRITES in data
             self._hold(link)
             await link.flows.wait()
+            if self.keeps_open and data.endswith(_TERMINATE):
+                continue
             if self.at_commit is not None and _COMMITS in data:
                 what, self.at_commit = self.at_commit, None
                 self.cut_commits += 1

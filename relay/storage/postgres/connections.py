@@ -434,12 +434,16 @@ class Connections:
         """The one connection that writes batches. Raises StoreFault."""
         self.check()
         try:
-            async with self._writers.acquire() as db:
-                self._used.add(db)
-                try:
-                    yield db
-                finally:
-                    self._used.discard(db)
+            db = await self._writers.acquire()
+            self._used.add(db)
+            try:
+                yield db
+            finally:
+                self._used.discard(db)
+                # asyncpg closes the connection after 50,000 statements. That it fails says nothing
+                # of the batch, which may be committed; the connection is ended then.
+                with suppress(*FAULTS):
+                    await self._writers.release(db, timeout=_CLOSE_S)
         except FAULTS as error:
             raise fault_of(error) from error
 
