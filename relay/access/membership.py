@@ -264,12 +264,17 @@ def withdrawn(pubkey: str, management: Management) -> Sequence[ListChange]:
 
 
 def _after_removal(pubkey: str, management: Management, now: int) -> Sequence[ListChange]:
-    """Codes made before admit the key no more. Of more than MAX_ENTRIES removals the oldest is
-    forgotten."""
+    """Codes made before admit the key no more: none is younger than `now`, though the clock may
+    have been ahead when it was made. Of more than MAX_ENTRIES removals the oldest is forgotten."""
     times = management.of(ListName.MEMBERS_SINCE)
     changes = [
         ListChange(ListName.MEMBERS_SINCE, pubkey, f"-{now}"),
         *_without_roles(pubkey, management),
+        *[
+            claim_change(code, msgspec.structs.replace(claim, made_at=now))
+            for code, claim in claims_of(management)
+            if claim.made_at > now
+        ],
     ]
     if len(times) - len(management.of(ListName.ALLOWED_KEYS)) > MAX_ENTRIES:
         removals = [(int(time), key) for key, time in times.items() if time.startswith("-")]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.access.management import MAX_ENTRIES, ListChange, ListName
-from relay.access.membership import MAX_WITHOUT_CODE, Claim, claim_change
+from relay.access.membership import MAX_WITHOUT_CODE, Claim, claim_change, claims_of
 from relay.facts import Origin
 from relay.nostr import kinds
 from relay.write.commands import ManagementChange
@@ -240,6 +240,28 @@ async def test_who_was_removed_does_not_join_again_by_a_code_from_before(
     assert await left(home, bob) == LEFT
     for who in (alice, bob):
         assert await joined(home, who, "many") == WELCOME, "who leaves may come back"
+
+
+@pytest.mark.parametrize("end", ["unallowpubkey", "banpubkey"])
+async def test_nor_by_a_code_that_was_made_while_the_clock_was_ahead(home: Home, end: str) -> None:
+    ahead = NOON + 7200
+    await invite(home, "many", Claim(owner.pubkey, ahead, ahead + 60, left=None))
+    await invite(home, "of bob", Claim(bob.pubkey, ahead, left=None))
+    assert await joined(home, bob, "many") == WELCOME
+    await home.call(end, bob.pubkey)
+    if end == "banpubkey":
+        await home.call("unbanpubkey", bob.pubkey)
+    claims = dict(claims_of(home.state.management))
+    assert claims["many"] == Claim(owner.pubkey, NOON, ahead + 60, left=None)
+    assert ("of bob" in claims) is (end == "unallowpubkey"), "those of a banned key are withdrawn"
+    await home.restart()
+    for at in (NOON, NOON + 1, ahead, ahead + 1):
+        home.now = at
+        assert await joined(home, bob, "many") == BAD_CODE
+    assert await joined(home, carol, "many") == WELCOME, "others do"
+    home.now = NOON + 1
+    await invite(home, "new", Claim(owner.pubkey, home.now))
+    assert await joined(home, bob, "new") == WELCOME
 
 
 async def test_of_removals_the_newest_10000_are_kept(home: Home) -> None:
