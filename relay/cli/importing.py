@@ -38,7 +38,7 @@ from relay.cli.options import (
 )
 from relay.cli.progress import RATE, Amount, progress_bar, tell
 from relay.client.sync import filters_for_groups, groups_in, is_another
-from relay.errors import Prefix, StoreFault, UserError, WriteOutcome, is_error, ok_reply
+from relay.errors import StoreFault, UserError, WriteOutcome, is_error, ok_reply
 from relay.facts import Origin
 from relay.files import own_file
 from relay.memory.fence import shell_word
@@ -58,8 +58,6 @@ if TYPE_CHECKING:
 
 _RETRY_DELAYS_S: Final = (0.05, 0.2, 1.0, 3.0, 6.0)
 """Delays before what could not be stored (`error:`) is tried again: space may be made meanwhile."""
-_RATE_RETRIES: Final = 3
-"""So many of these delays for a rate."""
 _LONG_S: Final = 1.0
 """From here on a delay is explained."""
 _OTHER_GROUP: Final = (
@@ -389,38 +387,15 @@ async def submit_with_retries(
     origin: Origin,
     pauses_s: Sequence[float] = _RETRY_DELAYS_S,
 ) -> Sequence[tuple[bool, str]]:
-    """The replies, after retrying temporary refusals. What is above a rate may be stored after what
-    follows it, unless it is a group record. Raises StoreFault."""
-    answers = await _in_order(folder, events, origin, pauses_s)
-    deleted = _deleted_in(events)
-    for pause in pauses_s[:_RATE_RETRIES]:
-        waiting = [
-            number
-            for number, event in enumerate(events)
-            if _is_above_rate(answers[number])
-            and event.kind not in kinds.GROUP_RECORDS
-            and event.id not in deleted
-        ]
-        if not waiting:
-            break
-        await asyncio.sleep(pause)
-        again = await _in_order(folder, [events[number] for number in waiting], origin, pauses_s)
-        for number, answer in zip(waiting, again, strict=True):
-            answers[number] = answer
-    if len(answers) > 1 and all(map(_is_above_rate, answers)):
-        raise StoreFault(answers[0][1])
-    return answers
-
-
-async def _in_order(
-    folder: Folder, events: Sequence[Event], origin: Origin, pauses_s: Sequence[float]
-) -> list[tuple[bool, str]]:
     """The replies. An event that could not be stored is tried again, alone, before those that
     follow it.
 
     It is refused if the fault is shown to be its own: another event was stored, and it fails once
     more. Else raises StoreFault, and for `_NEVER_LATER` and what a 9005 deletes in any case: a
     repeated import would store it after those that follow it.
+
+    `rate-limited:` is no such fault: rates and quotas of a day are not for imports, and waiting
+    changes nothing for an author, group or recipient whose quota is full. Others may have room.
     """
     deleted = _deleted_in(events)
     answers = [_NOT_TRIED] * len(events)
@@ -470,8 +445,3 @@ def _deleted_in(events: Sequence[Event]) -> frozenset[str]:
         if event.kind == kinds.DELETE_EVENT
         for value in event.tag_values("e")
     )
-
-
-def _is_above_rate(reply: tuple[bool, str]) -> bool:
-    accepted, text = reply
-    return not accepted and text.startswith(f"{Prefix.RATE_LIMITED}:")

@@ -15,6 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import groupby
+from random import SystemRandom
 from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import structs
@@ -33,7 +34,14 @@ from relay.client.sync_order import Order, in_order, only_names
 from relay.errors import RIGHTS_CHANGED, Prefix
 from relay.nostr.event import weight_of
 from relay.nostr.filters import Filter
-from relay.nostr.kinds import CREATE_GROUP, GROUP_METADATA, GROUP_RECORDS, MARMOT, RELAY_SIGNED
+from relay.nostr.kinds import (
+    CREATE_GROUP,
+    GIFT_WRAP,
+    GROUP_METADATA,
+    GROUP_RECORDS,
+    MARMOT,
+    RELAY_SIGNED,
+)
 from relay.nostr.nip29 import made_by
 from relay.nostr.nip77 import Bound, Items
 
@@ -75,6 +83,10 @@ _MAX_AGAIN: Final = 64
 """How often parts of one comparison are begun again because read rights changed."""
 _RETRY_DELAYS_S: Final = (0.5, 2.0, 8.0)
 """Delays before retrying temporary refusals."""
+_REFUSED_S: Final = 2.0
+"""Delay after a batch of which all is refused for now, also after the retries."""
+_MAX_REFUSED: Final = 16_384
+"""Events of such batches in a row: by the packaged rules 10,000 may be over one quota."""
 _MADE_WITHOUT_H: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NOTHING: Final = Items(array("Q"), b"")
 _NO_GROUP: Final = f"{Prefix.RESTRICTED}: there is no such group, or none that the key reads"
@@ -142,6 +154,8 @@ class RelaySide:
         self._writer = writer
         self._patience_s = _FETCH_S
         """How much longer fetching may take than the pace."""
+        self._refused = 0
+        """Events of the last batches, if all of them were refused for now."""
 
     async def items(self, filter_: Filter) -> Items:
         timestamps, ids = array("Q"), bytearray()
@@ -194,43 +208,60 @@ class RelaySide:
 
     async def store(self, events: Sequence[Event]) -> StoreResult:
         """Group records one at a time: sent again after a later one, a 9000 would undo its 9001.
-        Raises PublishRefused if one of them, or all of several other events, are still refused for
-        now after the last retry."""
+        Raises PublishRefused if one of them is still refused for now after the last retry, or all
+        of several other events with `error:`, or of very many in a row."""
         result = StoreResult()
         for is_record, run in groupby(events, lambda event: event.kind in GROUP_RECORDS):
             if is_record:
                 for event in run:
-                    await self._store([event], result, least=1)
+                    await self._store([event], result)
             else:
-                await self._store([*run], result, least=2)
+                await self._store([*run], result)
         return result
 
     async def groups(self, ids: Collection[str]) -> Mapping[str, Collection[str]]:
         return groups_in(await self._writer.query(*filters_for_groups(ids)))
 
-    async def _store(self, events: Sequence[Event], result: StoreResult, *, least: int) -> None:
+    async def _store(self, events: Sequence[Event], result: StoreResult) -> None:
         waiting = events
         for pause in (*_RETRY_DELAYS_S, None):
             report = await self._writer.publish_many(waiting, patience_s=0)
             result.stored += report.stored
             result.duplicates += report.duplicates
-            temporary = {
-                refusal.event.id: refusal
-                for refusal in report.refused
-                if pause is not None and refusal.prefix in TEMPORARY
-            }
+            refused = [refusal for refusal in report.refused if refusal.prefix in TEMPORARY]
+            limited = sum(refusal.prefix == Prefix.RATE_LIMITED for refusal in refused)
+            # After such a batch retries are of no use.
+            is_another = self._refused > 0 and 1 < len(events) == limited
+            is_last = pause is None or is_another
+            again = set() if is_last else {refusal.event.id for refusal in refused}
             result.refused += [
                 (refusal.event, str(refusal))
                 for refusal in report.refused
-                if refusal.event.id not in temporary
+                if refusal.event.id not in again
             ]
-            if pause is None or not temporary:
+            if pause is None or not again:
                 break
             await asyncio.sleep(pause)
-            waiting = [event for event in waiting if event.id in temporary]
-        if least <= len(events) == sum(_is_temporary(refusal) for refusal in report.refused):
-            # Not because of these events: continuing would refuse the rest as well.
-            raise report.refused[0]
+            waiting = [event for event in waiting if event.id in again]
+        if len(refused) == len(events):
+            await self._note_refused(refused)
+        else:
+            self._refused = 0
+
+    async def _note_refused(self, refused: Sequence[PublishRefused]) -> None:
+        """All events of a batch are refused for now. Raises the refusal if others would be refused,
+        too. A full quota of an author, group or recipient says nothing of others: whoever fills it
+        must not end each run at the same place. That of a recipient is filled by anybody."""
+        first = refused[0]
+        if len(refused) == 1 and first.event.kind not in GROUP_RECORDS:
+            return
+        if len(refused) == 1 or all(refusal.prefix == Prefix.ERROR for refusal in refused):
+            raise first
+        self._refused += len(refused)
+        others = [refusal for refusal in refused if refusal.event.kind != GIFT_WRAP]
+        if others and self._refused > _MAX_REFUSED:
+            raise others[0]
+        await asyncio.sleep(_REFUSED_S)
 
 
 def filters_for_groups(ids: Collection[str]) -> Sequence[Filter]:
@@ -272,10 +303,6 @@ def _of_group_records(filter_: Filter) -> Filter | None:
     if filter_.kinds is not None:
         wanted &= filter_.kinds
     return structs.replace(filter_, kinds=wanted) if wanted else None
-
-
-def _is_temporary(refusal: PublishRefused) -> bool:
-    return refusal.prefix in TEMPORARY
 
 
 def items_of(timestamps: array[int], ids: bytes | bytearray) -> Items:
@@ -361,7 +388,7 @@ class Sync:
         self._differing: set[str] = set()
         """Of these groups, those of which both sides show a 9007, and not the same."""
         self._have: Sequence[bytes] = ()
-        self._need: Sequence[bytes] = ()
+        self._need: list[bytes] = []
 
     async def compare(self) -> None:
         """Find the differing ids. Raises QueryClosed, Incomparable, Unanswered."""
@@ -396,7 +423,9 @@ class Sync:
                 self.tally.moderation = len(moderation)
                 need -= moderation
         self._have = [id_ for id_ in _ids(items) if id_ in have]
-        self._need = sorted(need)
+        self._need = [*need]
+        # Whoever fills a quota could choose ids that come first.
+        SystemRandom().shuffle(self._need)
         self.tally.have, self.tally.need = len(self._have), len(self._need)
         self._note(self.tally)
 

@@ -359,6 +359,23 @@ async def test_all_that_is_not_stored_is_named_with_its_reason(tmp_path: Path) -
     assert parsed(await export(rookery)) == stored
 
 
+async def test_a_full_quota_stops_no_import_and_no_rate_holds_for_one(tmp_path: Path) -> None:
+    now = int(time.time())
+    rookery = await make(tmp_path / "data")
+    (rookery.folder / "policies" / "50-full.toml").write_text(
+        '[[rule]]\nname = "few"\nmatch = { kinds = [1059] }\n'
+        'quota = { per = "recipient", events = 2 }\nreject = "the recipient takes no more"\n'
+        '[[rule]]\nname = "slow"\nrate = { per = "author", burst = 1, per_minute = 1 }\n'
+    )
+    p = ["p", cast.owner.pubkey]
+    wraps = [cast.bob.sign(1059, [p], f"{number}", now) for number in range(1100)]
+    notes = [cast.alice.sign(1, [], f"{number}", now) for number in range(10)]
+    file = write(tmp_path / "events.jsonl", [*wraps, *notes])
+    code, out, err = await outputs("import", str(file), "--data", str(rookery.folder))
+    assert (code, out) == (1, b"1110 read, 12 stored, 0 duplicates, 1098 refused\n")
+    assert "refused 1,098 × rate-limited: the recipient takes no more (first line 3)" in err
+
+
 # -- again, and on ---------------------------------------------------------------------------------
 
 

@@ -762,23 +762,18 @@ async def _import(folder: FakeFolder, *events: Event) -> tuple[Place, list[str]]
     return place, said
 
 
-@pytest.mark.parametrize(
-    ("text", "batches"),
-    [("error: disk full", [3, 1, 1, 1, 1, 1]), ("rate-limited: slow down", [3, 2, 2])],
-)
-async def test_temporary_refusals_are_retried(
-    folder: FakeFolder, text: str, batches: list[int]
-) -> None:
+async def test_temporary_refusals_are_retried(folder: FakeFolder) -> None:
     tries: dict[str, int] = {}
 
     def at_first(event: Event) -> str | None:
         tries[event.id] = tries.get(event.id, 0) + 1
-        return text if tries[event.id] < 3 and event.id != NOTES[0].id else None
+        is_early = tries[event.id] < 3 and event.id != NOTES[0].id
+        return "error: disk full" if is_early else None
 
     folder.fails = at_first
     place, said = await _import(folder, *NOTES[:3])
     assert (place.tally.stored, place.tally.refused, said) == (3, 0, [])
-    assert folder.batches == batches
+    assert folder.batches == [3, 1, 1, 1, 1, 1]
 
 
 async def test_one_event_that_always_fails_does_not_stop_the_others(folder: FakeFolder) -> None:
@@ -874,34 +869,26 @@ async def test_what_follows_a_record_that_was_refused_for_now_is_stored_after_it
     assert [*folder.rows] == [NOTES[0].id, NOTES[1].id, removal.id, NOTES[2].id]
 
 
-async def test_a_rate_that_lets_through_one_event_at_a_time_is_not_waited_for(
-    folder: FakeFolder,
+async def test_a_full_quota_does_not_stop_an_import(
+    monkeypatch: pytest.MonkeyPatch, folder: FakeFolder
 ) -> None:
-    taken = 0
-
-    def one_of_each_batch(_: Event) -> str | None:
-        nonlocal taken
-        if taken == len(folder.batches):
-            return "rate-limited: slow down"
-        taken += 1
-        return None
-
-    folder.fails = one_of_each_batch
+    """It stopped at the first batch that was over it as a whole, and so did each repetition."""
+    monkeypatch.setattr(import_lines, "_BATCH_EVENTS", 2)
+    full = {event.id for event in NOTES[:5]}
+    folder.fails = lambda event: "rate-limited: full" if event.id in full else None
     place, said = await _import(folder, *NOTES)
-    assert folder.batches == [8, 7, 6]
+    assert folder.batches == [2, 2, 2, 2], "nor is it waited for"
     assert (place.tally.stored, place.tally.refused, len(said)) == (3, 5, 5)
 
 
-async def test_a_group_record_above_a_rate_is_refused_and_not_stored_after_later_ones(
+async def test_a_group_record_over_a_quota_is_not_stored_after_later_ones(
     folder: FakeFolder,
 ) -> None:
     removal = alice.sign(9001, [["h", "tea"]], "", NOW)
-    limited = iter([removal.id, NOTES[0].id])
-    folder.fails = lambda event: (
-        "rate-limited: slow down" if event.id == next(limited, None) else None
-    )
+    limited = iter([removal.id])
+    folder.fails = lambda event: "rate-limited: full" if event.id == next(limited, None) else None
     place, said = await _import(folder, removal, NOTES[0])
-    assert said == [f"F:1: rate-limited: slow down (id {removal.id})"]
+    assert said == [f"F:1: rate-limited: full (id {removal.id})"]
     assert (place.tally.stored, [*folder.rows]) == (1, [NOTES[0].id])
 
 

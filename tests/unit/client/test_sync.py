@@ -785,6 +785,95 @@ async def test_lasting_temporary_refusals_end_the_run(
     assert len(fake.verbs("EVENT")) == 500
 
 
+async def test_a_full_quota_does_not_end_the_run(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wraps for a recipient who takes no more ended each run at the same place."""
+    monkeypatch.setattr(syncing, "_RETRY_DELAYS_S", (0.0,))
+    monkeypatch.setattr(syncing, "_REFUSED_S", 0.0)
+    full = all_ids(NOTES[:500])
+
+    async def be_full(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[1]["id"] in full:
+            await visitor.say_no(frame[1]["id"], "rate-limited: full")
+        else:
+            await fake.take(visitor, frame)
+
+    fake.on["EVENT"] = be_full
+    ours.events += NOTES
+    tally = await synced(ours, fake, timeouts)
+    assert (tally.sent, tally.refused_there) == (100, {"rate-limited: full": 500})
+    # The first batch twice, the second once.
+    assert len(fake.verbs("EVENT")) == 850
+
+
+async def test_a_group_record_is_sent_again_after_a_batch_that_was_refused(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "_RETRY_DELAYS_S", (0.0,))
+    monkeypatch.setattr(syncing, "_REFUSED_S", 0.0)
+    put = alice.sign(9000, [["h", "tea"], ["p", bob.pubkey]], "", NOW + 9000)
+    tries = 0
+
+    async def second_time_lucky(visitor: Visitor, frame: list[Any]) -> None:
+        nonlocal tries
+        tries += frame[1]["id"] == put.id
+        if tries == 2:
+            await fake.take(visitor, frame)
+        else:
+            await visitor.say_no(frame[1]["id"], "rate-limited: full")
+
+    fake.on["EVENT"] = second_time_lucky
+    ours.events += [*NOTES[:2], put]
+    tally = await synced(ours, fake, timeouts, moderation=Moderation.TAKEN)
+    assert (tally.sent, tally.refused_there.total()) == (1, 2)
+
+
+async def test_a_relay_that_takes_very_many_not_ends_the_run(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "_RETRY_DELAYS_S", (0.0,))
+    monkeypatch.setattr(syncing, "_REFUSED_S", 0.0)
+    monkeypatch.setattr(syncing, "_MAX_REFUSED", 300)
+    fake.on["EVENT"] = refusing("rate-limited: slow down")
+    ours.events += NOTES
+    with pytest.raises(PublishRefused, match="slow down"):
+        await synced(ours, fake, timeouts)
+    assert len(fake.verbs("EVENT")) == 750
+
+
+async def test_gift_wraps_that_are_not_taken_never_end_the_run(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "_RETRY_DELAYS_S", (0.0,))
+    monkeypatch.setattr(syncing, "_REFUSED_S", 0.0)
+    monkeypatch.setattr(syncing, "_MAX_REFUSED", 300)
+
+    async def be_full(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[1]["kind"] == 1059:
+            await visitor.say_no(frame[1]["id"], "rate-limited: full")
+        else:
+            await fake.take(visitor, frame)
+
+    fake.on["EVENT"] = be_full
+    p = ["p", bob.pubkey]
+    ours.events += [carol.sign(1059, [p], f"{number}", NOW - number) for number in range(500)]
+    ours.events += NOTES[:3]
+    tally = await synced(ours, fake, timeouts)
+    assert (tally.sent, tally.refused_there.total()) == (3, 500)
+
+
+async def test_nobody_chooses_which_events_are_fetched_first(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    fake.events += NOTES
+    await synced(ours, fake, timeouts)
+    (asked, *_) = [frame[2]["ids"] for frame in fake.verbs("REQ") if "ids" in frame[2]]
+    found = sorted(all_ids(NOTES))
+    assert not set(asked) <= {*found[:300]}
+    assert not set(asked) <= all_ids(NOTES[:300])
+
+
 # A relay that finds too many
 
 
