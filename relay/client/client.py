@@ -307,17 +307,19 @@ class Client:
         page: int = 5_000,
         served: int = 0,
         most_bytes: int = MAX_ALL_BYTES,
+        page_bytes: int = MAX_ANSWER_BYTES,
         deadline_s: float | None = None,
     ) -> AsyncGenerator[list[Event], None]:
         """`query_all` in pages. `served`: number of events the relay is known to return if it has
-        them; a shorter answer is then the last page, and no further REQ is sent."""
+        them; a shorter answer is then the last page, and no further REQ is sent. `page_bytes`: what
+        the events of a page may take in memory; the next page is fetched meanwhile."""
         wanted = filters_of(filters)
         seen: set[str] = set()
         budget = PageBudget(most_bytes, page)
         for position, filter_ in enumerate(wanted):
             earlier = [other for other in wanted[:position] if _is_whole(other)]
             async with aclosing(
-                self._pages(Paging(filter_, page, served), budget, deadline_s)
+                self._pages(Paging(filter_, page, served), budget, page_bytes, deadline_s)
             ) as pages:
                 async for events in pages:
                     fresh = (
@@ -411,15 +413,17 @@ class Client:
         self,
         *filters: FilterLike,
         queue: int = 10_000,
+        most_bytes: int = MAX_ANSWER_BYTES,
         on_resumed: Callable[[], None] = lambda: None,
     ) -> Subscription:
         """Stored events, then live ones, across reconnects: see Subscription.
 
-        `on_resumed` is called when it is live again: what was deleted meanwhile is not told.
+        `most_bytes`: what events that wait for the reader may take in memory; live ones a quarter
+        of it. `on_resumed` is called when it is live again: what was deleted meanwhile is not told.
 
         `async with relay.subscribe({"kinds": [9], "#h": ["tea"]}) as events: …`
         """
-        return Subscription(self._reconnector, filters_of(filters), queue, on_resumed)
+        return Subscription(self._reconnector, filters_of(filters), queue, most_bytes, on_resumed)
 
     async def information(self, *, deadline_s: float | None = None) -> dict[str, object]:
         """The relay information document (NIP-11). Raises Unreachable, NotARelay."""
@@ -505,9 +509,9 @@ class Client:
         return lists_nip(await self.information_or_empty(), NEGENTROPY)
 
     async def _pages(
-        self, paging: Paging, budget: PageBudget, deadline_s: float | None
+        self, paging: Paging, budget: PageBudget, page_bytes: int, deadline_s: float | None
     ) -> AsyncGenerator[list[Event], None]:
-        pending = self._prefetch(paging, deadline_s)
+        pending = self._prefetch(paging, page_bytes, deadline_s)
         try:
             while pending is not None:
                 try:
@@ -516,13 +520,13 @@ class Client:
                     pending = None
                     if not paging.narrow():
                         raise
-                    pending = self._prefetch(paging, deadline_s)
+                    pending = self._prefetch(paging, page_bytes, deadline_s)
                     continue
                 fresh = paging.add(answer)
                 pending = None
                 budget.spend(fresh)
                 # Prefetch the next page while the caller works on this one.
-                pending = self._prefetch(paging, deadline_s)
+                pending = self._prefetch(paging, page_bytes, deadline_s)
                 await asyncio.sleep(0)
                 yield fresh
         finally:
@@ -533,12 +537,12 @@ class Client:
                     pending.exception()  # nobody awaits it any more
 
     def _prefetch(
-        self, paging: Paging, deadline_s: float | None
+        self, paging: Paging, page_bytes: int, deadline_s: float | None
     ) -> asyncio.Task[list[Event]] | None:
         wanted = paging.wanted
         if wanted is None:
             return None
-        return asyncio.create_task(self.query(wanted, deadline_s=deadline_s))
+        return asyncio.create_task(self.query(wanted, most_bytes=page_bytes, deadline_s=deadline_s))
 
 
 async def _stored(

@@ -150,9 +150,14 @@ def _is_of_records(filter_: Filter) -> bool:
 
 
 def _overlap_s(filter_: Filter) -> int:
-    """The overlap for a filter; longer for gift wraps, which are dated in the past at random."""
+    """The overlap for a filter."""
+    return OVERLAP_S + _backdated_s(filter_)
+
+
+def _backdated_s(filter_: Filter) -> int:
+    """Gift wraps are dated in the past at random."""
     has_wraps = filter_.kinds is not None and kinds.GIFT_WRAP in filter_.kinds
-    return OVERLAP_S + (MAX_BACKDATED_S if has_wraps else 0)
+    return MAX_BACKDATED_S if has_wraps else 0
 
 
 def _limit_bound(filter_: Filter, stored: _Stored, started_at: int) -> int:
@@ -160,7 +165,7 @@ def _limit_bound(filter_: Filter, stored: _Stored, started_at: int) -> int:
     if filter_.limit is None:
         return 0
     if filter_.limit == 0:
-        return started_at
+        return started_at - _backdated_s(filter_)
     if stored.oldest is None or stored.count < filter_.limit:
         return 0
     return stored.oldest

@@ -16,14 +16,22 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.client.client import Client
 from relay.client.debounce import Debounce
-from relay.client.errors import ClientError, PublishRefused, QueryClosed
-from relay.client.information import GROUPS, lists_nip
-from relay.client.resume import OVERLAP_S
+from relay.client.errors import (
+    TEMPORARY,
+    AnswerTooLong,
+    ClientError,
+    PublishRefused,
+    QueryClosed,
+    Unanswered,
+)
+from relay.client.information import GROUPS, limit_in, lists_nip
+from relay.client.responses import MAX_ANSWER_BYTES
+from relay.client.resume import OVERLAP_S, SeenIds
 from relay.client.snowclaw_records import SnowclawRecords
 from relay.client.withdrawn import ABSENCE_S, withdrawn
 from relay.errors import Invalid
@@ -40,7 +48,7 @@ from relay.memory.snowclaw.records import GroupRecord, UserRecord
 from relay.memory.snowclaw.respond import Agent
 from relay.memory.snowclaw.system import SNOWCLAW
 from relay.nostr import kinds
-from relay.nostr.event import is_hex64
+from relay.nostr.event import is_hex64, weight_of
 from relay.nostr.keys import SecretKey, is_curve_point, public_key
 from relay.nostr.nip59 import MAX_BACKDATED_S, opened, unsigned, wrapped
 
@@ -73,6 +81,20 @@ MAX_CORRESPONDENTS: Final = 10
 """Most other participants of a direct message: an answer needs a gift wrap for each."""
 _INBOX: Final = 1_000
 """Messages queued for the reader before the subscription is paused."""
+_INBOX_BYTES: Final = 2**25
+"""… and what they take in memory, as `weight_of` estimates it."""
+_WAITING_BYTES: Final = 2**26
+"""The same of gift wraps that wait to be opened, live ones a quarter of it."""
+_MAX_WRAPS: Final = 50_000
+"""Gift wraps whose ids are remembered."""
+_WRAPS: Final = 1_000
+"""Gift wraps in a page."""
+_PAGE_BYTES: Final = 2**25
+"""… and what they take in memory."""
+_AGAIN_S: Final = 5.0
+"""Before gift wraps are asked for again, where the relay was too busy."""
+_OPENED_BYTES: Final = 2**23
+"""What earlier messages may take in memory before they are put into the histories."""
 
 
 class Recalled(NamedTuple):
@@ -91,6 +113,24 @@ class Leak(NamedTuple):
     reader: str
     """Public key; empty without authentication."""
     event: Event
+
+
+class _Inbox(asyncio.Queue["Event"]):
+    """Messages for the reader; full by their number, or by what they take in memory."""
+
+    _bytes = 0
+
+    def full(self) -> bool:
+        return super().full() or self._bytes >= _INBOX_BYTES
+
+    def _put(self, item: Event) -> None:
+        super()._put(item)
+        self._bytes += weight_of(item)
+
+    def _get(self) -> Event:
+        item = super()._get()
+        self._bytes -= weight_of(item)
+        return item
 
 
 class Snowclaw(SnowclawRecords):
@@ -134,7 +174,7 @@ class Snowclaw(SnowclawRecords):
         self._record_task: asyncio.Task[None] | None = None
         self._chat_task: asyncio.Task[None] | None = None
         self._direct_task: asyncio.Task[None] | None = None
-        self._inbox: asyncio.Queue[Event] | None = None
+        self._inbox: _Inbox | None = None
         self._records: Subscription | None = None
         self._taking = asyncio.Lock()
         """Held while a record is taken."""
@@ -207,7 +247,7 @@ class Snowclaw(SnowclawRecords):
         )
         subscription = self._client.subscribe(*filters, on_resumed=self._absence.now)
         async with subscription as events:
-            stored = [event async for event in events.stored()]
+            stored = [event async for event in events.stored() if not self._is_of_others(event)]
             await self._take_all(stored)
             await self._obey_quietly(stored)  # after the records that they name
             if began_offline:  # what is known comes from the cache
@@ -223,6 +263,13 @@ class Snowclaw(SnowclawRecords):
                 await self._obey_quietly([event])
                 if event.kind == kinds.GROUP_MEMBERS:
                     await self.learn_name(*self._chat.members(event.d))
+
+    def _is_of_others(self, event: Event) -> bool:
+        """Whether `_take` ignores what is told of a person or group. Of everybody at the relay, it
+        may be more than fits into memory."""
+        if event.kind == kinds.PROFILE:
+            return not self._chat.follows_name(event.pubkey)
+        return event.kind in _OF_GROUPS and not self._consent.listens_to(event.d)
 
     async def _take_earlier(self) -> None:
         """Records that came before a message are known before it is: an owner who has told the
@@ -298,23 +345,64 @@ class Snowclaw(SnowclawRecords):
     async def _follow_direct(self, is_consent_known: asyncio.Event, started: asyncio.Event) -> None:
         """Follow direct messages (NIP-17). A relay that refuses is no failure."""
         await is_consent_known.wait()
-        began = self._client.now()
-        since = began - MAX_BACKDATED_S
-        wanted = {"kinds": [kinds.GIFT_WRAP], "#p": [self.pubkey], "since": since}
+        began, seen = self._client.now(), SeenIds(_MAX_WRAPS)
+        while True:
+            since = self._client.now() - MAX_BACKDATED_S
+            wanted = {"kinds": [kinds.GIFT_WRAP], "#p": [self.pubkey], "since": since}
+            live = self._client.subscribe({**wanted, "limit": 0}, most_bytes=_WAITING_BYTES)
+            try:
+                async with live as wraps:
+                    await self._read_direct(wanted, began, seen, started)
+                    async for wrap in wraps:
+                        await asyncio.sleep(0)  # to open a wrap takes up to 40 ms
+                        if seen.add(wrap) and (message := self._opened(wrap)) is not None:
+                            await self._hear(message)
+            except QueryClosed as closed:
+                if not started.is_set() or closed.prefix not in TEMPORARY:
+                    self.shortfall = f"{self.url} gives no direct messages: {closed}"
+                    return
+                await asyncio.sleep(_AGAIN_S)
+            except AnswerTooLong:
+                pass  # more was missed than can be held: read page by page
+            except Unanswered:
+                if not started.is_set():
+                    raise
+                await self._wait_online()
+
+    async def _read_direct(
+        self, wanted: dict[str, object], began: int, seen: SeenIds, started: asyncio.Event
+    ) -> None:
+        """Read the stored direct messages page by page: whoever the agent knows may have sent more
+        of them than fit into memory. Those since `began` are heard."""
+        earlier: list[Event] = []
+        new: list[Event] = []
+        held = 0
+        served = limit_in(await self._information(), "max_limit") or 0
+        found = self._client.query_pages(
+            wanted, page=_WRAPS, served=served, most_bytes=MAX_ANSWER_BYTES, page_bytes=_PAGE_BYTES
+        )
         try:
-            async with self._client.subscribe(wanted) as wraps:
-                found = [self._opened(wrap) async for wrap in wraps.stored()]
-                stored = [message for message in found if message is not None]
-                self._chat.fill(message for message in stored if message.created_at < began)
-                started.set()
-                for message in stored:
-                    if message.created_at >= began:
-                        await self._hear(message)
-                async for wrap in wraps:
-                    if (new := self._opened(wrap)) is not None:
-                        await self._hear(new)
-        except QueryClosed as closed:
-            self.shortfall = f"{self.url} gives no direct messages: {closed}"
+            async with aclosing(found) as pages:
+                async for page in pages:
+                    for wrap in page:
+                        await asyncio.sleep(0)
+                        message = self._opened(wrap) if seen.add(wrap) else None
+                        if message is None:
+                            continue
+                        if message.created_at >= began and started.is_set():
+                            await self._hear(message)
+                            continue
+                        (earlier if message.created_at < began else new).append(message)
+                        held += weight_of(message)
+                        if held > _OPENED_BYTES:
+                            self._chat.fill_direct([*earlier, *new])
+                            earlier, new, held = [], [], 0
+        except AnswerTooLong:
+            self.shortfall = f"{self.url} has too many direct messages: not all were read"
+        self._chat.fill_direct(earlier)
+        started.set()
+        for message in new:
+            await self._hear(message)
 
     def _opened(self, wrap: Event) -> Event | None:
         """The direct message in a gift wrap; None if it has none, or if one of its keys is unknown.
@@ -381,11 +469,11 @@ class Snowclaw(SnowclawRecords):
         A message is yielded after `see`, unless it was deleted or has expired while it waited: see
         `should_respond`. Raises QueryClosed when the relay ends the subscription.
         """
-        inbox = self._inbox = asyncio.Queue(_INBOX)
+        inbox = self._inbox = _Inbox(_INBOX)
         self._chat.wait_for_none()
         return self._read_inbox(inbox)
 
-    async def _read_inbox(self, inbox: asyncio.Queue[Event]) -> AsyncGenerator[Event, None]:
+    async def _read_inbox(self, inbox: _Inbox) -> AsyncGenerator[Event, None]:
         tasks = [task for task in (self._record_task, self._chat_task) if task is not None]
         try:
             while tasks:
@@ -465,12 +553,25 @@ class Snowclaw(SnowclawRecords):
     async def _learn(self, wanted: dict[str, object]) -> bool:
         """Whether the relay answered."""
         try:
-            found = await self._client.query(wanted)
+            async with aclosing(self._answer(wanted)) as pages:
+                async for found in pages:
+                    for event in found:
+                        self.see(event)
         except ClientError:
             return False
-        for event in found:
-            self.see(event)
         return True
+
+    async def _answer(self, wanted: dict[str, object]) -> AsyncGenerator[list[Event], None]:
+        """What matches; if others have stored too much of it for one page, in several."""
+        try:
+            found = await self._client.query(wanted, most_bytes=_PAGE_BYTES)
+        except AnswerTooLong:
+            all_ = self._client.query_pages(wanted, page_bytes=_PAGE_BYTES)
+            async with aclosing(all_) as pages:
+                async for page in pages:
+                    yield page
+        else:
+            yield found
 
     async def _of_groups(self) -> dict[str, object]:
         """Filter for the names and members of groups, signed by the relay if its key is known."""
@@ -503,7 +604,12 @@ class Snowclaw(SnowclawRecords):
             if capacity == 0:
                 continue
             wanted = {"kinds": list(KINDS), "#h": [group], "limit": capacity}
-            events = await self._client.query(wanted)
+            events: list[Event] = []
+            async with aclosing(self._answer(wanted)) as pages:
+                async for page in pages:
+                    events += page
+                    if sum(map(weight_of, events)) > _PAGE_BYTES:
+                        break  # the newest
             await self.learn_group(group)
             await self.learn_name(*(event.pubkey for event in events))
             self._chat.fill(events)

@@ -25,7 +25,6 @@ from relay.client.errors import (
 )
 from relay.client.responses import (
     MAX_ANSWER,
-    MAX_ANSWER_BYTES,
     closed_by,
     event_in,
     signed_among,
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
 
 _VERIFY_BATCH: Final = 256
-_QUEUE_BYTES: Final = 2**27
-"""Bytes of memory of live events that wait for the reader. More are dropped, and queried again."""
 
 
 class _Stored:
@@ -77,15 +74,19 @@ class Subscription:
         dialer: Reconnector,
         filters: Sequence[Filter],
         queue: int,
+        most_bytes: int,
         on_resumed: Callable[[], None],
     ) -> None:
-        """`queue`: most live events waiting for the reader. `on_resumed`: called at each EOSE but
-        the first."""
+        """`queue`: most live events waiting for the reader. `most_bytes`: what waiting events may
+        take in memory, as `weight_of` estimates it; live ones a quarter of it. `on_resumed`: called
+        at each EOSE but the first."""
         self.is_live = False
         """All stored events have been read."""
         self._reconnector = dialer
         self._filters = tuple(filters)
         self._queue_size = queue
+        self._queue_bytes = most_bytes // 4
+        self._most_bytes = most_bytes
         self._on_resumed = on_resumed
         self._changed = Notifier()
         self._resume = ResumeState(filters, dialer.now())
@@ -246,7 +247,7 @@ class Subscription:
                 or (
                     self._overflowed
                     and self._pending <= self._queue_size // 2
-                    and self._pending_bytes <= _QUEUE_BYTES // 2
+                    and self._pending_bytes <= self._queue_bytes // 2
                 )
             )
         )
@@ -284,14 +285,14 @@ class Subscription:
         if self._overflowed or self._resume.has_seen(frame[2] if len(frame) > 2 else None):
             return None
         if self._resume.is_caught_up and (
-            self._pending >= self._queue_size or self._pending_bytes >= _QUEUE_BYTES
+            self._pending >= self._queue_size or self._pending_bytes >= self._queue_bytes
         ):
             self._overflowed = True
             return None
         if self._pending >= MAX_ANSWER:
             return AnswerTooLong(MAX_ANSWER)
-        if self._pending_bytes >= MAX_ANSWER_BYTES:
-            return AnswerTooLong(MAX_ANSWER_BYTES, "bytes")
+        if self._pending_bytes >= self._most_bytes:
+            return AnswerTooLong(self._most_bytes, "bytes")
         event = event_in(frame, self._filters)
         if event is not None and self._resume.is_new(event):
             self._received += 1

@@ -10,6 +10,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,7 +20,13 @@ from relay.memory.fence import attribution
 from relay.memory.fields import repaired
 from relay.memory.snowclaw.context import ContextAssembler, HistoryStyle, Sender, TrimOrder
 from relay.memory.snowclaw.deletions import Deletions
-from relay.memory.snowclaw.history import HistoryMessage, RingBuffer, missing_from, oldest_first
+from relay.memory.snowclaw.history import (
+    HistoryMessage,
+    RingBuffer,
+    beyond,
+    missing_from,
+    oldest_first,
+)
 from relay.memory.snowclaw.key_filter import KeyFilter
 from relay.memory.snowclaw.keys import OfGroup
 from relay.memory.snowclaw.respond import should_respond
@@ -44,6 +51,8 @@ _MAX_OWN_IDS: Final = 10_000
 _MAX_ABSENT: Final = 10_000
 _MAX_DIRECT: Final = 100
 """Conversations in direct messages whose history is kept."""
+MAX_HISTORY_BYTES: Final = 2**26
+"""What the messages of all histories take in memory together."""
 _MAX_GROUPS: Final = 10_000
 _MAX_MEMBERS: Final = 500
 """Members of a group in its memory."""
@@ -99,6 +108,9 @@ class Chat:
         self._direct: dict[Correspondents, RingBuffer[HistoryMessage]] = {}
         self._begun_by: dict[Correspondents, str] = {}
         """Public key of who wrote the first message that was seen of a conversation."""
+        self._history_bytes = 0
+        """What the messages of all histories take at most: those that left are counted until
+        `_shorten`."""
         self._own_ids: BoundedDict[str, None] = BoundedDict(_MAX_OWN_IDS)
         """Events of the agent itself: a reply to one addresses the agent."""
         self._deletions = Deletions()
@@ -124,16 +136,32 @@ class Chat:
             case kinds.DELETION | kinds.DELETE_EVENT:
                 return self._see_deletion(event)
         ring, group = self._ring_of(event), event.tag("h")
-        if ring is None:
-            return False
-        if self._deletions.has(event) or any(message.event_id == event.id for message in ring):
+        if ring is None or self._is_known(event, ring):
             return False
         self._remember(event)
         if event.pubkey != self._agent.pubkey:
             self._note_sender(event, group)
-        # Messages may arrive late from other relays or with other clocks.
-        ring.insert(self._message(event), lambda other: other.timestamp > event.created_at)
+        self._insert(event, ring)
+        self._shorten()
         return True
+
+    def fill_direct(self, messages: Iterable[Event]) -> None:
+        """Add earlier direct messages, in any order; others, also later ones, may follow."""
+        for event in oldest_first(messages):
+            if (ring := self._ring_of(event)) is not None and not self._is_known(event, ring):
+                self._remember(event)
+                self._insert(event, ring)
+        self._shorten()
+
+    def _is_known(self, event: Event, ring: RingBuffer[HistoryMessage]) -> bool:
+        """Whether a message is in its buffer, or was deleted."""
+        return self._deletions.has(event) or any(message.event_id == event.id for message in ring)
+
+    def _insert(self, event: Event, ring: RingBuffer[HistoryMessage]) -> None:
+        # Messages may arrive late from other relays or with other clocks.
+        message = self._message(event)
+        ring.insert(message, lambda other: other.timestamp > event.created_at)
+        self._history_bytes += message.weight
 
     def fill(self, events: Iterable[Event]) -> None:
         """Add earlier messages, in any order."""
@@ -143,7 +171,21 @@ class Chat:
                 self._remember(event)
                 of_ring.setdefault(id(ring), (ring, []))[1].append(event)
         for ring, found in of_ring.values():
-            ring.fill(missing_from(ring, map(self._message, found)))
+            missing = missing_from(ring, map(self._message, found))
+            ring.fill(missing)
+            self._history_bytes += sum(message.weight for message in missing)
+        self._shorten()
+
+    def _shorten(self) -> None:
+        """Drop messages if all together take too much memory."""
+        if self._history_bytes <= MAX_HISTORY_BYTES:
+            return
+        rings = (*self._rings.values(), *self._direct.values())
+        # An eighth is left: not for each message anew.
+        gone, left = beyond(chain.from_iterable(rings), MAX_HISTORY_BYTES * 7 // 8)
+        for ring in rings:
+            ring.drop(lambda message: message.event_id in gone)
+        self._history_bytes = left
 
     def drop(self, ids: Collection[str]) -> None:
         """Drop these messages of groups, which the relay gives no more."""

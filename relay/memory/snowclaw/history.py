@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _PREFIX_CHARS: Final = 8
 """Characters of an id in `previous` (NIP-29)."""
+_OWN_WEIGHT: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,11 @@ class HistoryMessage:
     kind: int = kinds.CHAT
     expires_at: int | None = None
     """Unix seconds (NIP-40)."""
+
+    @property
+    def weight(self) -> int:
+        """Estimated bytes in memory."""
+        return _OWN_WEIGHT + len(self.content) * (1 if self.content.isascii() else 4)
 
 
 class RingBuffer(Generic[_T]):
@@ -97,6 +103,27 @@ def missing_from(
     there = {message.event_id for message in ring}
     missing = {m.event_id: m for m in found if m.event_id not in there}
     return sorted(missing.values(), key=lambda message: message.timestamp)
+
+
+def beyond(messages: Iterable[HistoryMessage], most: int) -> tuple[frozenset[str], int]:
+    """The ids of messages without which the others take `most` bytes or less, and what those take:
+    the oldest of whoever has most, so that who writes long messages drops their own."""
+    by_sender: defaultdict[str, list[HistoryMessage]] = defaultdict(list)
+    for message in messages:
+        by_sender[message.npub].append(message)
+    senders = [(-sum(m.weight for m in theirs), npub) for npub, theirs in by_sender.items()]
+    left, ids = -sum(weight for weight, _ in senders), set()
+    if left > most:
+        heapify(senders)
+        for theirs in by_sender.values():
+            theirs.sort(key=lambda message: -message.timestamp)
+    while left > most:
+        weight, npub = senders[0]
+        oldest = by_sender[npub].pop()
+        ids.add(oldest.event_id)
+        left -= oldest.weight
+        heapreplace(senders, (weight + oldest.weight, npub))
+    return frozenset(ids), left
 
 
 def oldest_first(events: Iterable[Event]) -> list[Event]:

@@ -408,21 +408,25 @@ async def test_an_answer_with_too_many_bytes_raises(fake: FakeRelay, timeouts: T
 
 
 async def test_pages_that_are_too_long_for_an_answer_are_read_in_halves(
-    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     """51 events of 480 kB by one member ended every search, export and look-up of all others."""
-    monkeypatch.setattr(Client.query, "__kwdefaults__", {"most_bytes": 25_000, "deadline_s": None})
+
+    async def read() -> list[str]:
+        async with aclosing(relay.query_pages(CHAT, page_bytes=25_000)) as pages:
+            return [event.content async for page in pages for event in page]
+
     fake.events = [chat("x" * 3000, 1000 + n) for n in range(9)]
     async with Client(fake.url, alice, timeouts=timeouts) as relay:
-        assert len([event async for event in relay.query_all(CHAT)]) == 9
+        assert len(await read()) == 9
         fake.events = [chat(f"{n}" + "x" * 3000, 1000) for n in range(9)]
         fake.events.append(chat("older", 999))
-        found = [event.content async for event in relay.query_all(CHAT)]
+        found = await read()
         assert found[-1] == "older"
         assert len(found) > 2, "as many of one second as one answer holds"
         fake.events = [chat("x" * 30_000, 1000)]
         with pytest.raises(AnswerTooLong):
-            assert [event async for event in relay.query_all(CHAT)]
+            await read()
 
 
 async def test_an_answer_of_many_short_values_counts_as_the_memory_that_it_takes(

@@ -8,6 +8,7 @@ import pytest
 
 from relay.client.resume import OVERLAP_S, ResumeState, SeenIds
 from relay.nostr.filters import Filter
+from relay.nostr.nip59 import MAX_BACKDATED_S
 from tests.cast import alice
 
 if TYPE_CHECKING:
@@ -148,3 +149,10 @@ def test_a_live_only_filter_resumes_no_earlier_than_its_start() -> None:
     (lost_later,) = resume.filters_from(BEGUN + 60)
     assert lost_at_once.since == lost_later.since == BEGUN
     assert lost_later.limit is None
+
+
+def test_a_live_only_filter_of_gift_wraps_resumes_with_those_dated_before_its_start() -> None:
+    resume = ResumeState([Filter(kinds=frozenset({1059}), limit=0)], BEGUN)
+    resume.catch_up()
+    (lost,) = resume.filters_from(BEGUN + 60)
+    assert lost.since == BEGUN - MAX_BACKDATED_S

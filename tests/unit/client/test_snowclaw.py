@@ -19,6 +19,7 @@ from relay.client import (
     QueryClosed,
     Snowclaw,
     Unanswered,
+    snowclaw,
 )
 from relay.client.snowclaw_records import FLUSH_AFTER_S, FLUSH_AT
 from relay.client.writer import Outcome
@@ -29,6 +30,7 @@ from relay.memory.snowclaw.agent_memory import AgentMemory
 from relay.memory.snowclaw.context import Part, Section
 from relay.memory.snowclaw.encryption import OwnKey, encrypted
 from relay.memory.snowclaw.users import MAX_NOTE, UserMemory
+from relay.nostr import nip59
 from relay.nostr.event import event_from
 from relay.nostr.filters import Filter
 from relay.nostr.keys import SecretKey
@@ -320,6 +322,109 @@ async def test_a_direct_message_cannot_choose_whom_the_agent_writes_to(
         tags = [["p", name] for name in (*others, "g")]
         with pytest.raises(Invalid):
             await claw.send_direct("no", unsigned(alice.pubkey, 14, tags, "", NOW))
+
+
+def wrap_of(text: str, at: int, wrapped_at: int) -> Event:
+    message = unsigned(alice.pubkey, 14, [["p", robot.pubkey]], text, at)
+    return wrapped(message, alice, robot.pubkey, rover, (wrapped_at, wrapped_at))
+
+
+def wraps_asked(fake: FakeRelay) -> list[dict[str, Any]]:
+    return [filter_ for filter_ in asked(fake) if filter_["kinds"] == [1059]]
+
+
+async def test_stored_direct_messages_are_not_in_memory_all_at_once(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """366 MB by one member ended an agent with 1 GiB at each start."""
+    monkeypatch.setattr(snowclaw, "_PAGE_BYTES", 100_000, raising=False)
+    monkeypatch.setattr(snowclaw, "_OPENED_BYTES", 10_000, raising=False)
+    await fake.publish(record(ALICE, {"notes": ["known"]}))
+    for n in range(50):  # the dates of wraps tell nothing of those of the messages
+        text = f"{n}".ljust(1_000)
+        await fake.publish(wrap_of(text, NOW - 99 + n, NOW - 1_000 - n * 7 % 50))
+    kept: list[int] = []
+
+    def opened(wrap: Event, reader: SecretKey) -> Event:
+        kept.append(len(claw._chat.history(frozenset({alice.pubkey}))))
+        return nip59.opened(wrap, reader)
+
+    monkeypatch.setattr(snowclaw, "opened", opened)
+    async with agent(fake) as claw:
+        await claw.start()
+        history = [message.content.strip() for message in claw.direct_history(alice.npub)]
+    assert history == [f"{n}" for n in range(30, 50)]
+    assert len(kept) == 50, "each is opened once"
+    assert kept[10] > 0, "those opened first are put into the history meanwhile"
+    assert min(filter_.get("limit", 50) or 50 for filter_ in wraps_asked(fake)) < 50
+
+
+async def test_direct_messages_for_a_slow_program_wait_at_the_relay(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snowclaw, "_INBOX_BYTES", 10_000, raising=False)
+    monkeypatch.setattr(snowclaw, "_WAITING_BYTES", 80_000, raising=False)
+    monkeypatch.setattr(snowclaw, "_PAGE_BYTES", 50_000, raising=False)
+    monkeypatch.setattr(snowclaw, "_AGAIN_S", 0.0, raising=False)
+    busy = 0
+
+    async def too_busy(visitor: Visitor, frame: list[Any]) -> None:
+        nonlocal busy
+        if busy == 0 and frame[2].get("kinds") == [1059] and frame[2].get("limit"):
+            busy += 1
+            await visitor.say("CLOSED", frame[1], "rate-limited: slow down")
+        else:
+            await fake.answer(visitor, frame)
+
+    await fake.publish(record(ALICE, {"notes": ["known"]}))
+    async with started(fake) as claw:
+        fake.on["REQ"] = too_busy
+        messages = claw.messages()
+        for n in range(80):
+            await fake.publish(wrap_of(f"{n}".ljust(1_000), NOW + n, NOW - 999 + n))
+        await claw._client.publish(said("all of these were received"))
+        assert claw._inbox is not None
+        assert claw._inbox.qsize() < 10
+        heard = [(await anext(messages)).content.strip() for _ in range(80)]
+        assert sorted(heard, key=int) == [f"{n}" for n in range(80)]
+        assert len([filter_ for filter_ in wraps_asked(fake) if filter_.get("limit") == 0]) > 1
+        await fake.publish(wrap_of("another", NOW, NOW - 900))
+        assert (await anext(messages)).content == "another"
+        assert busy == 1
+
+
+async def test_a_direct_message_that_was_missed_is_heard_whatever_its_wrap_s_date(
+    fake: FakeRelay,
+) -> None:
+    await fake.publish(record(ALICE, {"notes": ["known"]}))
+    await fake.publish(wrap_of("before", NOW - 9, NOW - 9))
+    async with started(fake) as claw:
+        messages = claw.messages()
+        await fake.stop()
+        fake.events.append(wrap_of("missed", NOW, NOW - 86_400))
+        await fake.start()
+        assert (await anext(messages)).content == "missed"
+        heard = [message.content for message in claw.direct_history(alice.npub)]
+        assert heard == ["before", "missed"]
+
+
+async def test_earlier_messages_that_are_too_large_together_are_filled_with_the_newest(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snowclaw, "_PAGE_BYTES", 20_000, raising=False)
+    for n in range(20):
+        await fake.publish(said(f"{n}".ljust(2_000), NOW - 99 + n))
+    for n, key in enumerate(MEMBERS):
+        fields = json.dumps({"name": f"name{n}", "about": "x" * 2_000})
+        await fake.publish(key.sign(0, [], fields, NOW - n))
+    async with started(fake, groups=["tea"]) as claw:
+        await claw.backfill()
+        history = [message.content.strip() for message in claw.history("tea")]
+        assert history == [f"{n}" for n in range(20 - len(history), 20)]
+        assert 2 < len(history) < 9
+        await claw.learn_name(*(key.pubkey for key in MEMBERS))
+        names = {claw._chat.name_of(key.pubkey, "tea") for key in MEMBERS}
+        assert names == {f"name{n}" for n in range(12)}
 
 
 async def test_a_relay_that_gives_no_direct_messages_is_no_failure(fake: FakeRelay) -> None:

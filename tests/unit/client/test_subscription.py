@@ -351,26 +351,31 @@ async def test_too_many_stored_events_raise(
 
 
 async def test_a_slow_reader_of_large_events_misses_none(
-    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     """A relay that means harm sent 10,000 of 16 MB."""
-    monkeypatch.setattr(subscription_module, "_QUEUE_BYTES", 60_000)
-    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
+    live = 60_000
+    async with (
+        client_of(fake, timeouts) as relay,
+        relay.subscribe(CHAT, most_bytes=4 * live) as events,
+    ):
         await events.eose
-        for n in range(100):
+        for n in range(60):
             await fake.publish(chat(f"{n}".rjust(1000), NOW + n))
-        await relay.publish(chat("mine", NOW + 100))
+        await relay.publish(chat("mine", NOW + 60))
         assert len(events._ready) + len(events._unchecked) < 30
-        got = await texts(events, 101)
-    assert sorted(text.strip() for text in got) == sorted([*(f"{n}" for n in range(100)), "mine"])
+        got = await texts(events, 61)
+    assert sorted(text.strip() for text in got) == sorted([*(f"{n}" for n in range(60)), "mine"])
 
 
 async def test_stored_events_that_are_too_large_together_raise(
-    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
-    monkeypatch.setattr(subscription_module, "MAX_ANSWER_BYTES", 10_000)
     fake.events = [chat(f"{n}".rjust(1000), NOW - n) for n in range(9)]
-    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
+    async with (
+        client_of(fake, timeouts) as relay,
+        relay.subscribe(CHAT, most_bytes=10_000) as events,
+    ):
         await fake.until(lambda: bool(fake.verbs("CLOSE")))
         assert [text.strip() for text in await texts(events, 3)] == ["0", "1", "2"]
         with pytest.raises(AnswerTooLong, match="10000 bytes"):

@@ -494,6 +494,38 @@ def test_who_begins_many_conversations_drops_their_own_history_only() -> None:
     assert len(heard.chat.history(frozenset({alice.pubkey, *sets[-1]}))) == 1
 
 
+def told(heard: Heard, *others: SecretKey) -> list[str]:
+    history = heard.chat.history(frozenset(key.pubkey for key in others))
+    return [message.content.strip() for message in history]
+
+
+def test_who_writes_long_messages_drops_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.memory.snowclaw.chat.MAX_HISTORY_BYTES", 100_000)
+    heard = Heard()
+    heard.see(said("of bob", by=bob), said("in coffee", by=rover, group="coffee"), direct("x", bob))
+    heard.see(direct("mine", robot, bob, at=AT + 1))
+    for n in range(60):
+        heard.see(direct(f"{n}".rjust(5_000), at=AT + n), said("é" * 5_000, AT + n, group="den"))
+    assert told(heard, alice)[-1] == "59"
+    messages = [*heard.chat.history("den"), *heard.chat.history(frozenset({alice.pubkey}))]
+    assert 50_000 < sum(message.weight for message in messages) < 100_000
+    assert heard.said() == ["of bob"]
+    assert heard.said("coffee") == ["in coffee"]
+    assert told(heard, bob) == ["x", "mine"]
+
+
+def test_earlier_direct_messages_may_come_in_parts() -> None:
+    messages = [direct(f"{n}", (alice, bob)[n % 2], at=AT + n) for n in range(60)]
+    whole, parts = Heard(), Heard()
+    whole.chat.fill_direct(messages)
+    for part in (messages[30:33], messages[:20], messages[33:], messages[20:30], messages[5:9]):
+        parts.chat.fill_direct(part)
+    for by, first in ((alice, 20), (bob, 21)):
+        expected = [f"{n}" for n in range(first, 60, 2)]
+        assert told(whole, by) == told(parts, by) == expected
+    assert not parts.book.has_user(alice.pubkey), "who wrote earlier is not noted anew"
+
+
 @pytest.mark.proves("S-33", "S-37")
 def test_nothing_of_a_group_enters_a_direct_message_nor_the_reverse() -> None:
     heard = Heard(
