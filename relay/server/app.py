@@ -275,7 +275,7 @@ class Server:
         assert server is not None
         return SocketInput(server, self._turns, self._unfinished, **server._kwargs)
 
-    async def _watched_certificate(self) -> SSLContext | None:
+    async def _watched_certificate(self) -> Callable[[], SSLContext] | None:
         server = self._config.server
         if server.tls_cert is None or server.tls_key is None:
             return None
@@ -283,7 +283,7 @@ class Server:
             Certificate, server.tls_cert, server.tls_key, self._services.readiness
         )
         self._watching = asyncio.create_task(certificate.watch(), name="certificate")
-        return certificate.context
+        return certificate.current
 
     async def __aexit__(self, *_: object) -> None:
         for server in self._servers:

@@ -53,12 +53,11 @@ class Certificate:
         self._readiness = readiness
         self._tried = self._files()
         self._current = usable(cert, key)
-        self.context = usable(cert, key)
-        """The context for the listening sockets; a handshake keeps the one that it began with."""
-        self.context.sni_callback = self._show
 
-    def _show(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = self._current
+    def current(self) -> ssl.SSLContext:
+        """For a handshake, which keeps the one that it began with. Not by `sni_callback`: Python
+        writes a traceback to stderr for each name that is not ASCII."""
+        return self._current
 
     async def watch(self) -> None:
         """Look at the files every second; until it is cancelled."""
@@ -123,7 +122,7 @@ class Handshakes:
 
     def __init__(
         self,
-        context: ssl.SSLContext,
+        context: Callable[[], ssl.SSLContext],
         make: Callable[[], asyncio.BaseProtocol],
         most: int,
         per_address: int,
@@ -153,7 +152,7 @@ class Handshakes:
         return len(self._begun)
 
     def __call__(self) -> asyncio.BaseProtocol:
-        return _Handshake(self, self._context, self._make())
+        return _Handshake(self, self._context(), self._make())
 
     def begin(self, transport: Any) -> None:
         peer = transport.get_extra_info("peername")

@@ -102,7 +102,9 @@ class Peers:
 
     def __init__(self, most: int = 1000, per_address: int = 10) -> None:
         context = ssl.create_default_context()
-        self.handshakes = tls.Handshakes(context, asyncio.Protocol, most, per_address, Turns())
+        self.handshakes = tls.Handshakes(
+            lambda: context, asyncio.Protocol, most, per_address, Turns()
+        )
         self.order = list[str]()
         """Addresses whose turn came."""
 
@@ -171,6 +173,23 @@ async def test_handshakes_end_when_memory_is_short_first_those_of_the_largest_ne
     assert sum(each.is_closed for each in few) == 0
     assert peers.handshakes.end_for(1 << 30) == 0
     assert len(peers.handshakes) == 64
+
+
+async def test_a_server_name_that_is_not_ascii_writes_nothing(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Python wrote a traceback to stderr for each."""
+    received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(received, sent, server_hostname="a" * 60)
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    hello = sent.read().replace(b"a" * 60, b"\xff" * 60)
+    async with serving_tls() as secure, asyncio.timeout(ANSWER_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", secure.relay.server.port)
+        writer.write(hello)
+        assert await reader.read(1)
+        writer.close()
+    assert (capfd.readouterr().err, caplog.records) == ("", [])
 
 
 async def test_in_a_network_addresses_take_turns() -> None:
