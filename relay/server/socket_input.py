@@ -400,11 +400,13 @@ class SocketInput(web.RequestHandler):
                 self._refuse(_LENGTH_REQUIRED)
                 return
             if any(
-                isinstance(each, RawRequestMessage) and each.upgrade and body is not EMPTY_PAYLOAD
+                isinstance(each, RawRequestMessage)
+                and (each.method == hdrs.METH_CONNECT or each.upgrade and body is not EMPTY_PAYLOAD)
                 for each, body in self._messages
             ):
                 # A websocket's request has no body. When one ends after the answer, aiohttp takes
-                # all further input for that of a websocket, and parses it never.
+                # all further input for that of a websocket, and parses it never. What comes behind
+                # a CONNECT it takes for a request, though a proxy may have passed it on as a body.
                 self._refuse(_BAD_REQUEST)
                 return
             self._is_small = self._head + len(data) <= _SMALL_HEAD
