@@ -401,7 +401,9 @@ class SocketInput(web.RequestHandler):
                 return
             if any(
                 isinstance(each, RawRequestMessage)
-                and (each.method == hdrs.METH_CONNECT or each.upgrade and body is not EMPTY_PAYLOAD)
+                and (
+                    each.method == hdrs.METH_CONNECT or (each.upgrade and body is not EMPTY_PAYLOAD)
+                )
                 for each, body in self._messages
             ):
                 # A websocket's request has no body. When one ends after the answer, aiohttp takes
