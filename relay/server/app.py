@@ -401,7 +401,8 @@ class Server:
             refused.__traceback__ = None
         finally:
             if request.transport is not None:
-                self._http_sockets.answered[request.transport] = None
+                address = cast("SocketInput", request.protocol).client_address
+                self._http_sockets.answered[request.transport] = address
         if (response.content_length or 0) > _LARGE_ANSWER:
             self._http_sockets.drop_unread()
             response.force_close()  # aiohttp keeps an answer until the next request of its socket

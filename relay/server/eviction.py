@@ -117,9 +117,9 @@ class HttpSockets:
     def __init__(self, free_places: Callable[[], int]) -> None:
         """`free_places`: how many websockets more there is room for."""
         self._free_places = free_places
-        self.answered: dict[asyncio.Transport, None] = {}
-        """Open sockets that an HTTP answer was sent to, oldest first; also those that were a
-        websocket, but none that is one."""
+        self.answered: dict[asyncio.Transport, str] = {}
+        """Open sockets that an HTTP answer was sent to, oldest first, with their addresses; also
+        those that were a websocket, but none that is one."""
 
     async def watch(self, server: web.Server) -> None:
         """Close those above the bounds, again and again."""
@@ -132,14 +132,19 @@ class HttpSockets:
                 _log.exception("the sockets without a websocket could not be checked")
 
     def drop_unread(self) -> None:
-        """Close the sockets of the oldest unread answers above `_MAX_UNREAD`. Without this, a
-        client that does not read would keep its answer in memory indefinitely."""
-        unread = {each: each.get_write_buffer_size() for each in self.answered}
-        over = sum(unread.values()) - _MAX_UNREAD
-        for each, size in unread.items():
-            if over > 0 and size:
-                each.abort()  # `close` would wait until the client has read it
-                over -= size
+        """Close sockets while all unread answers together are above `_MAX_UNREAD`: the oldest of
+        the network, and in it of the address, that leaves most unread. Without this, a client that
+        does not read would keep its answer in memory indefinitely."""
+        unread: ByNetwork[asyncio.Transport] = ByNetwork()
+        for each, address in self.answered.items():
+            if size := each.get_write_buffer_size():
+                unread.add(each, address, size)
+        while unread.total > _MAX_UNREAD:
+            first = unread.oldest()
+            assert first is not None
+            unread.discard(first, self.answered[first])
+            first.abort()  # `close` would wait until the client has read it
+        for each in [*self.answered]:
             if each.is_closing() and not each.get_write_buffer_size():
                 del self.answered[each]
 

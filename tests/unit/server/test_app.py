@@ -48,6 +48,7 @@ from relay.read.versions import VersionReader
 from relay.server import app
 from relay.server.app import Server
 from relay.server.connection import Stop
+from relay.server.eviction import HttpSockets
 from relay.server.history import HistoryRequests
 from relay.server.listening import bound_sockets, has_ipv6_loopback
 from relay.server.nip86 import UsedAuthorizations
@@ -1079,6 +1080,35 @@ async def test_a_socket_whose_upgrade_was_declined_is_closed(
         writer.write(head.encode())
         assert (await reader.read()).startswith(f"HTTP/1.1 {status} ".encode())
         writer.close()
+
+
+def test_of_unread_answers_those_of_the_address_with_most_are_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who asked again and again, and read nothing, cut off everybody who read slowly."""
+    monkeypatch.setattr("relay.server.eviction._MAX_UNREAD", 10_000)
+    sockets = HttpSockets(lambda: 0)
+    slow, *others = [_Unread(2000) for _ in range(6)]
+    sockets.answered[slow] = "192.0.2.1"
+    sockets.answered |= dict.fromkeys(others, "203.0.113.1")
+    sockets.drop_unread()
+    assert [each.is_closing() for each in (slow, *others)] == [False, True, *[False] * 4]
+    assert list(sockets.answered) == [slow, *others[1:]]
+
+
+class _Unread(asyncio.Transport):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+
+    def get_write_buffer_size(self) -> int:
+        return self._size
+
+    def abort(self) -> None:
+        self._size = 0
+
+    def is_closing(self) -> bool:
+        return not self._size
 
 
 async def test_nothing_behind_a_connect_is_a_request() -> None:
