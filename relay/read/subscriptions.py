@@ -7,6 +7,8 @@ the indexed condition is the whole filter.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -14,7 +16,7 @@ import msgspec
 from relay.nostr.filters import BROAD_TAGS, Filter
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from relay.nostr.event import Event
 
@@ -33,6 +35,8 @@ _MAX_NEW: Final = 64
 _MAX_NEW_VALUES: Final = 64
 """Subscriptions that wait to be indexed, and filter values of each: at most 3 ms of the loop."""
 
+_MANY: Final = 16
+"""Values of a tag in an event, with more of which subscriptions are looked up for all together."""
 _FEW: Final = 16
 """Entries in all that an event need not be looked up for, to know how many of them it has."""
 
@@ -42,6 +46,8 @@ class Entry(msgspec.Struct, Generic[S], frozen=True, gc=False):
 
     subscription: S
     filter: Filter
+    values: Collection[str] | Collection[int]
+    """Of the indexed condition."""
     is_exact: bool
     """The indexed condition is the whole filter, `search` aside."""
 
@@ -75,6 +81,16 @@ class _Shared(msgspec.Struct, Generic[S], gc=False):
         self.unsure += not entry.is_sure
         self.searches += entry.filter.search is not None
 
+    def take(self, subscription: S) -> int:
+        """Remove the entries of a subscription; their number."""
+        own = self.by_owner.pop(id(subscription), None)
+        removed = () if own is None else _several(own)
+        self.number -= len(removed)
+        for each in removed:
+            self.unsure -= not each.is_sure
+            self.searches -= each.filter.search is not None
+        return len(removed)
+
 
 def _several(entries: Entry[S] | tuple[Entry[S], ...]) -> tuple[Entry[S], ...]:
     return (entries,) if isinstance(entries, Entry) else entries
@@ -93,6 +109,8 @@ class Subscriptions(Generic[S]):
         self._by_condition: dict[str, dict[str | int, Entry[S] | _Shared[S]]] = {}
         """The entry itself while a key has one, as most keys have. A dict for each condition: a key
         of its own would take 56 bytes of each subscription."""
+        self._of_condition: dict[str, _Shared[S]] = {}
+        """The entries of each condition, once each."""
         self._indexed = 0
         """Subscriptions in the index."""
         self._number = 0
@@ -123,8 +141,9 @@ class Subscriptions(Generic[S]):
             if filter_.impossible:
                 continue
             condition, values, is_exact = _indexed_condition(filter_)
-            entry = Entry(subscription, filter_, is_exact)
+            entry = Entry(subscription, filter_, values, is_exact)
             self._number += len(values)
+            self._of_condition.setdefault(condition, _Shared()).put(entry)
             by_value = self._by_condition.setdefault(condition, {})
             for value in values:
                 found = by_value.get(value)
@@ -154,18 +173,13 @@ class Subscriptions(Generic[S]):
         by_value = self._by_condition.get(condition)
         if by_value is None:
             return  # two filters with the same condition: it went with the first
+        self._of_condition[condition].take(subscription)
         for value in values:
             found = by_value.get(value)
             if isinstance(found, _Shared):
-                own = found.by_owner.pop(id(subscription), None)
-                if own is None:
+                number = found.take(subscription)
+                if not number:
                     continue
-                removed = _several(own)
-                number = len(removed)
-                found.number -= number
-                for each in removed:
-                    found.unsure -= not each.is_sure
-                    found.searches -= each.filter.search is not None
                 is_last = not found.by_owner
             elif found is not None and found.subscription is subscription:
                 number, is_last = 1, True
@@ -175,7 +189,7 @@ class Subscriptions(Generic[S]):
             if is_last:
                 del by_value[value]
         if not by_value:
-            del self._by_condition[condition]
+            del self._by_condition[condition], self._of_condition[condition]
 
     def keys_of(self, event: Event) -> list[Key]:
         """The index keys of the event under which there are entries."""
@@ -200,16 +214,20 @@ class Subscriptions(Generic[S]):
         with it; and how many of these have a search. 0 when there are few in all, and no search."""
         if not self._searches and self._number + len(self._new) < _FEW:
             return 0, 0
-        number = searches = 0
-        for key in self.keys_of(event):
-            entries = self._entries(key)
+        numbers, searches, keys = Counter[str](), Counter[str](), self.keys_of(event)
+        for condition, value in keys:
+            entries = self._entries((condition, value))
             if isinstance(entries, Entry):
-                number += 1
-                searches += entries.filter.search is not None
+                numbers[condition] += 1
+                searches[condition] += entries.filter.search is not None
             elif entries is not None:
-                number += entries.number
-                searches += entries.searches
-        return number, searches
+                numbers[condition] += entries.number
+                searches[condition] += entries.searches
+        for condition in _with_many(keys):
+            all_ = self._of_condition[condition]
+            if numbers[condition] > all_.number:
+                numbers[condition], searches[condition] = all_.number, all_.searches
+        return numbers.total(), searches.total()
 
     def are_sure(self, key: Key) -> bool:
         """Whether every event with this key matches all entries under it."""
@@ -227,10 +245,13 @@ class Subscriptions(Generic[S]):
             return []
         return [each if isinstance(each, Entry) else each[0] for each in entries.by_owner.values()]
 
-    def candidates(self, keys: Iterable[Key]) -> Iterator[Sequence[Entry[S]]]:
+    def candidates(self, keys: Sequence[Key]) -> Iterator[Sequence[Entry[S]]]:
         """Entries under these keys, which may match: a list per subscription, which may be yielded
-        repeatedly."""
+        repeatedly, at most once for each of `_MANY` values of a tag."""
+        many = _with_many(keys)
         for key in keys:
+            if key[0] in many:
+                continue
             entries = self._entries(key)
             if isinstance(entries, Entry):
                 yield (entries,)
@@ -238,11 +259,32 @@ class Subscriptions(Generic[S]):
                 # A copy: delivery may close a connection, which removes its subscriptions.
                 owned = entries.by_owner.values()
                 yield from [(each,) if isinstance(each, Entry) else each for each in owned]
+        for condition in many:
+            # A filter may name all members of a group, and be under each in its list.
+            wanted = frozenset(value for other, value in keys if other == condition)
+            yield from self._under_any(condition, wanted)
+
+    def _under_any(
+        self, condition: str, wanted: frozenset[str | int]
+    ) -> Iterator[Sequence[Entry[S]]]:
+        all_ = self._of_condition.get(condition)
+        for own in () if all_ is None else [*all_.by_owner.values()]:
+            found = [each for each in _several(own) if not wanted.isdisjoint(each.values)]
+            if found:
+                yield found
 
     def _entries(self, key: Key) -> Entry[S] | _Shared[S] | None:
         condition, value = key
         by_value = self._by_condition.get(condition)
         return None if by_value is None else by_value.get(value)
+
+
+def _with_many(keys: Sequence[Key]) -> list[str]:
+    """Conditions that have more than `_MANY` of these keys."""
+    if len(keys) <= _MANY:
+        return []
+    numbers = Counter(condition for condition, _ in keys)
+    return [condition for condition, number in numbers.items() if number > _MANY]
 
 
 def _indexed_condition(filter_: Filter) -> tuple[str, Collection[str] | Collection[int], bool]:

@@ -270,6 +270,25 @@ def test_an_event_with_many_tags_yields_each_entry_once() -> None:
     assert len(entries) == 3
 
 
+@pytest.mark.parametrize("number", [15, 16, 17, 400])
+def test_a_filter_is_compared_few_times_with_an_event_of_many_of_its_values(number: int) -> None:
+    """A list of members was compared with such a filter once for each member."""
+    index = Subscriptions[Reader]()
+    names = [f"{each:064x}" for each in range(number)]
+    wide = [reader_of(index, asked(kinds=[1], tag_p=names), asked(tag_p=["e" * 64])) for _ in "ab"]
+    narrow, other = (reader_of(index, asked(tag_p=[name])) for name in (names[-1], "f" * 64))
+    event = unsigned(alice, 39002, [["p", name] for name in names])
+    candidates = [entry.subscription for entry in each(index, event)]
+    assert len(candidates) <= 2 * 16 + 1
+    assert {*map(id, candidates)} == {*map(id, [*wide, narrow])}
+    assert found(index, event) == {id(narrow)}
+    assert index.numbers_for(event)[0] <= max(2 * number + 1, 6)
+    for reader in (*wide, narrow, other):
+        index.remove(reader, reader.filters)
+    assert not index._of_condition
+    assert not index._by_condition
+
+
 def test_few_candidates_for_a_selective_event() -> None:
     """Each filter hangs under the narrowest trait that it names."""
     index: Subscriptions[Reader] = Subscriptions()
