@@ -11,6 +11,7 @@ import asyncio
 import secrets
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import orjson
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         Awaitable,
         Callable,
         Collection,
+        Coroutine,
         Iterable,
         Mapping,
         Sequence,
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from relay.nostr.nip77 import Items
 
     Result = TypeVar("Result")
+    Query = Callable[[Filter], Coroutine[object, object, list[Event]]]
 
 MESSAGES: Final = (
     kinds.CHAT,
@@ -263,17 +266,19 @@ class Client:
         *filters: FilterLike,
         most_bytes: int = MAX_ANSWER_BYTES,
         deadline_s: float | None = None,
+        is_of_each: bool = False,
     ) -> list[Event]:
         """The stored events that match any of the filters, in the relay's order, without
-        duplicates.
+        duplicates. `is_of_each`: the deadline begins again with each event.
 
         A relay may truncate a long answer at its limits: see `query_all`. Raises QueryClosed;
         AnswerTooLong, also for events that take more than `most_bytes` in memory together.
         """
         wanted = filters_of(filters)
-        async with self._reconnector.deadline(deadline_s, "EOSE"):
+        async with self._reconnector.deadline(deadline_s, "EOSE") as restart:
+            on_event = restart if is_of_each else lambda: None
             answer = await self._request(
-                lambda connection: _stored(connection, wanted, self._verifier, most_bytes)
+                lambda connection: _stored(connection, wanted, self._verifier, most_bytes, on_event)
             )
             return await answer.events()
 
@@ -309,18 +314,21 @@ class Client:
         most_bytes: int = MAX_ALL_BYTES,
         page_bytes: int = MAX_ANSWER_BYTES,
         deadline_s: float | None = None,
+        is_of_each: bool = False,
     ) -> AsyncGenerator[list[Event], None]:
         """`query_all` in pages. `served`: number of events the relay is known to return if it has
         them; a shorter answer is then the last page, and no further REQ is sent. `page_bytes`: what
-        the events of a page may take in memory; the next page is fetched meanwhile."""
+        the events of a page may take in memory; the next page is fetched meanwhile. `is_of_each`:
+        see `query`; a page holds all events of a second that came before it."""
         wanted = filters_of(filters)
+        query = partial(
+            self.query, most_bytes=page_bytes, deadline_s=deadline_s, is_of_each=is_of_each
+        )
         seen: set[str] = set()
         budget = PageBudget(most_bytes, page)
         for position, filter_ in enumerate(wanted):
             earlier = [other for other in wanted[:position] if _is_whole(other)]
-            async with aclosing(
-                self._pages(Paging(filter_, page, served), budget, page_bytes, deadline_s)
-            ) as pages:
+            async with aclosing(self._pages(Paging(filter_, page, served), budget, query)) as pages:
                 async for events in pages:
                     fresh = (
                         events
@@ -509,9 +517,9 @@ class Client:
         return lists_nip(await self.information_or_empty(), NEGENTROPY)
 
     async def _pages(
-        self, paging: Paging, budget: PageBudget, page_bytes: int, deadline_s: float | None
+        self, paging: Paging, budget: PageBudget, query: Query
     ) -> AsyncGenerator[list[Event], None]:
-        pending = self._prefetch(paging, page_bytes, deadline_s)
+        pending = _prefetch(paging, query)
         try:
             while pending is not None:
                 try:
@@ -520,13 +528,13 @@ class Client:
                     pending = None
                     if not paging.narrow():
                         raise
-                    pending = self._prefetch(paging, page_bytes, deadline_s)
+                    pending = _prefetch(paging, query)
                     continue
                 fresh = paging.add(answer)
                 pending = None
                 budget.spend(fresh)
                 # Prefetch the next page while the caller works on this one.
-                pending = self._prefetch(paging, page_bytes, deadline_s)
+                pending = _prefetch(paging, query)
                 await asyncio.sleep(0)
                 yield fresh
         finally:
@@ -536,13 +544,10 @@ class Client:
                 if not pending.cancelled():
                     pending.exception()  # nobody awaits it any more
 
-    def _prefetch(
-        self, paging: Paging, page_bytes: int, deadline_s: float | None
-    ) -> asyncio.Task[list[Event]] | None:
-        wanted = paging.wanted
-        if wanted is None:
-            return None
-        return asyncio.create_task(self.query(wanted, most_bytes=page_bytes, deadline_s=deadline_s))
+
+def _prefetch(paging: Paging, query: Query) -> asyncio.Task[list[Event]] | None:
+    wanted = paging.wanted
+    return None if wanted is None else asyncio.create_task(query(wanted))
 
 
 async def _stored(
@@ -550,8 +555,9 @@ async def _stored(
     wanted: Sequence[Filter],
     verifier: SignatureVerifier,
     most_bytes: int,
+    on_event: Callable[[], None],
 ) -> StoredAnswer:
-    answer = StoredAnswer(wanted, verifier, most_bytes)
+    answer = StoredAnswer(wanted, verifier, most_bytes, on_event)
     async with connection.request("REQ", wanted, answer, answer.receive_raw):
         await answer.wait()
     return answer

@@ -19,7 +19,7 @@ from relay.client.cache import Cache, newest_first, origin_of
 from relay.client.clocks import is_ahead
 from relay.client.errors import ClientError, NotARelay, QueryClosed, Unanswered, Unreachable
 from relay.client.information import can_search, limit_in, offers_memory
-from relay.client.paging import MAX_ALL_BYTES
+from relay.client.paging import MAX_ALL_BYTES, MAX_READ_BYTES
 from relay.client.responses import filters_of
 from relay.client.spool import Spool, SpoolDamaged
 from relay.client.withdrawn import withdrawn
@@ -182,6 +182,15 @@ class MemoryClient(BaseClient):
         found = await asyncio.to_thread(self._cache.matching, *wanted)
         return _with_waiting(found, waiting, wanted)
 
+    async def read_pages(self, *filters: FilterLike) -> AsyncIterator[list[Event]]:
+        """As `read`; page by page if there is no cache, which is given a whole answer."""
+        wanted = filters_of(filters)
+        if self._cache is not None:
+            yield await self.read(*wanted)
+            return
+        async for events in self._answered(wanted, MAX_READ_BYTES):
+            yield events
+
     async def _undeleted(self, events: Sequence[Event]) -> list[Event]:
         """Without those that this client, or one that shares its folder, knows as deleted: an
         answer may be of before, and the deletion may wait for the relay."""
@@ -216,9 +225,11 @@ class MemoryClient(BaseClient):
         self, *filters: FilterLike, most_bytes: int = MAX_ALL_BYTES
     ) -> AsyncIterator[list[Event]]:
         """The relay's matches page by page, never from the cache. `most_bytes`: see `PageBudget`.
-        Raises as Client.query does."""
+        Raises as Client.query does; Unanswered if no event comes within its deadline."""
         served = limit_in(await self._information(), "max_limit") or 0
-        found = self._client.query_pages(*filters, served=served, most_bytes=most_bytes)
+        found = self._client.query_pages(
+            *filters, served=served, most_bytes=most_bytes, is_of_each=True
+        )
         async with aclosing(found) as pages:
             async for events in pages:
                 yield await self._undeleted(events)
@@ -384,12 +395,19 @@ class MemoryClient(BaseClient):
             )
 
     async def _query(self, wanted: Sequence[Filter]) -> list[Event]:
+        pages = self._answered(wanted, MAX_ALL_BYTES)
+        found = [event async for events in pages for event in events]
+        return found if len(wanted) == 1 else sorted(found, key=newest_first)
+
+    async def _answered(
+        self, wanted: Sequence[Filter], most_bytes: int
+    ) -> AsyncIterator[list[Event]]:
         if self._client.login_refusal:
             raise ClientError(f"{self._client.url} refused the login: {self._client.login_refusal}")
-        found = [event async for events in self.all_of(*wanted) for event in events]
-        for event in found:
-            self._writer.note_stored(event)
-        return found if len(wanted) == 1 else sorted(found, key=newest_first)
+        async for events in self.all_of(*wanted, most_bytes=most_bytes):
+            for event in events:
+                self._writer.note_stored(event)
+            yield events
 
     async def _query_while_connected(self, wanted: Sequence[Filter]) -> list[Event]:
         """`_query`, aborted when the connection is lost. Raises Unanswered."""

@@ -23,7 +23,7 @@ from relay.nostr.keys import are_signed
 from relay.nostr.messages import RESTARTING, STOPPING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from relay.client.verifier import SignatureVerifier
 
@@ -131,13 +131,16 @@ class StoredAnswer(_Response):
         filters: Sequence[Filter],
         verifier: SignatureVerifier,
         most_bytes: int,
+        on_event: Callable[[], None],
         most: int = MAX_ANSWER,
     ) -> None:
+        """`on_event`: called with each event that counts."""
         super().__init__()
         self._filters = filters
         self._verifier = verifier
         self._most = most
         self._most_bytes = most_bytes
+        self._on_event = on_event
         self._ids: set[str] = set()
         self._bytes = 0
         self._unchecked: list[Event] = []
@@ -188,6 +191,7 @@ class StoredAnswer(_Response):
             self._set_failure(AnswerTooLong(self._most_bytes, "bytes"))
             return
         self._ids.add(event.id)
+        self._on_event()
         self._unchecked.append(event)
         if len(self._unchecked) == _VERIFY_BATCH:
             # Verified while more events arrive: 50,000 signatures take more than a second.

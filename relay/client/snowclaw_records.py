@@ -169,8 +169,9 @@ class SnowclawRecords(MemoryClient):
         wanted = await self._wanted()
         if addresses := list(at):
             wanted["#d"] = addresses
-        for event in await self.read(wanted):
-            self._take(event)
+        async for events in self.read_pages(wanted):
+            for event in events:
+                self._take(event)
         self._is_loaded = True
 
     async def _drop_absent(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from tests.harness.fake_relay import closing, ignoring, refusing
 from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from relay.nostr.event import Event
     from tests.harness.fake_relay import FakeRelay, Visitor
@@ -131,6 +131,23 @@ async def test_one_event_published_by_two_tasks_is_acknowledged_to_both(
     async with Client(fake.url, alice, timeouts=timeouts) as relay:
         await asyncio.gather(relay.publish(event), relay.publish(event))
     assert fake.events == [event]
+
+
+@pytest.mark.parametrize("is_of_each", [False, True])
+async def test_the_deadline_of_a_query_is_for_the_whole_answer_or_for_each_event(
+    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch, *, is_of_each: bool
+) -> None:
+    fake.events = [chat(str(number), 1000 + number) for number in range(30)]
+    restarted: list[None] = []
+
+    @asynccontextmanager
+    async def deadline(*_: object) -> AsyncIterator[Callable[[], None]]:
+        yield lambda: restarted.append(None)
+
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        monkeypatch.setattr(relay._reconnector, "deadline", deadline)
+        assert len(await relay.query(CHAT, is_of_each=is_of_each)) == 30
+        assert len(restarted) == (30 if is_of_each else 0)
 
 
 async def test_without_an_answer_the_deadline_error_names_what_was_expected(
