@@ -141,6 +141,8 @@ class Chat:
         self._remember(event)
         if event.pubkey != self._agent.pubkey:
             self._note_sender(event, group)
+        elif group:
+            self._note_answered(event, ring, group)
         self._insert(event, ring)
         self._shorten()
         return True
@@ -283,16 +285,37 @@ class Chat:
             self._own_ids[event.id] = None
 
     def _note_sender(self, event: Event, group: str | None) -> None:
-        working_copy, names = self._working_copy, self._profile(event.pubkey).names
-        subject = working_copy.subject_of(event.pubkey)
-        if working_copy.unwritable(subject) is None:
-            working_copy.see_user(subject, event.created_at, names, group)
+        working_copy = self._working_copy
+        if self._is_to_note(event.pubkey, group):
+            self._note_user(event.pubkey, event.created_at, group)
         if group and working_copy.unwritable(OfGroup(group)) is None:
             working_copy.see_group(OfGroup(group), event.created_at)
             memory = working_copy.own_group(OfGroup(group))
             is_named = memory is not None and _npub_of(event.pubkey) in dict(memory.members)
             if group not in self._lists or not is_named:
                 self.note_members(group, event.pubkey)
+
+    def _is_to_note(self, pubkey: str, group: str | None) -> bool:
+        """Whether a message makes its author a known user: a member, or whoever has a memory. In an
+        open group anybody may send any number, each with another key."""
+        listed = None if group is None else self._lists.get(group)
+        copy = self._working_copy
+        is_ours = listed is None or pubkey in listed.members or pubkey in copy.authors
+        return is_ours or copy.has_user(pubkey)
+
+    def _note_answered(self, answer: Event, ring: RingBuffer[HistoryMessage], group: str) -> None:
+        """Whom the agent answers is known from the first message in the history on."""
+        for pubkey in filter(is_hex64, dict.fromkeys(answer.tag_values("p"))):
+            if pubkey != self._agent.pubkey and not self._working_copy.has_user(pubkey):
+                for message in ring:
+                    if message.npub == _npub_of(pubkey):
+                        self._note_user(pubkey, message.timestamp, group)
+
+    def _note_user(self, pubkey: str, at: int, group: str | None) -> None:
+        subject = self._working_copy.subject_of(pubkey)
+        if self._working_copy.unwritable(subject) is None:
+            names = self._profile(pubkey).names
+            self._working_copy.see_user(subject, at, names, group)
 
     def note_members(self, group: str, speaker: str | None = None) -> bool:
         """Name the members in the memory of a group, if there is one: those that its 39002 lists;
@@ -304,7 +327,11 @@ class Chat:
         known = dict(memory.members)
         if listed is not None:
             members = {_npub_of(key): self._member_name(key, known) for key in listed.members}
-        elif speaker is not None and self._profile(speaker).name is not None:
+        elif (
+            speaker is not None
+            and self._profile(speaker).name is not None
+            and (len(known) < _MAX_MEMBERS or _npub_of(speaker) in known)
+        ):
             members = known | {_npub_of(speaker): self._member_name(speaker, known)}
         else:
             return False

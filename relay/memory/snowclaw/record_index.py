@@ -68,13 +68,26 @@ class RecordIndex:
         if known is not None and known.id == event.id:
             del self._events[address]
             self._read.pop(event.id, None)
-            self._users.get((user_key(event.d) or "")[:16], set()).discard(address)
+            key = (user_key(event.d) or "")[:16]
+            left = self._users.get(key, set())
+            left.discard(address)
+            if not left:
+                self._users.pop(key, None)
 
     def events(self) -> list[Event]:
         return list(self._events.values())
 
     def at(self, author: str, d: str) -> Event | None:
         return self._events.get((author, d))
+
+    @property
+    def users(self) -> int:
+        """Number of users with a record."""
+        return len(self._users)
+
+    def has_user(self, key: str) -> bool:
+        """Whether there is a record of a user, by any author. `key`: see `hex_of`."""
+        return key[:16] in self._users
 
     def of_user(self, key: str, authors: Collection[str]) -> Iterator[Event]:
         """Records of these authors about a user. `key`: see `hex_of`."""

@@ -43,6 +43,12 @@ class UserMemory:
     def name(self) -> str | None:
         return self.display_names[-1][0] if self.display_names else None
 
+    @property
+    def is_noted(self) -> bool:
+        """Whether more is known than what any message tells: names, and times."""
+        noted = self.notes or self.owner_notes or self.preferences or self.extra
+        return self.is_owner or bool(noted)
+
     def named(self, name: str, at: int) -> UserMemory:
         """With a name since `at`, the time of the profile that tells it.
 

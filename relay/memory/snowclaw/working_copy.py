@@ -70,6 +70,9 @@ known."""
 _SHORT: Final = 32
 _MAX_USERS: Final = 50_000
 """Users whose full keys are remembered."""
+MAX_SEEN: Final = 10_000
+"""Users with a record. Of more, only those are kept of whom something is noted: whoever has a key
+can be seen, and keys cost nothing."""
 _MAX_DELETIONS: Final = 10_000
 
 
@@ -130,11 +133,25 @@ class WorkingCopy:
         is_record = event.kind == kinds.APP_DATA and event.d.startswith(AGENT)
         if is_record and event.pubkey == self.agent:
             self.drop_sent(event)
-        if not is_record or not self.index.add(event):
+        if not is_record or self._is_surplus(event) or not self.index.add(event):
             return False
         self.config = self.config.after(event)
         self.remember_key(user_key(event.d) or "")
         return True
+
+    def _is_surplus(self, event: Event) -> bool:
+        """Whether it is the first record of one user too many, and tells only that they were seen.
+        While there are edits it is needed: they are made on it."""
+        key = user_key(event.d)
+        if key is None or not self._is_full or self.index.has_user(key):
+            return False
+        found = self.read(event)
+        is_noted = not isinstance(found, UserRecord) or found.memory.is_noted
+        return not is_noted and self._subject_at(event.d) not in self._unsaved
+
+    @property
+    def _is_full(self) -> bool:
+        return self.index.users + len(self._unsaved) >= MAX_SEEN
 
     def _apply_deletion(self, event: Event) -> bool:
         removed = self.index.delete(event)
@@ -406,7 +423,10 @@ class WorkingCopy:
         self._unsaved.setdefault(subject, Edits()).add_group_edit(edit, at)
 
     def see_user(self, subject: OfUser, at: int, names: Names, group: str | None) -> None:
-        """Note a message of a user (S-30). `group`: None for a direct message."""
+        """Note a message of a user (S-30), unless there are MAX_SEEN others. `group`: None for a
+        direct message."""
+        if self._is_full and not (subject in self._unsaved or self.index.has_user(subject.key)):
+            return
         self._unsaved.setdefault(subject, Edits()).user_seen(at, names, group)
 
     def own_user(self, subject: OfUser) -> UserMemory | None:

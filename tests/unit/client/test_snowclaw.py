@@ -23,7 +23,7 @@ from relay.client import (
 )
 from relay.client.snowclaw_records import FLUSH_AFTER_S, FLUSH_AT
 from relay.client.writer import Outcome
-from relay.errors import Invalid, UserError
+from relay.errors import ANOTHER_VERSION, Invalid, UserError
 from relay.memory.draft import Draft
 from relay.memory.junk import Why
 from relay.memory.snowclaw.agent_memory import AgentMemory
@@ -1017,6 +1017,62 @@ async def test_what_a_relay_refuses_at_the_end_of_the_block_is_kept_and_not_sent
             "invalid: the relay accepts no message of 9 bytes"
         }
         assert (await claw.waiting(), fake.events) == (0, [])
+
+
+def seen_once(number: int) -> Event:
+    return record(
+        f"snowclaw:memory:npub:{number:04x}{'0' * 28}", {"first_seen": NOW - 9}, NOW - number
+    )
+
+
+async def test_a_start_holds_one_page_of_records_and_leaves_out_the_longest_silent(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From some 100,000 records on, of keys that spoke once, an agent did not start."""
+    monkeypatch.setattr("relay.memory.snowclaw.working_copy.MAX_SEEN", 5)
+    fake.most_rows = 10
+    fake.events = [seen_once(number) for number in range(1, 41)]
+    fake.events.append(record(ALICE, {"notes": ["likes tea"]}, NOW - 50))
+    restarts, asked_until_taken = 0, []
+    async with agent(fake) as claw:
+        take, query = claw._take, claw._client.query
+
+        def taking(event: Event) -> bool:
+            asked_until_taken.append(len(asked(fake)))
+            return take(event)
+
+        def querying(*filters: Any, **more: Any) -> Any:
+            nonlocal restarts
+            restarts += more["is_of_each"]
+            return query(*filters, **more)
+
+        monkeypatch.setattr(claw, "_take", taking)
+        monkeypatch.setattr(claw._client, "query", querying)
+        await claw.load()
+        assert asked_until_taken[0] < asked_until_taken[-1]
+        assert restarts == len(asked(fake)) >= 5
+        newest = [f"{number:04x}{'0' * 28}" for number in range(1, 6)]
+        assert sorted(claw.users()) == sorted([*newest, alice.pubkey[:32]])
+
+
+async def test_a_note_is_made_on_a_record_that_was_left_out(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.memory.snowclaw.working_copy.MAX_SEEN", 1)
+
+    async def refuse_once(visitor: Visitor, frame: list[Any]) -> None:
+        fake.on["EVENT"] = fake.take
+        await visitor.say_no(frame[1]["id"], f"duplicate: {ANOTHER_VERSION}")
+
+    fake.events = [seen_once(1), record(ALICE, {"first_seen": NOW - 70}, NOW - 60)]
+    async with started(fake, groups=[]) as claw:
+        assert claw.user(alice.npub) is None
+        fake.on["EVENT"] = refuse_once
+        claw.note_user(alice.npub, "likes tea")
+        (written,) = await claw.flush()
+        fields = json.loads(written.event.content)
+        assert (fields["notes"], fields["first_seen"]) == (["likes tea"], NOW - 70)
+        assert written.event.tag("made-from") == fake.events[1].id
 
 
 @pytest.mark.proves("S-24")

@@ -236,6 +236,39 @@ def test_people_and_groups_are_known_from_their_first_message_on() -> None:
     assert heard.book.unsaved > 0
 
 
+@pytest.mark.proves("S-30")
+def test_of_others_than_members_only_whom_the_agent_answers_is_known() -> None:
+    """Each key that said a word in an open group became a record, for good."""
+    heard = Heard(record(f"snowclaw:memory:npub:{rover.npub}", {"notes": ["barks"]}))
+    heard.see(listed(alice), profile(bob, '{"name":"bob"}'))
+    heard.see(*(said("hi", AT, "tea", by) for by in (alice, bob, stranger, owner, rover)))
+    known = {key.pubkey[:32] for key in (alice, owner, rover)}
+    assert {*heard.book.users()} == known
+    (barks,) = (heard.book.user(rover.npub),)
+    assert barks is not None
+    assert barks.last_interaction == AT  # something is known
+    heard.see(said("hello, bob", AT + 9, "tea", robot, 9, ["p", bob.pubkey], ["p", "nobody"]))
+    user = heard.book.user(bob.npub)
+    assert user is not None
+    assert (user.name, user.first_seen, user.first_seen_group) == ("bob", AT, "tea")
+    heard.see(said("and now", AT + 20, by=bob))
+    assert {*heard.book.users()} == known | {bob.pubkey[:32]}
+    heard.see(said("of no list", AT, "coffee", stranger))  # nobody tells who is a member
+    assert heard.book.user(stranger.npub) is not None
+
+
+def test_who_speaks_in_a_group_without_a_list_fills_no_more_than_the_members_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("relay.memory.snowclaw.chat._MAX_MEMBERS", 2)
+    heard = Heard()
+    for by, name in ((alice, "a"), (bob, "b"), (stranger, "c"), (alice, "d")):
+        heard.see(profile(by, f'{{"name":"{name}"}}', AT + ord(name)), said(name, by=by))
+    group = heard.book.group("tea")
+    assert group is not None
+    assert dict(group.members) == {alice.npub: "d", bob.npub: "b"}
+
+
 @pytest.mark.proves("S-08", "S-18")
 def test_a_new_name_is_in_the_history_and_the_member_list_at_once() -> None:
     heard = Heard()
@@ -553,7 +586,7 @@ def test_nothing_of_a_group_enters_a_direct_message_nor_the_reverse() -> None:
 
 def test_it_listens_in_direct_messages_to_whom_it_knows() -> None:
     heard = Heard(config(f"npub:{rover.npub}", {"respond_mode": "all"}))
-    heard.see(listed(bob), said("hi"))
+    heard.see(said("hi"), listed(bob))
     for known in (owner, alice, bob, rover, robot):
         assert heard.chat.knows(known.pubkey, ["tea"])
     assert not heard.chat.knows(stranger.pubkey, ["tea"])

@@ -338,6 +338,47 @@ def test_what_is_noted_while_a_version_is_on_its_way_stays_for_the_next() -> Non
     assert (book.user(alice.npub), book.unsaved) == (memory, 0)
 
 
+def seen(who: SecretKey, **more: object) -> Event:
+    return record(f"snowclaw:memory:npub:{who.pubkey[:32]}", {"first_seen": AT, **more})
+
+
+@pytest.fixture
+def two_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.memory.snowclaw.working_copy.MAX_SEEN", 2)
+
+
+@pytest.mark.usefixtures("two_users")
+def test_of_too_many_records_those_are_left_out_that_tell_only_who_was_seen() -> None:
+    book = working_copy(seen(alice), seen(bob, display_names=[["bob", AT]]))
+    assert not book.apply(seen(rover, display_names=[["rover", AT]]))
+    assert book.apply(seen(stranger, notes=["likes tea"]))
+    assert book.apply(record(ALICE, {"first_seen": AT}, at=AT + 1))  # a newer version
+    assert {*book.users()} == {key.pubkey[:32] for key in (alice, bob, stranger)}
+    book.apply(signed(Draft(5, [["a", f"30078:{robot.pubkey}:{ALICE}"]], "", AT + 2)))
+    assert not book.apply(seen(rover))
+    for each in (bob, stranger):
+        d = f"snowclaw:memory:npub:{each.pubkey[:32]}"
+        book.apply(signed(Draft(5, [["a", f"30078:{robot.pubkey}:{d}"]], "", AT + 2)))
+    assert book.apply(seen(rover))
+
+
+@pytest.mark.usefixtures("two_users")
+def test_beyond_the_most_users_a_message_makes_no_record_and_a_note_does() -> None:
+    book = working_copy(seen(alice))
+    book.see_user(book.subject_of(bob.npub), AT + 1, (), "tea")
+    for known in (alice, bob):
+        book.see_user(book.subject_of(known.npub), AT + 2, (), "tea")
+    book.see_user(book.subject_of(rover.npub), AT + 2, (), "tea")
+    assert {*book.users()} == {key.pubkey[:32] for key in (alice, bob)}
+    assert {each.last_interaction for each in book.users().values()} == {AT + 2}
+    book.edit_user(book.subject_of(rover.npub), noted("likes tea"), at=AT + 3)
+    # The relay has one that was left out: the note is made on it.
+    assert book.apply(seen(rover, last_interaction=AT))
+    memory = book.user(rover.npub)
+    assert memory is not None
+    assert (memory.first_seen, memory.notes) == (AT, ("likes tea",))
+
+
 @pytest.mark.proves("S-30")
 def test_names_that_two_programs_learned_are_kept_and_written_once_by_each() -> None:
     one, other = working_copy(), working_copy()
