@@ -20,6 +20,9 @@ _MAX_PAGES: Final = 100
 forever."""
 _MAX_PAGES_OF_ALL: Final = 20_000
 """Five million events from a relay that returns 250 at a time."""
+_GROWS_AFTER: Final = 4
+"""Answers that can be held after which a page is twice as large again, up to its first size: large
+events may have been few."""
 _SMALL: Final = 10
 _MAX_SMALL: Final = 1_000
 """Pages of fewer events: they cost the client a request each, and the relay little."""
@@ -62,7 +65,9 @@ class Paging:
         """`page`: events per request. `served`: number of events the relay is known to return if it
         has them; a shorter answer is then the last."""
         self._filter = filter_
-        self._page = page
+        self._page = self._most = page
+        self._fits = 0
+        """Answers since the size of a page has changed."""
         self._served = served
         self._until = filter_.until
         self._left = filter_.limit
@@ -87,6 +92,9 @@ class Paging:
             return list(answer)
         is_last = len(answer) < min(self._size, self._served)
         self._longest = max(self._longest, len(answer))
+        self._fits += 1
+        if self._page < self._most and self._fits == _GROWS_AFTER:
+            self._page, self._fits = min(2 * self._page, self._most), 0
         fresh = [event for event in answer if event.id not in self._edge]
         fresh = sorted(fresh, key=lambda event: (-event.created_at, event.id))[: self._left]
         if self._left is not None:
@@ -98,7 +106,7 @@ class Paging:
         """Ask for half as many, after an answer that was too long to be held. False: one event is
         too long."""
         if self._page > 1:
-            self._page //= 2
+            self._page, self._fits = self._page // 2, 0
             return True
         if self._until is not None and self._edge:
             # Those already returned come again with each answer: the others of this second are

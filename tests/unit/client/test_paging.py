@@ -55,6 +55,23 @@ def test_the_pages_contain_all_matches_for_every_page_size(
     assert given == sorted(events, key=newest_first)[:limit]
 
 
+def test_after_large_events_pages_grow_again() -> None:
+    """Large events of one second made all that is older come one by one, and the reading end."""
+    paging = Paging(Filter(), 16, 0)
+    events = [alice.sign(1, [], f"{number}", 1000 + number) for number in range(200)]
+    large = [alice.sign(1, [], f"large {number}", 2000) for number in range(5)]
+    pages: list[list[Event]] = []
+    while (wanted := paging.wanted) is not None:
+        answer = answer_of([*events, *large], wanted, 100)
+        if sum(event.created_at == 2000 for event in answer) > 2:
+            assert paging.narrow()
+        else:
+            pages.append(paging.add(answer))
+    given = [event for page in pages for event in page]
+    assert set(map(repr, events)) <= set(map(repr, given))
+    assert len(pages) < 50
+
+
 @given(
     events=st.lists(st.sampled_from(NOTES), unique_by=lambda event: event.id),
     most=st.integers(4, 30),
