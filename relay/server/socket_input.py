@@ -19,6 +19,7 @@ from aiohttp import hdrs, web
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
 from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
 
 from relay.access.quotas import subnet_of
 from relay.access.shares import ByNetwork
@@ -401,14 +402,11 @@ class SocketInput(web.RequestHandler):
                 return
             if any(
                 isinstance(each, RawRequestMessage)
-                and (
-                    each.method == hdrs.METH_CONNECT or (each.upgrade and body is not EMPTY_PAYLOAD)
-                )
+                and (each.method == hdrs.METH_CONNECT or _is_deaf(each, body))
                 for each, body in self._messages
             ):
-                # A websocket's request has no body. When one ends after the answer, aiohttp takes
-                # all further input for that of a websocket, and parses it never. What comes behind
-                # a CONNECT it takes for a request, though a proxy may have passed it on as a body.
+                # What comes behind a CONNECT aiohttp takes for a request, though a proxy may have
+                # passed it on as a body.
                 self._refuse(_BAD_REQUEST)
                 return
             self._is_small = self._head + len(data) <= _SMALL_HEAD
@@ -510,15 +508,23 @@ def _is_end_of_stop(error: object) -> bool:
     return last is not None and last.tb_frame.f_code is raised_in
 
 
+def _is_deaf(message: RawRequestMessage, body: StreamReader) -> bool:
+    """Whether aiohttp may take all further input for that of a websocket: when the body, which a
+    websocket's request does not have, ends after the answer. Other upgrades it ignores."""
+    upgrade = message.headers.get(hdrs.UPGRADE, "").lower()
+    return message.upgrade and body is not EMPTY_PAYLOAD and upgrade in {"websocket", "tcp"}
+
+
 def without_host(make: _RequestFactory) -> _RequestFactory:
     """`make`, without the scheme and the host of an absolute request target (RFC 9112 §3.2.2).
     aiohttp would decode the host (IDNA), which takes a second for 8 kB, before any turn, and raises
     where it cannot; nothing here depends on it."""
 
     def request(message: RawRequestMessage, *rest: Any) -> web.BaseRequest:
-        if message.url.absolute:
-            url = message.url.relative()
-            url = url if url.raw_path else url.with_path("/")
+        url: URL | None = message.url  # None: `CONNECT` without a target, which is refused
+        if url is None or url.absolute:
+            url = url and url.relative()
+            url = url if url and url.raw_path else URL("/")
             message = message._replace(url=url, path=url.raw_path_qs)
         return make(message, *rest)
 

@@ -1111,6 +1111,22 @@ class _Unread(asyncio.Transport):
         return not self._size
 
 
+async def test_a_request_that_offers_another_upgrade_is_answered() -> None:
+    """Some clients offer HTTP/2 with every request."""
+    upgrade = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+    head = f"POST / HTTP/1.1\r\nHost: relay\r\n{upgrade}Content-Length: 2\r\n\r\n"
+    async with serving() as relay, asyncio.timeout(ANSWER_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
+        writer.write(f"{head}{{".encode())
+        await writer.drain()
+        writer.write(b"}")
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 4")
+        assert not answer.startswith(b"HTTP/1.1 400")
+        assert b"Connection: close" in answer
+        writer.close()
+
+
 async def test_nothing_behind_a_connect_is_a_request() -> None:
     """Caddy passes it on with its body. Where that is answered, each client behind Caddy gets the
     answer to the request of another from then on."""
