@@ -35,8 +35,6 @@ _MAX_NEW: Final = 64
 _MAX_NEW_VALUES: Final = 64
 """Subscriptions that wait to be indexed, and filter values of each: at most 3 ms of the loop."""
 
-_MANY: Final = 16
-"""Values of a tag in an event, with more of which subscriptions are looked up for all together."""
 _FEW: Final = 16
 """Entries in all that an event need not be looked up for, to know how many of them it has."""
 
@@ -90,6 +88,24 @@ class _Shared(msgspec.Struct, Generic[S], gc=False):
             self.unsure -= not each.is_sure
             self.searches -= each.filter.search is not None
         return len(removed)
+
+    def under_any(self, values: frozenset[str | int]) -> Iterator[Sequence[Entry[S]]]:
+        """Those with one of these values."""
+        for own in [*self.by_owner.values()]:
+            found = [each for each in _several(own) if not values.isdisjoint(each.values)]
+            if found:
+                yield found
+
+
+def _number(entries: Entry[S] | _Shared[S] | None) -> int:
+    return entries.number if isinstance(entries, _Shared) else entries is not None
+
+
+def _by_owner(entries: Entry[S] | _Shared[S] | None) -> Sequence[Sequence[Entry[S]]]:
+    """A copy: delivery may close a connection, which removes its subscriptions."""
+    if isinstance(entries, _Shared):
+        return [_several(own) for own in entries.by_owner.values()]
+    return [] if entries is None else [(entries,)]
 
 
 def _several(entries: Entry[S] | tuple[Entry[S], ...]) -> tuple[Entry[S], ...]:
@@ -214,8 +230,8 @@ class Subscriptions(Generic[S]):
         with it; and how many of these have a search. 0 when there are few in all, and no search."""
         if not self._searches and self._number + len(self._new) < _FEW:
             return 0, 0
-        numbers, searches, keys = Counter[str](), Counter[str](), self.keys_of(event)
-        for condition, value in keys:
+        numbers, searches = Counter[str](), Counter[str]()
+        for condition, value in self.keys_of(event):
             entries = self._entries((condition, value))
             if isinstance(entries, Entry):
                 numbers[condition] += 1
@@ -223,9 +239,9 @@ class Subscriptions(Generic[S]):
             elif entries is not None:
                 numbers[condition] += entries.number
                 searches[condition] += entries.searches
-        for condition in _with_many(keys):
+        for condition, number in numbers.items():
             all_ = self._of_condition[condition]
-            if numbers[condition] > all_.number:
+            if number > all_.number:  # each is compared once
                 numbers[condition], searches[condition] = all_.number, all_.searches
         return numbers.total(), searches.total()
 
@@ -245,46 +261,33 @@ class Subscriptions(Generic[S]):
             return []
         return [each if isinstance(each, Entry) else each[0] for each in entries.by_owner.values()]
 
-    def candidates(self, keys: Sequence[Key]) -> Iterator[Sequence[Entry[S]]]:
-        """Entries under these keys, which may match: a list per subscription, which may be yielded
-        repeatedly, at most once for each of `_MANY` values of a tag."""
-        many = _with_many(keys)
-        for key in keys:
-            if key[0] in many:
-                continue
-            entries = self._entries(key)
-            if isinstance(entries, Entry):
-                yield (entries,)
-            elif entries is not None:
-                # A copy: delivery may close a connection, which removes its subscriptions.
-                owned = entries.by_owner.values()
-                yield from [(each,) if isinstance(each, Entry) else each for each in owned]
-        for condition in many:
-            # A filter may name all members of a group, and be under each in its list.
-            wanted = frozenset(value for other, value in keys if other == condition)
-            yield from self._under_any(condition, wanted)
-
-    def _under_any(
-        self, condition: str, wanted: frozenset[str | int]
-    ) -> Iterator[Sequence[Entry[S]]]:
-        all_ = self._of_condition.get(condition)
-        for own in () if all_ is None else [*all_.by_owner.values()]:
-            found = [each for each in _several(own) if not wanted.isdisjoint(each.values)]
-            if found:
-                yield found
+    def candidates(self, keys: Iterable[Key]) -> Iterator[Sequence[Entry[S]]]:
+        """Entries under these keys, which may match, each once: a list per subscription, which may
+        be yielded repeatedly."""
+        by_condition: dict[str, list[str | int]] = {}
+        for condition, value in keys:
+            by_condition.setdefault(condition, []).append(value)
+        for condition, values in by_condition.items():
+            several = [self._entries((condition, value)) for value in values]
+            all_ = self._of_condition.get(condition)
+            if len(values) == 1:
+                yield from _by_owner(several[0])
+            elif all_ is not None and sum(map(_number, several)) > all_.number:
+                # A filter may name all members of a group, and be under each in its list.
+                yield from all_.under_any(frozenset(values))
+            else:
+                seen = set[int]()
+                for entries in several:
+                    for own in _by_owner(entries):
+                        fresh = [each for each in own if id(each) not in seen]
+                        if fresh:
+                            seen.update(map(id, fresh))
+                            yield fresh
 
     def _entries(self, key: Key) -> Entry[S] | _Shared[S] | None:
         condition, value = key
         by_value = self._by_condition.get(condition)
         return None if by_value is None else by_value.get(value)
-
-
-def _with_many(keys: Sequence[Key]) -> list[str]:
-    """Conditions that have more than `_MANY` of these keys."""
-    if len(keys) <= _MANY:
-        return []
-    numbers = Counter(condition for condition, _ in keys)
-    return [condition for condition, number in numbers.items() if number > _MANY]
 
 
 def _indexed_condition(filter_: Filter) -> tuple[str, Collection[str] | Collection[int], bool]:

@@ -260,18 +260,18 @@ def test_an_impossible_filter_is_not_indexed(nothing: dict[str, Any]) -> None:
 
 
 def test_an_event_with_many_tags_yields_each_entry_once() -> None:
-    """One subscription may come several times: fan-out sends it once all the same."""
+    """One subscription may come several times, with other filters."""
     index: Subscriptions[Reader] = Subscriptions()
     reader = reader_of(index, asked(tag_t=["a", "b"]), asked(kinds=[1]), asked(tag_t=["z"]))
     event = note(tags=[["t", "a"], ["t", "a"], ["t", "b"]])
     entries = list(each(index, event))
     assert {id(entry.subscription) for entry in entries} == {id(reader)}
     assert {entry.filter for entry in entries} == set(reader.filters[:2])
-    assert len(entries) == 3
+    assert len(entries) == 2
 
 
-@pytest.mark.parametrize("number", [15, 16, 17, 400])
-def test_a_filter_is_compared_few_times_with_an_event_of_many_of_its_values(number: int) -> None:
+@pytest.mark.parametrize("number", [2, 3, 400])
+def test_a_filter_is_compared_once_with_an_event_of_many_of_its_values(number: int) -> None:
     """A list of members was compared with such a filter once for each member."""
     index = Subscriptions[Reader]()
     names = [f"{each:064x}" for each in range(number)]
@@ -279,14 +279,23 @@ def test_a_filter_is_compared_few_times_with_an_event_of_many_of_its_values(numb
     narrow, other = (reader_of(index, asked(tag_p=[name])) for name in (names[-1], "f" * 64))
     event = unsigned(alice, 39002, [["p", name] for name in names])
     candidates = [entry.subscription for entry in each(index, event)]
-    assert len(candidates) <= 2 * 16 + 1
-    assert {*map(id, candidates)} == {*map(id, [*wide, narrow])}
+    assert sorted(map(id, candidates)) == sorted(map(id, [*wide, narrow]))
     assert found(index, event) == {id(narrow)}
-    assert index.numbers_for(event)[0] <= max(2 * number + 1, 6)
+    assert index.numbers_for(event)[0] in (0, 6)
     for reader in (*wide, narrow, other):
         index.remove(reader, reader.filters)
     assert not index._of_condition
     assert not index._by_condition
+
+
+def test_an_event_of_many_values_is_compared_with_no_filter_of_others() -> None:
+    """17 values with one filter each were 40,000 comparisons."""
+    index = Subscriptions[Reader]()
+    for number in range(200):
+        reader_of(index, asked(tag_p=[f"{number:064x}"]))
+    event = unsigned(alice, 1, [["p", f"{number:064x}"] for number in range(190, 210)])
+    assert len([*each(index, event)]) == 10
+    assert index.numbers_for(event) == (10, 0)
 
 
 def test_few_candidates_for_a_selective_event() -> None:
@@ -326,7 +335,7 @@ def test_how_many_filters_an_event_is_delivered_by_or_compared_with_is_known_bef
     assert index.numbers_for(event) == (0, 0)
     both = reader_of(index, *[asked(tag_t=["x", "y"], until=number) for number in range(10)])
     found(index, event)  # so that all are indexed
-    assert index.numbers_for(event) == (24, 0)
+    assert index.numbers_for(event) == (16, 0)  # each is compared once
     assert index.numbers_for(unsigned(alice, 7)) == (0, 0)
     index.remove(both, both.filters)
     assert index.numbers_for(event) == (0, 0)  # few in all
