@@ -28,6 +28,7 @@ from relay.cli.tables import Column, Holds, print_table
 from relay.client.history import NoHistory, history_of, record_of
 from relay.client.settings import Actor
 from relay.errors import Invalid, UserError
+from relay.memory.snowclaw.edit_dates import NOTED_SINCE
 from relay.memory.snowclaw.encryption import OwnKey, content_of
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr.event import MADE_FROM, Address, is_hex64
@@ -133,7 +134,7 @@ class Found(NamedTuple):
         tags = [
             f"{tag[0]}: {' '.join(tag[1:])}"
             for tag in event.tags
-            if tag and tag[0] not in ("d", MADE_FROM)
+            if tag and tag[0] not in ("d", MADE_FROM, NOTED_SINCE)
         ]
         return [*map(printable, tags), *self.content(event)]
 

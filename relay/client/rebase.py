@@ -20,7 +20,7 @@ from relay.client.clocks import is_ahead
 from relay.client.errors import PublishRefused, QueryClosed
 from relay.errors import Invalid
 from relay.memory.draft import Draft
-from relay.memory.snowclaw.edit_dates import Deleted, noted_until
+from relay.memory.snowclaw.edit_dates import Deleted, began_after, noted_since, noted_until
 from relay.memory.snowclaw.keys import is_private, memory_scope
 from relay.memory.snowclaw.rebasing import rebased
 from relay.memory.snowclaw.record_index import user_key
@@ -79,8 +79,9 @@ class Rebase:
 
     async def made_of_deleted(self, deletion: Event, done: Collection[str]) -> list[Event]:
         """Versions that another machine stored before this deletion came to the relay: made of what
-        it deletes, they hold that, and are younger. None of a record that was deleted again since:
-        they begin anew. `done`: deletions that do not count as that. Raises ClientError."""
+        it deletes, they hold that, and are younger. None of a record that began anew since, or was
+        deleted again, which is the same: a deletion may be sent again long after. `done`: deletions
+        that do not count as that. Raises ClientError."""
         author = self._working_copy.agent
         found: list[Event] = []
         for address in map(address_of, deletion.tag_values("a")):
@@ -119,7 +120,9 @@ class Rebase:
         return [
             each
             for each in found
-            if each.tag(MADE_FROM) != "" and each.created_at > deletion.created_at
+            if each.tag(MADE_FROM) != ""
+            and each.created_at > deletion.created_at
+            and not began_after(each, deletion)
         ]
 
     def note_deletion(self, deletion: Event) -> None:
@@ -180,7 +183,7 @@ class Rebase:
         now = self._client.now()
         for deletion in deletions:
             self.take(deletion)
-        dates_of_deletions = map(noted_until, deletions)
+        dates_of_deletions = [*map(noted_until, deletions)]
         until = max((at for at in dates_of_deletions if not is_ahead(at, now)), default=0)
         if event.created_at <= until or any(event.id in d.tag_values("e") for d in deletions):
             if stored is not None:
@@ -221,7 +224,11 @@ class Rebase:
                 self.take(stored)
         version = None
         if draft is not None:
-            named = draft._replace(tags=[*draft.tags, made_from(here or stored)])
+            # What is kept counts as noted after every deletion, whatever the clocks say.
+            oldest = min((each for each in dates.values() if each > until), default=at)
+            oldest = min(at, max([oldest, *(each + 1 for each in dates_of_deletions)]))
+            dated = noted_since(stored, oldest)
+            named = draft._replace(tags=[*draft.tags, made_from(here or stored), *dated])
             version = self._sign(named, is_encrypted)
         # What is written next is based on what is stored or sent, though that may be older.
         if is_far_ahead or version is None:

@@ -23,6 +23,7 @@ from relay.errors import Invalid, RookeryError, UserError
 from relay.memory.bounded import BoundedDict
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_draft
 from relay.memory.snowclaw.config import HISTORY, MODE, GroupConfig, config_draft, config_of
+from relay.memory.snowclaw.edit_dates import noted_since
 from relay.memory.snowclaw.encryption import OwnKey, is_encrypted
 from relay.memory.snowclaw.encryption import encrypted as encrypted_draft
 from relay.memory.snowclaw.keys import (
@@ -375,6 +376,7 @@ class SnowclawRecords(MemoryClient):
                 AgentMemory(f"npub:{subject.key}", "\n".join(filter(None, lines)), PRIVATE), at
             )
             stored = self._working_copy.own(d)
+            draft = draft._replace(tags=[*draft.tags, *noted_since(stored, at)])
             encrypts = encrypted or (stored is not None and is_encrypted(stored))
             return self._encrypted(draft) if encrypts else draft
 

@@ -120,10 +120,13 @@ async def test_a_change_by_mistake_is_found_and_undone(people: People) -> None:
 
 async def test_what_a_version_was_made_from_is_not_restored_with_it(people: People) -> None:
     """It named the version before, so the relay would refuse it."""
-    first = article(0, "one", ["made-from", ""])
-    second = article(100, "two", ["made-from", first.id, str(first.created_at)])
+    begun = ["noted-since", "1700000000"]
+    first = article(0, "one", begun, ["made-from", ""])
+    second = article(100, "two", begun, ["made-from", first.id, str(first.created_at)])
     await people.publish(first, second, article(200, "three"))
-    assert "made-from" not in await people.run(cast.bob, "diff", RECORD, first.id[:8])
+    shown = await people.run(cast.bob, "diff", RECORD, first.id[:8])
+    assert "made-from" not in shown
+    assert "noted-since" not in shown
     said = await people.run(ALICE, "restore", RECORD, second.id[:8])
     assert said.startswith("restored as ")
     current = await people.json(cast.bob, "show", RECORD)

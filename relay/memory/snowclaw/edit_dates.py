@@ -5,6 +5,9 @@ before that and after it. A deletion of a version that was made of what was forg
 version's date, so that a relay refuses what it replaced too, and is for what was noted up to the
 first deletion, whose date it names.
 
+Each version names when the oldest text of the first one was noted. After a deletion a record begins
+anew: a version of that is not made of what was deleted, however often the deletion is sent.
+
 Of each text only a keyed hash is kept: beside an encrypted record it tells nothing to who reads the
 file.
 """
@@ -19,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from relay.memory.fields import whole_number
 from relay.memory.snowclaw.groups import GroupMemory
 from relay.memory.snowclaw.users import UserMemory
+from relay.nostr.event import MADE_FROM
 from relay.nostr.nip09 import address_tags, request_by_id
 
 if TYPE_CHECKING:
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
 
 NOTED_UNTIL: Final = "noted-until"
 """Tag of a kind 5: see `noted_until`. This project's own; docs/interop.md describes it."""
+NOTED_SINCE: Final = "noted-since"
+"""Tag of a version: see `noted_since`. Also described there."""
 
 T = TypeVar("T")
 M = TypeVar("M", UserMemory, GroupMemory, tuple[str, ...])
@@ -47,6 +53,22 @@ def request_of_made(version: Event, until: int) -> list[list[str]]:
     """Tags of a kind 5, dated as this version, that deletes it and all before it. `until`: see
     `noted_until`."""
     return [*request_by_id([version]), *address_tags([version]), [NOTED_UNTIL, str(until)]]
+
+
+def noted_since(base: Event | None, at: int) -> list[list[str]]:
+    """The tag of a version that is made of `base`, if that has one. `at`: when the oldest text of
+    this one was noted, if it is the first."""
+    if base is None:
+        return [[NOTED_SINCE, str(at)]]
+    return [tag for tag in base.tags if tag[:1] == [NOTED_SINCE]]
+
+
+def began_after(version: Event, deletion: Event) -> bool:
+    """Whether the record of a version was begun after what a kind 5 is for. False: it was not, or
+    an earlier or another program began it."""
+    since = whole_number(version.tag(NOTED_SINCE))
+    is_base = version.tag(MADE_FROM) in deletion.tag_values("e")  # whatever its date
+    return since is not None and since > noted_until(deletion) and not is_base
 
 
 class Deleted(NamedTuple):

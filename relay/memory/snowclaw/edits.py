@@ -269,6 +269,13 @@ class Edits:
         self._of_user = [m for m in self._of_user if not _is_kept_from(m, group)] + kept
         self._in_flight = len(self) - len(kept)
 
+    def noted_since(self, at: int) -> int:
+        """When the oldest text in flight was noted. `at`: of a version without any."""
+        users, groups = self._of_user[: self._in_flight], self._of_group[: self._in_flight]
+        times = [made.at for made in users if not isinstance(made.edit, _SeenUser)]
+        times += [made.at for made in groups if not isinstance(made.edit, (_SeenGroup, _Members))]
+        return min([at, *times])
+
     def drop_in_flight(self) -> None:
         """That version is stored."""
         del self._of_user[: self._in_flight], self._of_group[: self._in_flight]

@@ -19,7 +19,7 @@ from relay.memory.bounded import BoundedDict
 from relay.memory.draft import Draft
 from relay.memory.snowclaw.agent_memory import AgentMemory
 from relay.memory.snowclaw.config import DynamicConfig, GroupConfig
-from relay.memory.snowclaw.edit_dates import edit_dates, noted_until
+from relay.memory.snowclaw.edit_dates import edit_dates, noted_since, noted_until
 from relay.memory.snowclaw.edits import EditReaders, Edits
 from relay.memory.snowclaw.encryption import is_encrypted
 from relay.memory.snowclaw.groups import GroupMemory
@@ -508,7 +508,9 @@ class WorkingCopy:
         if isinstance(memory, UserMemory) and memory.first_seen is None:
             since = at if own is None else own.event.created_at
             memory = replace(memory, first_seen=memory.known_since(since))
-        return record_draft(memory, d, at, h)
+        draft = record_draft(memory, d, at, h)
+        dated = noted_since(None if own is None else own.event, edits.noted_since(at))
+        return draft._replace(tags=[*draft.tags, *dated])
 
     def note_sent(self, version: Event) -> None:
         """The version with the edits in flight is being sent: if the answer does not come, the

@@ -244,10 +244,11 @@ async def test_what_is_sent_names_the_version_that_the_relay_has(
         await fake.start()
         await sent(claw)
         (event,) = fake.events
-        assert event.tags[1:] == [made_from(base)]
+        since = ["noted-since", str(NOW)]
+        assert event.tags[1:] == [since, made_from(base)]
         claw.note_user(alice.npub, "online")
         (written,) = await claw.flush()
-    assert written.event.tags[1:] == [made_from(event)]
+    assert written.event.tags[1:] == [since, made_from(event)]
 
 
 @pytest.mark.parametrize("d", [ALICE, TEA])
@@ -624,6 +625,128 @@ async def test_what_was_noted_after_a_forget_that_came_late_is_kept(
             await sent(claw)
             assert await claw.refused() == []
     assert fields(fake)["notes"] == ["after"]
+
+
+@pytest.mark.proves("S-25")
+@pytest.mark.parametrize("about", ["user", "encrypted", "seen", "group", "private notes"])
+async def test_what_was_noted_since_a_forget_whose_answer_was_lost_is_kept(
+    fake: FakeRelay, machines: tuple[Machine, Machine], about: str
+) -> None:
+    """It is sent again days later. Each version but the first is made from a version, and younger
+    than the deletion."""
+    one, other = machines
+    d = {"group": TEA, "private notes": PRIVATE}.get(about, ALICE)
+    if about == "private notes":
+        fake.events.append(record(ALICE, {"notes": []}, NOW - 1, ["h", "tea"]))
+
+    async def note(machine: Machine, text: str, at: int) -> None:
+        machine.now = at
+        async with machine as claw:
+            await claw._client.wait_connected()
+            await claw.load()
+            if about == "group":
+                claw.note_group("tea", text)
+            elif about == "private notes":
+                await claw.annotate_privately(alice.npub, text)
+            else:
+                claw.note_user(alice.npub, text)
+            if about == "encrypted":
+                claw.encrypt_user(alice.npub)
+            if about == "seen":  # of before the deletion, from the history
+                claw.see(alice.sign(9, [["h", "tea"]], "hello", NOW - 9))
+
+    await note(one, "secret", NOW)
+    async with apart(one) as claw:
+        one.now = NOW + 2
+        forgotten = await claw.forget(d)
+        assert forgotten is not None
+    await fake.start()
+    await take_unanswered(fake, forgotten.event)
+    for count in range(3):
+        await note(other, f"since {count}", NOW + 3 + count)
+    one.now = NOW + 99
+    async with one as claw:
+        await sent(claw)
+        await claw.load()
+        if about == "private notes":
+            found = claw._working_copy.private_notes(claw._working_copy.subject_of(alice.npub))
+        else:
+            shown = claw.group("tea") if about == "group" else claw.user(alice.npub)
+            assert shown is not None
+            found = shown.notes
+        assert found == ("since 0", "since 1", "since 2")
+    assert len([event for event in fake.events if event.kind == kinds.DELETION]) == 1
+    # It goes with the next one, also what was made of it meanwhile.
+    async with apart(one) as claw:
+        await claw.forget(d)
+    await fake.start()
+    for count in range(2):
+        await note(other, f"made of it {count}", NOW + 100 + count)
+    async with one as claw:
+        await sent(claw)
+    assert [event for event in fake.events if event.d == d] == []
+
+
+@pytest.mark.proves("S-25")
+async def test_what_is_made_of_the_forgotten_goes_also_if_the_answer_was_lost(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    """The relay had the deletion before, and the version before that."""
+    one, other = machines
+    await one.note("secret", NOW)
+    async with apart(one) as claw:
+        one.now = NOW + 2
+        forgotten = await claw.forget(ALICE)
+        assert forgotten is not None
+    await fake.start()
+    for count in range(2):
+        await other.note(f"since {count}", NOW + 3 + count)
+    await take_unanswered(fake, forgotten.event)
+    assert fields(fake)["notes"] == ["secret", "since 0", "since 1"]
+    async with one as claw:
+        await sent(claw)
+    assert [event for event in fake.events if event.d == ALICE] == []
+
+
+@pytest.mark.proves("S-25", "S-31")
+@pytest.mark.parametrize("has_base", [True, False])
+@pytest.mark.parametrize("at", [NOW + 2, NOW + 600], ids=["right", "a clock ahead"])
+async def test_what_waited_and_begins_a_record_anew_is_kept_when_the_forget_is_sent_again(
+    fake: FakeRelay, machines: tuple[Machine, Machine], at: int, *, has_base: bool
+) -> None:
+    one, other = machines
+    if has_base:
+        await one.note("secret", NOW)
+    async with apart(other) as claw:
+        other.now = NOW + 1
+        claw.note_user(alice.npub, "before")
+        await claw.flush()
+        other.now = NOW + 5
+        claw.note_user(alice.npub, "after")
+    await fake.start()
+    if not has_base:
+        await one.note("secret", NOW)
+    async with apart(one) as claw:
+        one.now = at
+        forgotten = await claw.forget(ALICE)
+        assert forgotten is not None
+    await fake.start()
+    await take_unanswered(fake, forgotten.event)
+    other.now = NOW + 9
+    async with other as claw:
+        await sent(claw)
+    await other.note("more", NOW + 10)
+    one.now = NOW + 99
+    async with one as claw:
+        await sent(claw)
+    noted = ["before", "after"] if at == NOW + 600 else ["after"]
+    assert fields(fake)["notes"] == [*noted, "more"]
+
+
+async def take_unanswered(fake: FakeRelay, deletion: Event) -> None:
+    """The relay stores what the client sent, and the client gets no answer."""
+    async with Client(fake.url, bob, timeouts=TIMEOUTS) as stranger:
+        await stranger.publish(deletion)
 
 
 @pytest.mark.proves("S-25")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from relay.errors import Invalid
 from relay.memory.draft import Draft
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_draft
+from relay.memory.snowclaw.edit_dates import began_after
 from relay.memory.snowclaw.encryption import OwnKey, encrypted
 from relay.memory.snowclaw.groups import GroupMemory
 from relay.memory.snowclaw.keys import KeyStyle, OfGroup
@@ -20,6 +21,7 @@ from relay.memory.snowclaw.rebasing import rebased
 from relay.memory.snowclaw.users import UserMemory
 from relay.memory.snowclaw.working_copy import WorkingCopy
 from relay.nostr import kinds
+from relay.nostr.event import made_from
 from tests.cast import alice, bob, owner, robot, rover, stranger
 from tests.unit.memory.snowclaw.making import AT, config, record, signed
 
@@ -285,6 +287,34 @@ def test_a_deletion_is_for_what_was_noted_until_then_if_it_says_so(
     # An edit that it spared is no younger for it.
     book.apply(robot.sign(kinds.DELETION, [address], "", AT + 4))
     assert (notes(book) or ()) == kept[1:]
+
+
+@pytest.mark.parametrize(
+    ("since", "is_after"), [(AT + 3, True), (AT + 2, False), ("", False), (None, False)]
+)
+def test_a_record_that_was_begun_after_a_deletion_is_not_made_of_what_it_deletes(
+    since: object, *, is_after: bool
+) -> None:
+    base = record(ALICE, {}, at=AT + 9)
+    tag = [] if since is None else [["noted-since", str(since)]]
+    version = robot.sign(30078, [["d", ALICE], made_from(base), *tag], "{}", AT + 10)
+    deletion = robot.sign(kinds.DELETION, [["noted-until", str(AT + 2)]], "", AT + 5)
+    assert began_after(version, deletion) == is_after
+    by_id = robot.sign(kinds.DELETION, [["e", base.id]], "", AT + 2)
+    assert not began_after(version, by_id)  # by a clock that is behind
+
+
+def test_a_version_says_when_the_oldest_text_of_the_first_one_was_noted() -> None:
+    """Not of when a message or a list of members is that the agent has only seen."""
+    book = working_copy()
+    book.set_members(OfGroup("tea"), ((alice.npub, "alice"),))
+    book.see_group(OfGroup("tea"), AT - 99)
+    book.see_user(book.subject_of(alice.npub), AT - 99, (), None)
+    assert [event.tag("noted-since") for event in published(book, AT)] == [str(AT)] * 2
+    book = working_copy()
+    for at in (AT - 5, AT - 4):
+        book.edit_user(book.subject_of(alice.npub), noted(f"of {at}"), at=at)
+        assert [event.tag("noted-since") for event in published(book, at + 90)] == [str(AT - 5)]
 
 
 # -- edits -------------------------------------------------------------------------------------
