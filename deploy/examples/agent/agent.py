@@ -15,11 +15,11 @@ import logging
 import os
 import re
 import sys
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from relay.client import Client, PublishRefused, Snowclaw, Timeouts
+from relay.client import AnswerTooLong, Client, PublishRefused, Snowclaw, Timeouts
 from relay.client.settings import Actor, find_settings
 from relay.errors import Invalid, RookeryError, UserError
 from relay.nostr.keys import public_key
@@ -31,6 +31,8 @@ SYSTEM = "You are a helpful member of this group. Answer the current message in 
 BUDGET = 4_000  # tokens of a context
 NOTE = re.compile(r"\bremember:\s*(\S.*)", re.IGNORECASE | re.DOTALL)
 A_DAY_S = 86_400
+PAGE_BYTES = 1 << 25  # what a page of messages takes in memory
+MISSED_BYTES = 1 << 24  # of messages that are still to be answered
 PATIENT = Timeouts(deadline_s=A_DAY_S)  # requests wait for a restarting relay
 
 log = logging.getLogger("agent")
@@ -114,10 +116,21 @@ class Agent:
         )
         self.since = max([self.client.now() - A_DAY_S, *(event.created_at for event in changes)])
         here = {"kinds": [9, 11, 12], "#h": [self.group], "since": self.since}
-        messages = [event async for event in self.client.query_all(here)]
-        mine = [event for event in messages if event.pubkey == self.client.pubkey]
-        self.answered.update(question for event in mine for question in event.tag_values("q"))
-        return messages[::-1]
+        asked: list[Event] = []
+        size = 0
+        try:
+            # Page by page, newest first: anybody may have sent more than fits into memory.
+            async with aclosing(self.client.query_pages(here, page_bytes=PAGE_BYTES)) as pages:
+                async for page in pages:
+                    for event in page:
+                        if event.pubkey == self.client.pubkey:
+                            self.answered.update(event.tag_values("q"))
+                        elif size < MISSED_BYTES and self.claw.should_respond(event):
+                            asked.append(event)
+                            size += len(event.raw)
+        except AnswerTooLong as error:
+            log.warning("not all messages of the last day were read: %s", error)
+        return asked[::-1]
 
     async def hear(self, message: Event) -> None:
         if message.id in self.answered or message.created_at < self.since:
