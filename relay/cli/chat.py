@@ -14,6 +14,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Final
 
 import click
+from msgspec import structs
 
 from relay.cli.connect import with_client, with_settings
 from relay.cli.group_view import group_argument, is_seen, no_group, report, send_edit
@@ -201,6 +202,7 @@ class _Numbers:
     def __init__(self) -> None:
         self._numbers: BoundedDict[str, int] = BoundedDict(_MAX_SHOWN)
         self._events: BoundedDict[int, Event] = BoundedDict(_MAX_SHOWN)
+        """Without what anybody may have made large: an answer needs the id and the author."""
         self._last = 0
 
     def __contains__(self, event: Event) -> bool:
@@ -214,7 +216,7 @@ class _Numbers:
         """The lines that show a message."""
         self._last += 1
         self._numbers[event.id] = self._last
-        self._events[self._last] = event
+        self._events[self._last] = structs.replace(event, tags=[], content="", raw=b"")
         replied = replied_to(event)
         answer = ""
         if replied is not None:

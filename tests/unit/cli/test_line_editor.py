@@ -1,10 +1,13 @@
-"""The line of input under `rookery chat`."""
+"""The line of input under `rookery chat`, and the messages above it."""
 
 from __future__ import annotations
 
 import pytest
 
+from relay.cli.chat import _Numbers
 from relay.cli.line_editor import END, LineEditor
+from relay.cli.names import Names
+from tests.cast import alice
 
 
 @pytest.mark.parametrize(
@@ -60,3 +63,13 @@ def test_the_line_is_bounded() -> None:
     editor = LineEditor()
     editor.feed(b"x" * 100_000)
     assert len(editor.text) == 20_000
+
+
+def test_of_the_messages_above_only_what_an_answer_needs_is_kept() -> None:
+    """1,400 of a stranger with many tags took a gigabyte."""
+    message = alice.sign(9, [["h", "tea"], *[["e", "0" * 64]] * 1000], "hi", 1000)
+    shown = _Numbers()
+    assert shown.added(message, Names({})).endswith(": hi")
+    kept = shown[1]
+    assert (kept.id, kept.pubkey, message in shown) == (message.id, alice.pubkey, True)
+    assert (kept.tags, kept.content, kept.raw) == ([], "", b"")
