@@ -20,6 +20,10 @@ _NSEC: Final = re.compile(r"nsec1[023456789acdefghjklmnpqrstuvwxyz]{58}", re.IGN
 _HEX64: Final = re.compile(r"(?<![0-9A-Za-z])[0-9A-Fa-f]{64}(?![0-9A-Za-z])")
 
 
+_NAMED: Final = 16
+"""Secret keys of a text whose public keys are shown: each takes 0.15 ms."""
+
+
 class Filtered(NamedTuple):
     text: str
     flags: tuple[str, ...]
@@ -40,7 +44,9 @@ class KeyFilter:
 
     def filtered(self, text: str) -> Filtered:
         # A context leaves out what is not seen: a key with such a character would be whole in it.
-        text, nsecs = _NSEC.subn(_redacted, visible(text))
+        text, named = _NSEC.subn(_redacted, visible(text), _NAMED)
+        text, others = _NSEC.subn("[REDACTED nsec]", text)
+        nsecs = named + others
         flagged = 0
 
         def replacement(match: re.Match[str]) -> str:

@@ -45,6 +45,14 @@ def test_secrets_are_taken_out_and_nothing_else(text: str, out: str) -> None:
     assert filtered(text) == out
 
 
+def test_of_many_secrets_few_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message of 6,000 kept the loop of an agent for a second."""
+    monkeypatch.setattr("relay.memory.snowclaw.key_filter._NAMED", 2)
+    found = KeyFilter().filtered(" ".join([alice.nsec] * 4))
+    assert found.text == f"{REDACTED} {REDACTED} [REDACTED nsec] [REDACTED nsec]"
+    assert found.flags == ("nsec",) * 4
+
+
 def test_known_keys_stay_in_any_case() -> None:
     for text in (bob.pubkey, bob.pubkey.upper()):
         assert filtered(text, bob.pubkey) == text
