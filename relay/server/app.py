@@ -383,10 +383,7 @@ class Server:
         if not request.headers.get(hdrs.EXPECT, "").isascii():  # aiohttp repeats it, and may fail
             return web.Response(status=HTTPStatus.EXPECTATION_FAILED)
         assert self._handle is not None
-        response = await self._handle(request)
-        if hdrs.UPGRADE in request.headers and not isinstance(response, web.WebSocketResponse):
-            response.force_close()  # a proxy would send the next handshake to this socket
-        return response
+        return await self._handle(request)
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -425,8 +425,11 @@ class SocketInput(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        if not isinstance(resp, web.WebSocketResponse):
-            self._message_tail = b""  # what comes behind a declined upgrade is no request
+        if hdrs.UPGRADE in request.headers and not isinstance(resp, web.WebSocketResponse):
+            # What comes behind a declined upgrade is no request: aiohttp may drop it, or a part of
+            # it, and a proxy would send the next handshake to this socket.
+            self._message_tail = b""
+            resp.force_close()
         return await super().finish_response(request, resp, start_time)
 
     def _refuse(self, response: bytes) -> None:

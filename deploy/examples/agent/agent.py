@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 from relay.client import AnswerTooLong, Client, PublishRefused, Snowclaw, Timeouts
 from relay.client.settings import Actor, find_settings
 from relay.errors import Invalid, RookeryError, UserError
+from relay.nostr.event import weight_of
 from relay.nostr.keys import public_key
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ BUDGET = 4_000  # tokens of a context
 NOTE = re.compile(r"\bremember:\s*(\S.*)", re.IGNORECASE | re.DOTALL)
 A_DAY_S = 86_400
 PAGE_BYTES = 1 << 25  # what a page of messages takes in memory
-MISSED_BYTES = 1 << 24  # of messages that are still to be answered
+MISSED_BYTES = 1 << 24  # the same of messages that are still to be answered
 PATIENT = Timeouts(deadline_s=A_DAY_S)  # requests wait for a restarting relay
 
 log = logging.getLogger("agent")
@@ -127,7 +128,7 @@ class Agent:
                             self.answered.update(event.tag_values("q"))
                         elif size < MISSED_BYTES and self.claw.should_respond(event):
                             asked.append(event)
-                            size += len(event.raw)
+                            size += weight_of(event)
         except AnswerTooLong as error:
             log.warning("not all messages of the last day were read: %s", error)
         return asked[::-1]

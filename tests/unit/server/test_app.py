@@ -1127,6 +1127,21 @@ async def test_a_request_that_offers_another_upgrade_is_answered() -> None:
         writer.close()
 
 
+@pytest.mark.parametrize("head", ["POST /" + "a" * 3000, "POST /"])
+async def test_no_answer_to_a_request_with_an_upgrade_leaves_its_socket_open(head: str) -> None:
+    """Of what came with the end of its body aiohttp dropped the rest: the request of another client
+    of a proxy."""
+    upgrade = "Connection: Upgrade\r\nUpgrade: h2c\r\nExpect: \xff\r\n"
+    async with serving() as relay, asyncio.timeout(ANSWER_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
+        start = f"{head} HTTP/1.1\r\nHost: relay\r\n{upgrade}Content-Length: 2\r\n\r\na"
+        writer.write(start.encode("latin-1"))
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 4")
+        assert b"Connection: close" in answer
+        writer.close()
+
+
 async def test_nothing_behind_a_connect_is_a_request() -> None:
     """Caddy passes it on with its body. Where that is answered, each client behind Caddy gets the
     answer to the request of another from then on."""
