@@ -104,7 +104,8 @@ def _number(entries: Entry[S] | _Shared[S] | None) -> int:
 def _by_owner(entries: Entry[S] | _Shared[S] | None) -> Sequence[Sequence[Entry[S]]]:
     """A copy: delivery may close a connection, which removes its subscriptions."""
     if isinstance(entries, _Shared):
-        return [_several(own) for own in entries.by_owner.values()]
+        owned = entries.by_owner.values()
+        return [(own,) if isinstance(own, Entry) else own for own in owned]
     return [] if entries is None else [(entries,)]
 
 
