@@ -127,7 +127,7 @@ class Subscriptions(Generic[S]):
         """The entry itself while a key has one, as most keys have. A dict for each condition: a key
         of its own would take 56 bytes of each subscription."""
         self._of_condition: dict[str, _Shared[S]] = {}
-        """The entries of each condition, once each."""
+        """The entries of each tag name, once each: of other conditions an event has one value."""
         self._indexed = 0
         """Subscriptions in the index."""
         self._number = 0
@@ -160,7 +160,8 @@ class Subscriptions(Generic[S]):
             condition, values, is_exact = _indexed_condition(filter_)
             entry = Entry(subscription, filter_, values, is_exact)
             self._number += len(values)
-            self._of_condition.setdefault(condition, _Shared()).put(entry)
+            if condition.startswith(_TAG):
+                self._of_condition.setdefault(condition, _Shared()).put(entry)
             by_value = self._by_condition.setdefault(condition, {})
             for value in values:
                 found = by_value.get(value)
@@ -190,7 +191,8 @@ class Subscriptions(Generic[S]):
         by_value = self._by_condition.get(condition)
         if by_value is None:
             return  # two filters with the same condition: it went with the first
-        self._of_condition[condition].take(subscription)
+        if condition.startswith(_TAG):
+            self._of_condition[condition].take(subscription)
         for value in values:
             found = by_value.get(value)
             if isinstance(found, _Shared):
@@ -206,7 +208,8 @@ class Subscriptions(Generic[S]):
             if is_last:
                 del by_value[value]
         if not by_value:
-            del self._by_condition[condition], self._of_condition[condition]
+            del self._by_condition[condition]
+            self._of_condition.pop(condition, None)
 
     def keys_of(self, event: Event) -> list[Key]:
         """The index keys of the event under which there are entries."""
@@ -241,8 +244,8 @@ class Subscriptions(Generic[S]):
                 numbers[condition] += entries.number
                 searches[condition] += entries.searches
         for condition, number in numbers.items():
-            all_ = self._of_condition[condition]
-            if number > all_.number:  # each is compared once
+            all_ = self._of_condition.get(condition)
+            if all_ is not None and number > all_.number:  # each is compared once
                 numbers[condition], searches[condition] = all_.number, all_.searches
         return numbers.total(), searches.total()
 

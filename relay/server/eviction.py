@@ -37,8 +37,7 @@ each iteration of the loop."""
 _NEW_CHECKS: Final = 5
 """So often a socket may be seen before its first bytes come."""
 _MAX_UNREAD: Final = 32 << 20
-"""Bytes of HTTP answers that clients have not read. When there are more, the sockets of the oldest
-are closed."""
+"""Bytes of HTTP answers that clients have not read. When there are more, see `drop_unread`."""
 _MAKE_ROOM_S: Final = 0.05
 _PATIENCE_S: Final = 2.0
 """How long a client may leave bytes unread while all leave too many."""
