@@ -423,15 +423,25 @@ class Client:
         queue: int = 10_000,
         most_bytes: int = MAX_ANSWER_BYTES,
         on_resumed: Callable[[], None] = lambda: None,
+        keeps_newest: bool = False,
     ) -> Subscription:
         """Stored events, then live ones, across reconnects: see Subscription.
 
         `most_bytes`: what events that wait for the reader may take in memory; live ones a quarter
         of it. `on_resumed` is called when it is live again: what was deleted meanwhile is not told.
+        `keeps_newest`: if more was missed while there was no connection than can be held, the
+        oldest are dropped, and counted in `dropped`; without it that raises AnswerTooLong.
 
         `async with relay.subscribe({"kinds": [9], "#h": ["tea"]}) as events: …`
         """
-        return Subscription(self._reconnector, filters_of(filters), queue, most_bytes, on_resumed)
+        return Subscription(
+            self._reconnector,
+            filters_of(filters),
+            queue,
+            most_bytes,
+            on_resumed,
+            keeps_newest=keeps_newest,
+        )
 
     async def information(self, *, deadline_s: float | None = None) -> dict[str, object]:
         """The relay information document (NIP-11). Raises Unreachable, NotARelay."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from relay.client.connection import Notifier
@@ -65,8 +66,8 @@ class Subscription:
     """`async with relay.subscribe(…) as events: async for event in events: …`
 
     For one reader. Iteration raises QueryClosed when the relay ends it permanently, AnswerTooLong
-    when there are more stored events than can be held, ClientClosed after its or the client's
-    `async with`.
+    when there are more stored or missed events than can be held, ClientClosed after its or the
+    client's `async with`.
     """
 
     def __init__(
@@ -76,24 +77,30 @@ class Subscription:
         queue: int,
         most_bytes: int,
         on_resumed: Callable[[], None],
+        *,
+        keeps_newest: bool,
     ) -> None:
         """`queue`: most live events waiting for the reader. `most_bytes`: what waiting events may
         take in memory, as `weight_of` estimates it; live ones a quarter of it. `on_resumed`: called
-        at each EOSE but the first."""
+        at each EOSE but the first. `keeps_newest`: of more missed events than can be held, the
+        oldest are dropped."""
         self.is_live = False
         """All stored events have been read."""
+        self.dropped = 0
+        """Missed events that were dropped: see `keeps_newest`."""
         self._reconnector = dialer
         self._filters = tuple(filters)
         self._queue_size = queue
         self._queue_bytes = most_bytes // 4
         self._most_bytes = most_bytes
         self._on_resumed = on_resumed
+        self._keeps_newest = keeps_newest
         self._changed = Notifier()
         self._resume = ResumeState(filters, dialer.now())
         self._unchecked: deque[Event | _Stored | ClientError] = deque()
         self._ready: deque[Event | _Stored | ClientError] = deque()
-        self._missed: list[Event] = []
-        """Events received after a reconnect, newest first, until EOSE."""
+        self._missed: list[tuple[int, str, Event]] = []
+        """Events received after a reconnect, until EOSE: a heap, by time and id."""
         self._received = 0
         """Events that were queued so far."""
         self._pending = 0
@@ -101,8 +108,8 @@ class Subscription:
         self._pending_bytes = 0
         """Bytes of memory of these events, as `weight_of` estimates it."""
         self._overflowed = False
-        self._is_awaited = False
-        """`until_read` waits."""
+        self._awaited_by = 0
+        """Tasks that wait in `until_read`."""
         self._is_requested = False
         self._has_eose = False
         self._failure: ClientError | None = None
@@ -134,13 +141,13 @@ class Subscription:
                 return event
 
     async def until_read(self) -> None:
-        """Wait until the reader has taken what has been received so far; for one other task."""
+        """Wait until the reader has taken what has been received so far; for other tasks."""
         received = self._received
-        self._is_awaited = True
+        self._awaited_by += 1
         try:
             await self._changed.wait_for(lambda: self._received - self._pending >= received)
         finally:
-            self._is_awaited = False
+            self._awaited_by -= 1
 
     async def stored(self) -> AsyncIterator[Event]:
         """Only the stored events; iterate the subscription itself for the live ones.
@@ -277,7 +284,7 @@ class Subscription:
     def _release(self, events: Sequence[Event]) -> None:
         self._pending -= len(events)
         self._pending_bytes -= sum(map(weight_of, events))
-        if self._overflowed or self._is_awaited:
+        if self._overflowed or self._awaited_by:
             self._changed.notify_all()
 
     def on_event(self, frame: list[object]) -> ClientError | None:
@@ -289,21 +296,37 @@ class Subscription:
         ):
             self._overflowed = True
             return None
-        if self._pending >= MAX_ANSWER:
-            return AnswerTooLong(MAX_ANSWER)
-        if self._pending_bytes >= self._most_bytes:
-            return AnswerTooLong(self._most_bytes, "bytes")
+        is_missed = self._resume.is_live and not self._resume.is_caught_up
+        too_long = self._too_long()
+        if too_long is not None and not (is_missed and self._keeps_newest):
+            return too_long
         event = event_in(frame, self._filters)
         if event is not None and self._resume.is_new(event):
             self._received += 1
             self._pending += 1
             self._pending_bytes += weight_of(event)
-            if self._resume.is_live and not self._resume.is_caught_up:
-                self._missed.append(event)
+            if is_missed:
+                heappush(self._missed, (event.created_at, event.id, event))
+                if too_long is not None:
+                    self._drop_oldest_missed()
             else:
                 self._unchecked.append(event)
                 self._changed.notify_all()
         return None
+
+    def _too_long(self, *without: Event) -> AnswerTooLong | None:
+        """The failure if those that wait, without these, are all that can be held."""
+        if self._pending - len(without) >= MAX_ANSWER:
+            return AnswerTooLong(MAX_ANSWER)
+        if self._pending_bytes - sum(map(weight_of, without)) >= self._most_bytes:
+            return AnswerTooLong(self._most_bytes, "bytes")
+        return None
+
+    def _drop_oldest_missed(self) -> None:
+        # Full is left full: what comes next is older, if the relay sends the newest first.
+        while self._missed and self._too_long(self._missed[0][2]) is not None:
+            self._release([heappop(self._missed)[2]])
+            self.dropped += 1
 
     def on_eose(self) -> None:
         if self._resume.is_live:
@@ -316,8 +339,7 @@ class Subscription:
         self._changed.notify_all()
 
     def _flush_missed(self) -> None:
-        self._missed.sort(key=lambda event: (event.created_at, event.id))
-        self._unchecked.extend(self._missed)
+        self._unchecked.extend(event for *_, event in sorted(self._missed))
         self._missed.clear()
 
     def wake(self) -> None:

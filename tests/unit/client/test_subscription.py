@@ -380,3 +380,37 @@ async def test_stored_events_that_are_too_large_together_raise(
         assert [text.strip() for text in await texts(events, 3)] == ["0", "1", "2"]
         with pytest.raises(AnswerTooLong, match="10000 bytes"):
             await anext(events)
+
+
+async def test_of_more_missed_events_than_can_be_held_the_newest_are_kept(
+    fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    async with (
+        client_of(fake, timeouts) as relay,
+        relay.subscribe(CHAT, most_bytes=10_000, keeps_newest=True) as events,
+    ):
+        await events.eose
+        await fake.stop()
+        fake.events = [chat(f"{n}".rjust(1000), NOW + n) for n in range(9)]
+        await fake.start()
+        assert [text.strip() for text in await texts(events, 3)] == ["6", "7", "8"]
+        assert events.dropped == 6
+        await fake.publish(chat("live", NOW + 9))
+        assert await texts(events, 1) == ["live"]
+
+
+async def test_several_tasks_wait_until_what_was_received_is_read(
+    fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
+        await events.eose
+        await relay.publish(chat("one"))
+        waiting = [asyncio.create_task(events.until_read())]
+        await relay.publish(chat("two"))
+        waiting.append(asyncio.create_task(events.until_read()))
+        await asyncio.sleep(0)
+        assert await texts(events, 1) == ["one"]
+        await waiting[0]
+        assert await texts(events, 1) == ["two"]
+        async with asyncio.timeout(ANSWER_S):
+            await waiting[1]
