@@ -29,7 +29,9 @@ from relay.client.errors import (
     QueryClosed,
     Unanswered,
 )
-from relay.client.information import GROUPS, limit_in, lists_nip
+from relay.client.hearing import WAITING_BYTES, Hearing
+from relay.client.inbox import Inbox, Rank
+from relay.client.information import limit_in
 from relay.client.responses import MAX_ANSWER_BYTES
 from relay.client.resume import OVERLAP_S, SeenIds
 from relay.client.snowclaw_records import SnowclawRecords
@@ -79,12 +81,6 @@ _MAX_AUTHORS: Final = 250
 _MAX_GROUPS: Final = 10_000
 MAX_CORRESPONDENTS: Final = 10
 """Most other participants of a direct message: an answer needs a gift wrap for each."""
-_INBOX: Final = 1_000
-"""Messages queued for the reader before the subscription is paused."""
-_INBOX_BYTES: Final = 2**25
-"""… and what they take in memory, as `weight_of` estimates it."""
-_WAITING_BYTES: Final = 2**26
-"""The same of gift wraps that wait to be opened, live ones a quarter of it."""
 _MAX_WRAPS: Final = 50_000
 """Gift wraps whose ids are remembered."""
 _WRAPS: Final = 1_000
@@ -113,24 +109,6 @@ class Leak(NamedTuple):
     reader: str
     """Public key; empty without authentication."""
     event: Event
-
-
-class _Inbox(asyncio.Queue["Event"]):
-    """Messages for the reader; full by their number, or by what they take in memory."""
-
-    _bytes = 0
-
-    def full(self) -> bool:
-        return super().full() or self._bytes >= _INBOX_BYTES
-
-    def _put(self, item: Event) -> None:
-        super()._put(item)
-        self._bytes += weight_of(item)
-
-    def _get(self) -> Event:
-        item = super()._get()
-        self._bytes -= weight_of(item)
-        return item
 
 
 class Snowclaw(SnowclawRecords):
@@ -167,6 +145,15 @@ class Snowclaw(SnowclawRecords):
         agent = Agent(signer.pubkey, tuple(names), self._working_copy.owners)
         self._chat = Chat(agent, self._working_copy, trim_order, history_style)
         self._consent = Consent(signer.pubkey, self._working_copy.owners, groups)
+        self._hearing = Hearing(
+            self._client,
+            self._working_copy.authors,
+            self._consent,
+            self._chat,
+            learn_group=self.learn_group,
+            see=self.see,
+            hear=self._hear,
+        )
         self._learned: BoundedDict[str, None] = BoundedDict(_MAX_GROUPS)
         self._absence = Debounce(
             self._drop_absent_quietly, ABSENCE_S, later, jitter_s=ABSENCE_S / 10
@@ -174,7 +161,7 @@ class Snowclaw(SnowclawRecords):
         self._record_task: asyncio.Task[None] | None = None
         self._chat_task: asyncio.Task[None] | None = None
         self._direct_task: asyncio.Task[None] | None = None
-        self._inbox: _Inbox | None = None
+        self._inbox: Inbox | None = None
         self._records: Subscription | None = None
         self._taking = asyncio.Lock()
         """Held while a record is taken."""
@@ -183,6 +170,12 @@ class Snowclaw(SnowclawRecords):
     def key_filter(self) -> KeyFilter:
         """Counts removed keys (S-36)."""
         return self._chat.key_filter
+
+    @property
+    def unheard(self) -> int:
+        """Messages in groups that were dropped: of others than owners, agents and members because
+        too many waited, of anybody because too much was missed while there was no connection."""
+        return self._hearing.dropped
 
     @property
     def failure(self) -> BaseException | None:
@@ -258,9 +251,12 @@ class Snowclaw(SnowclawRecords):
             started.set()
             self._records = events
             async for event in events:
-                async with self._taking:
-                    await self._take_all([event])
-                await self._obey_quietly([event])
+                if event.kind in _OF_PEOPLE:  # not on disk: anybody may publish any number
+                    self._take(event)
+                else:
+                    async with self._taking:
+                        await self._take_all([event])
+                    await self._obey_quietly([event])
                 if event.kind == kinds.GROUP_MEMBERS:
                     await self.learn_name(*self._chat.members(event.d))
 
@@ -299,48 +295,17 @@ class Snowclaw(SnowclawRecords):
 
     async def _follow_chat(self, is_consent_known: asyncio.Event, started: asyncio.Event) -> None:
         await is_consent_known.wait()
-        now = self._client.now()
-        wanted: dict[str, object] = {"kinds": list(KINDS), "since": now}
-        deletions: dict[str, object] = {"kinds": [kinds.DELETION], "since": now - OVERLAP_S}
-        if lists_nip(await self._client.known_information(), GROUPS):
-            # Of another relay anybody could send one, for the messages of others.
-            deletions["kinds"] = [kinds.DELETION, kinds.DELETE_EVENT]
-        if self._consent.named is not None:
-            wanted["#h"] = deletions["#h"] = sorted(self._consent.named)
-        # Of their own: messages wait while the program answers others.
-        async with (
-            self._client.subscribe(deletions) as withdrawals,
-            self._client.subscribe(wanted) as messages,
-        ):
-            started.set()
-            both = [
-                asyncio.create_task(self._see_each(withdrawals), name="deletions"),
-                asyncio.create_task(self._hear_each(messages), name="messages"),
-            ]
-            try:
-                ended, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-                for each in ended:
-                    await each
-            finally:
-                for each in both:
-                    each.cancel()
-                await asyncio.gather(*both, return_exceptions=True)
+        await self._hearing.follow(started)
 
-    async def _see_each(self, withdrawals: Subscription) -> None:
-        async for event in withdrawals:
-            self.see(event)
-
-    async def _hear_each(self, messages: Subscription) -> None:
-        async for event in messages:
-            if not self._consent.listens_to(event.tag("h")):
-                continue
-            await self.learn_group(event.tag("h") or "")
-            await self.learn_name(event.pubkey)
-            await self._take_earlier()
-            self.see(event)
+    async def _hear(self, messages: Sequence[Event], rank: Rank) -> None:
+        await self.learn_name(*(message.pubkey for message in messages))
+        await self._take_earlier()
+        for message in messages:
+            self.see(message)
             if self._inbox is not None:
-                self._chat.wait_for(event)
-                await self._inbox.put(event)
+                self._chat.wait_for(message)
+                await self._inbox.put(message, rank)
+            await asyncio.sleep(0)  # each may be long
 
     async def _follow_direct(self, is_consent_known: asyncio.Event, started: asyncio.Event) -> None:
         """Follow direct messages (NIP-17). A relay that refuses is no failure."""
@@ -349,14 +314,14 @@ class Snowclaw(SnowclawRecords):
         while True:
             since = self._client.now() - MAX_BACKDATED_S
             wanted = {"kinds": [kinds.GIFT_WRAP], "#p": [self.pubkey], "since": since}
-            live = self._client.subscribe({**wanted, "limit": 0}, most_bytes=_WAITING_BYTES)
+            live = self._client.subscribe({**wanted, "limit": 0}, most_bytes=WAITING_BYTES)
             try:
                 async with live as wraps:
                     await self._read_direct(wanted, began, seen, started)
                     async for wrap in wraps:
                         await asyncio.sleep(0)  # to open a wrap takes up to 40 ms
                         if seen.add(wrap) and (message := self._opened(wrap)) is not None:
-                            await self._hear(message)
+                            await self._hear_direct(message)
             except QueryClosed as closed:
                 if not started.is_set() or closed.prefix not in TEMPORARY:
                     self.shortfall = f"{self.url} gives no direct messages: {closed}"
@@ -390,7 +355,7 @@ class Snowclaw(SnowclawRecords):
                         if message is None:
                             continue
                         if message.created_at >= began and started.is_set():
-                            await self._hear(message)
+                            await self._hear_direct(message)
                             continue
                         (earlier if message.created_at < began else new).append(message)
                         held += weight_of(message)
@@ -402,7 +367,7 @@ class Snowclaw(SnowclawRecords):
         self._chat.fill_direct(earlier)
         started.set()
         for message in new:
-            await self._hear(message)
+            await self._hear_direct(message)
 
     def _opened(self, wrap: Event) -> Event | None:
         """The direct message in a gift wrap; None if it has none, or if one of its keys is unknown.
@@ -429,13 +394,14 @@ class Snowclaw(SnowclawRecords):
     def _knows(self, pubkey: str) -> bool:
         return self._chat.knows(pubkey, self._consent.groups())
 
-    async def _hear(self, message: Event) -> None:
+    async def _hear_direct(self, message: Event) -> None:
         """Process a direct message, unless it came before in another wrap."""
         await self.learn_name(message.pubkey)
         if self._chat.see(message):
             self._schedule_save()
             if self._inbox is not None:
-                await self._inbox.put(message)
+                is_ours = message.pubkey in self._working_copy.authors
+                await self._inbox.put(message, Rank.OURS if is_ours else Rank.KNOWN)
 
     async def send_direct(self, text: str, to: str | Event) -> Event:
         """Send a direct message (NIP-17) by this relay: to a key (npub or hex), or as the answer to
@@ -469,11 +435,11 @@ class Snowclaw(SnowclawRecords):
         A message is yielded after `see`, unless it was deleted or has expired while it waited: see
         `should_respond`. Raises QueryClosed when the relay ends the subscription.
         """
-        inbox = self._inbox = _Inbox(_INBOX)
+        inbox = self._inbox = Inbox()
         self._chat.wait_for_none()
         return self._read_inbox(inbox)
 
-    async def _read_inbox(self, inbox: _Inbox) -> AsyncGenerator[Event, None]:
+    async def _read_inbox(self, inbox: Inbox) -> AsyncGenerator[Event, None]:
         tasks = [task for task in (self._record_task, self._chat_task) if task is not None]
         try:
             while tasks:
@@ -495,8 +461,7 @@ class Snowclaw(SnowclawRecords):
             if self._inbox is inbox:
                 self._inbox = None
                 self._chat.wait_for_none()
-            while not inbox.empty():  # a full queue would block the subscription
-                inbox.get_nowait()
+            inbox.clear()  # a full one would block the subscription
 
     def _take(self, event: Event) -> bool:
         if self._consent.apply(event):
@@ -548,7 +513,7 @@ class Snowclaw(SnowclawRecords):
         await self.learn_name(*self._chat.members(group))
 
     async def _learn_agents(self) -> None:
-        await self.learn_name(self.pubkey, *sorted(self._working_copy.owners))
+        await self.learn_name(*sorted(self._working_copy.authors))
 
     async def _learn(self, wanted: dict[str, object]) -> bool:
         """Whether the relay answered."""

@@ -286,7 +286,7 @@ class Chat:
 
     def _note_sender(self, event: Event, group: str | None) -> None:
         working_copy = self._working_copy
-        if self._is_to_note(event.pubkey, group):
+        if self.is_known(event.pubkey, group):
             self._note_user(event.pubkey, event.created_at, group)
         if group and working_copy.unwritable(OfGroup(group)) is None:
             working_copy.see_group(OfGroup(group), event.created_at)
@@ -294,14 +294,6 @@ class Chat:
             is_named = memory is not None and _npub_of(event.pubkey) in dict(memory.members)
             if group not in self._lists or not is_named:
                 self.note_members(group, event.pubkey)
-
-    def _is_to_note(self, pubkey: str, group: str | None) -> bool:
-        """Whether a message makes its author a known user: a member, or whoever has a memory. In an
-        open group anybody may send any number, each with another key."""
-        listed = None if group is None else self._lists.get(group)
-        copy = self._working_copy
-        is_ours = listed is None or pubkey in listed.members or pubkey in copy.authors
-        return is_ours or copy.has_user(pubkey)
 
     def _note_answered(self, answer: Event, ring: RingBuffer[HistoryMessage], group: str) -> None:
         """Whom the agent answers is known from the first message in the history on."""
@@ -356,6 +348,14 @@ class Chat:
     def follows_name(self, pubkey: str) -> bool:
         """Whether a change of the profile matters: it was looked up, or there is a memory."""
         return self.knows_name(pubkey) or self._working_copy.has_user(pubkey)
+
+    def is_known(self, pubkey: str, group: str | None) -> bool:
+        """Whether the author of a message is a member of its group, or has a memory. In an open
+        group anybody may send any number, each with another key."""
+        listed = None if group is None else self._lists.get(group)
+        copy = self._working_copy
+        is_ours = listed is None or pubkey in listed.members or pubkey in copy.authors
+        return is_ours or copy.has_user(pubkey)
 
     def knows(self, pubkey: str, groups: Iterable[str]) -> bool:
         """Whether direct messages of a key are read: those of owners, agents, members of `groups`,

@@ -35,7 +35,7 @@ from relay.nostr.event import event_from
 from relay.nostr.filters import Filter
 from relay.nostr.keys import SecretKey
 from relay.nostr.nip59 import unsigned, wrapped
-from tests.cast import alice, bob, owner, robot, rover
+from tests.cast import alice, bob, dave, owner, person, robot, rover
 from tests.harness.erasure import left_of
 from tests.harness.patience import ANSWER_S
 from tests.unit.client.conftest import TIMEOUTS
@@ -362,8 +362,8 @@ async def test_stored_direct_messages_are_not_in_memory_all_at_once(
 async def test_direct_messages_for_a_slow_program_wait_at_the_relay(
     fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snowclaw, "_INBOX_BYTES", 10_000, raising=False)
-    monkeypatch.setattr(snowclaw, "_WAITING_BYTES", 80_000, raising=False)
+    monkeypatch.setattr("relay.client.inbox._MOST_BYTES", 10_000)
+    monkeypatch.setattr(snowclaw, "WAITING_BYTES", 80_000)
     monkeypatch.setattr(snowclaw, "_PAGE_BYTES", 50_000, raising=False)
     monkeypatch.setattr(snowclaw, "_AGAIN_S", 0.0, raising=False)
     busy = 0
@@ -606,7 +606,7 @@ async def test_a_deletion_is_seen_before_messages_that_wait(
     fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them than the queue takes, while the program answers one."""
-    monkeypatch.setattr("relay.client.snowclaw._INBOX", 1)
+    monkeypatch.setattr("relay.client.inbox._MOST", 1)
     await fake.publish(config("group:tea", respond_mode="all"))
     async with started(fake, groups=["tea"]) as claw:
         messages = claw.messages()
@@ -716,6 +716,107 @@ async def test_messages_are_kept_from_the_call_on_until_they_are_read(fake: Fake
         for number in range(1_100):
             await fake.publish(said(str(number)))
         await until(lambda: claw.history("tea")[-1].content == "1099")
+
+
+@pytest.fixture
+async def open_group(fake: FakeRelay) -> None:
+    """Alice is a member of it."""
+    fake.information = {**ROOKERY, "self": rover.pubkey}
+    await fake.publish(rover.sign(39002, [["d", "tea"], ["p", alice.pubkey]], "", NOW - 99))
+
+
+def strangers(number: int) -> list[SecretKey]:
+    return [person(f"stranger {n}") for n in range(number)]
+
+
+@pytest.mark.usefixtures("open_group")
+async def test_no_flood_delays_owners_and_members(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may write in the group, each message with another key, while the program answers."""
+    monkeypatch.setattr("relay.client.inbox._MOST", 5)
+    async with started(fake, groups=["tea"], agents=[dave.pubkey]) as claw:
+        messages = claw.messages()
+        flood = strangers(50)
+        for number, key in enumerate(flood):
+            await fake.publish(said(str(number), by=key))
+        await until(lambda: claw.unheard > 0)
+        for text in ("1", "2", "3"):
+            await fake.publish(said(f"member {text}"))
+        await fake.publish(said("owner", by=owner))
+        await fake.publish(said("agent", by=dave))
+        expected = ["owner", "agent", "member 1", "member 2", "member 3"]
+        await until(lambda: {*expected} <= {each.content for each in claw.history("tea")})
+        assert [(await anext(messages)).content for _ in expected] == expected
+        heard = [int((await anext(messages)).content)]
+        while heard[-1] != len(flood) - 1:  # the newest are kept
+            heard.append(int((await anext(messages)).content))
+        assert heard == sorted(heard)
+        assert claw.unheard == len(flood) - len(heard) > 0
+        await messages.aclose()
+
+
+@pytest.mark.usefixtures("open_group")
+async def test_names_of_strangers_are_queried_together_and_delay_nobody_else(
+    fake: FakeRelay,
+) -> None:
+    held: list[tuple[Visitor, list[Any]]] = []
+    first, *others = strangers(20)
+
+    async def late(visitor: Visitor, frame: list[Any]) -> None:
+        if first.pubkey in frame[2].get("authors", ()):
+            held.append((visitor, frame))
+        else:
+            await fake.answer(visitor, frame)
+
+    for key in (first, *others):
+        await fake.publish(key.sign(0, [], '{"name":"stranger"}', NOW - 99))
+    async with started(fake, groups=["tea"]) as claw:
+        fake.on["REQ"] = late
+        messages = claw.messages()
+        await fake.publish(said("first", by=first))
+        await fake.until(lambda: bool(held))
+        for key in others:
+            await fake.publish(said("another", by=key))
+        await fake.publish(said("owner", by=owner))
+        await fake.publish(said("member"))
+        for text in ("owner", "member"):
+            assert (await anext(messages)).content == text
+        asked_before = len(asked(fake))
+        await fake.answer(*held[0])
+        heard = [await anext(messages) for _ in range(20)]
+        assert heard[0].content == "first"
+        (together,) = asked(fake)[asked_before:]
+        assert {*together["authors"]} == {key.pubkey for key in others}
+        names = {each.sender for each in claw.history("tea") if each.content == "another"}
+        assert names == {"stranger"}
+        assert claw.unheard == 0
+        await messages.aclose()
+
+
+@pytest.mark.usefixtures("open_group")
+async def test_an_agent_that_was_away_goes_on_whatever_others_wrote(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.client.subscription.MAX_ANSWER", 20)
+    async with started(fake, groups=["tea"]) as claw:
+        messages = claw.messages()
+        await fake.stop()
+        fake.events.append(said("owner", NOW + 1, by=owner))
+        flood = strangers(60)
+        fake.events += [
+            said(f"{number}", NOW + 2 + number, by=key) for number, key in enumerate(flood)
+        ]
+        fake.events += [key.sign(5, [["h", "tea"]], "", NOW + 2) for key in flood]
+        await fake.start()
+        heard = [(await anext(messages)).content]
+        while heard[-1] != "59":
+            heard.append((await anext(messages)).content)
+        assert "owner" in heard
+        assert claw.unheard >= len(flood) - (len(heard) - 1) > 0
+        await fake.publish(said("live", NOW + 99))
+        assert (await anext(messages)).content == "live"
+        await messages.aclose()
 
 
 async def test_a_relay_that_will_not_have_it_is_an_error_for_the_reader(fake: FakeRelay) -> None:
