@@ -88,7 +88,7 @@ _WRAPS: Final = 1_000
 _PAGE_BYTES: Final = 2**25
 """… and what they take in memory."""
 _AGAIN_S: Final = 5.0
-"""Before gift wraps are asked for again, where the relay was too busy."""
+"""Before the relay is asked again, if it was too busy or gave too much."""
 _OPENED_BYTES: Final = 2**23
 """What earlier messages may take in memory before they are put into the histories."""
 
@@ -217,8 +217,20 @@ class Snowclaw(SnowclawRecords):
 
     async def _follow_records(self, started: asyncio.Event) -> None:
         """Follow record changes, and in which groups to listen, across reconnects."""
-        began_offline = not self.is_online
+        is_from_cache = not self.is_online
         await self._wait_online()
+        while True:
+            try:
+                await self._follow_records_anew(started, is_old=is_from_cache or started.is_set())
+            except AnswerTooLong:
+                if not started.is_set():
+                    raise
+                # Others have stored too much while there was no connection.
+                self._records = None
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _follow_records_anew(self, started: asyncio.Event, *, is_old: bool) -> None:
+        """`is_old`: what is known may have been deleted meanwhile."""
         since = self._client.now() - OVERLAP_S
         deletions = {
             "kinds": [kinds.DELETION],
@@ -241,9 +253,11 @@ class Snowclaw(SnowclawRecords):
         subscription = self._client.subscribe(*filters, on_resumed=self._absence.now)
         async with subscription as events:
             stored = [event async for event in events.stored() if not self._is_of_others(event)]
+            self._consent.restart(stored)
+            self._learned.clear()
             await self._take_all(stored)
             await self._obey_quietly(stored)  # after the records that they name
-            if began_offline:  # what is known comes from the cache
+            if is_old:
                 self._absence.now()
             await self._learn_agents()
             for group in sorted(self._consent.groups()):

@@ -70,6 +70,14 @@ class Consent:
             self._said[group] = max(said, self._said.get(group, said))
         return True
 
+    def restart(self, events: Iterable[Event]) -> None:
+        """Know of these events, and of what was withdrawn: the end of a group may have been
+        missed."""
+        for group in self.groups():
+            self._said.pop(group, None)
+        for event in events:
+            self.apply(event)
+
     def listens_to(self, group: str | None) -> bool:
         return group in self.groups() if self._named is not None else self._is_consented(group)
 

@@ -819,6 +819,36 @@ async def test_an_agent_that_was_away_goes_on_whatever_others_wrote(
         await messages.aclose()
 
 
+@pytest.mark.usefixtures("open_group")
+async def test_records_are_followed_on_after_more_than_can_be_held(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may have a profile."""
+    monkeypatch.setattr("relay.client.subscription.MAX_ANSWER", 50)
+    monkeypatch.setattr(snowclaw, "_AGAIN_S", 0.0)
+    now = NOW
+    await fake.publish(added("tea"))
+    await fake.publish(added("den"))
+    async with started(fake, now=lambda: now) as claw:
+        messages = claw.messages()
+        await fake.stop()
+        fake.events = [event for event in fake.events if event.tag("h") != "den"]
+        fake.events += [key.sign(0, [], "{}", NOW + 1) for key in strangers(60)]
+        fake.events.append(bob.sign(9008, [["h", "den"]], "", NOW))  # hidden by the profiles
+        fake.events.append(config("group:tea", NOW, respond_mode="none"))
+        fake.events.append(added("pub", NOW + 2))
+        now += 2_000
+        await fake.start()
+        await until(lambda: claw._consent.groups() == {"tea", "pub"})
+        await until(lambda: claw.config("tea").respond_mode.value == "none")
+        await fake.publish(config("group:tea", NOW + 2_001, respond_mode="all"))
+        hello = said("hello", NOW + 2_001)
+        await fake.publish(hello)
+        assert await anext(messages) == hello
+        assert claw.should_respond(hello), "the record is known before the message"
+        await messages.aclose()
+
+
 async def test_a_relay_that_will_not_have_it_is_an_error_for_the_reader(fake: FakeRelay) -> None:
     async with started(fake) as claw:
         messages = claw.messages()

@@ -69,3 +69,24 @@ def test_named_groups_need_nothing_and_nothing_adds_to_them() -> None:
     assert not listens(event(9000, owner), named=["den"])
     assert Consent(robot.pubkey, [owner.pubkey], ["tea"]).filters(AT) == []
     assert not Consent(robot.pubkey, [owner.pubkey], []).listens_to(None)
+
+
+@pytest.mark.proves("G-23", "S-28")
+@pytest.mark.parametrize(
+    ("known", "found", "is_followed"),
+    [
+        ([event(9000, owner)], [event(9000, owner)], True),
+        ([event(9000, owner)], [], False),
+        ([], [event(9000, owner)], True),
+        ([event(9000, owner), event(9008, bob, AT + 1)], [event(9000, owner)], False),
+        ([event(9000, owner), event(9008, bob, AT + 1)], [event(9000, owner, AT + 2)], True),
+    ],
+)
+def test_after_an_absence_what_the_relay_has_counts_and_what_had_ended(
+    known: list[Event], found: list[Event], *, is_followed: bool
+) -> None:
+    consent = Consent(robot.pubkey, [owner.pubkey], None)
+    for each in known:
+        consent.apply(each)
+    consent.restart(found)
+    assert consent.listens_to("tea") is is_followed
