@@ -157,9 +157,9 @@ def users_of(event: Event, group: Group | None) -> Collection[str]:
 
 
 def bytes_signed(event: Event, groups: Groups) -> int:
-    """About how many bytes of descriptions and lists the relay signs because of this change of a
-    group. Long lists are left out: they are signed apart, in turns. Other events count nothing: a
-    refusal would tell what is hidden."""
+    """About how many bytes of descriptions and pins the relay signs because of this change of a
+    group. Lists have a pace of their own (`ListSigning`). Other events count nothing: a refusal
+    would tell what is hidden."""
     group, size = groups.get(event.tag("h")), 0
     for each in described_by(event, group, groups):
         is_own = each is group and event.kind in _DESCRIBES
@@ -171,8 +171,6 @@ def bytes_signed(event: Event, groups: Groups) -> int:
         size += MAX_STATE_BYTES * len(group.children)
     elif event.kind == kinds.DELETE_EVENT:
         size += size_of_tags(group.pins)
-    elif users_of(event, group) and not is_listed_apart(group):
-        size += bytes_of_lists(group) + size_of_tags(event.tags)
     return size
 
 
@@ -190,6 +188,15 @@ def bytes_of_lists(group: Group) -> int:
     return sum(min(size, MAX_TAGS_BYTES) for size in sizes)
 
 
+def bytes_of_changed_lists(before: Group | None, after: Group) -> int:
+    """As `bytes_of_lists`; 0 if neither changes."""
+    is_other = before is None or any(
+        before.members.get(key) != after.members.get(key)
+        for key in before.members.differing(after.members)
+    )
+    return bytes_of_lists(after) if is_other else 0
+
+
 def notices_again(
     group: Group, which: Set[int], now: int, compat: Set[Compat]
 ) -> tuple[Group, tuple[Draft, ...]]:
@@ -200,12 +207,12 @@ def notices_again(
 
 def is_outdated(event: Event, group: Group, compat: Set[Compat]) -> bool:
     """Whether a stored 39000 or 39001 of this group differs from what the current `compat` gives,
-    or a 39002 from its members: the relay ended before it was signed (`is_listed_apart`)."""
-    is_apart = event.kind == kinds.GROUP_MEMBERS and is_listed_apart(group)
-    if not is_apart and event.kind not in _STYLED:
+    or a 39002 from its members: the relay ended before it was signed."""
+    is_of_members = event.kind == kinds.GROUP_MEMBERS
+    if not is_of_members and event.kind not in _STYLED:
         return False
     _, wanted = next(iter(_changed(None, group, compat, {event.kind})))
-    if is_apart and len(wanted) <= len(group.members):  # `d` and as many as fit, in any order
+    if is_of_members and len(wanted) <= len(group.members):  # `d` and as many as fit, in any order
         return not group.members.keys() >= set(event.tag_values("p"))
     return frozenset(map(tuple, event.tags)) != frozenset(wanted)
 

@@ -122,11 +122,13 @@ class Batch:
         vanishing: Sequence[Tombstone],
         ending: Set[str],
         unlisted: Mapping[str, Group],
+        list_room: int,
         measures_each: bool = False,
     ) -> None:
         """`is_here`: whether a URL is this relay's. `vanishing`: of requests that are carried out.
         `ending`: groups that end in pieces.
-        `unlisted`: those of earlier batches. `measures_each`: sets `WriteEvent.took_s`."""
+        `unlisted`: those of earlier batches. `list_room`: bytes of lists that may be signed with
+        their changes. `measures_each`: sets `WriteEvent.took_s`."""
         self.plan = WritePlan()
         self.rows: list[Stored] = []
         """Everything accepted, in order."""
@@ -143,7 +145,10 @@ class Batch:
         self._judge = self._timed_judge
         self.unlisted: dict[str, Group] = {}
         """Groups whose lists another batch will sign, as they were when the last ones were."""
+        self.listed_bytes = 0
+        """Of lists that were signed with their changes."""
         self._unlisted_before = unlisted
+        self._list_room = list_room
         self._has_moved = False
         """Whether a row turned out to belong to a group."""
         self.is_piece = False
@@ -316,6 +321,7 @@ class Batch:
             self._relay_key,
             unsigned,
             self._unlisted_before,
+            self._list_room,
             Counter() if self._pieces is None else self._pieces.signed,
         )
         self._found = found
@@ -353,6 +359,7 @@ class Batch:
         changes.sign_last()
         self._lists.sign_members()
         self.unlisted = changes.unlisted
+        self.listed_bytes = self._list_room - changes.list_room
         groups, management = changes.world.groups, changes.world.management
         stored = map(self.groups.get, self.plan.groups)
         self.plan.members_before = {each.id: each.members for each in stored if each is not None}

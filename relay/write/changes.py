@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from relay.groups.actions import size_of_tags
 from relay.groups.membership import groups_without_rows
-from relay.groups.notices import LISTS, NOTICES, is_listed_apart, notices_for
+from relay.groups.notices import (
+    LISTS,
+    NOTICES,
+    bytes_of_changed_lists,
+    is_listed_apart,
+    notices_for,
+)
 from relay.lifecycle.deletion import add_tombstone
 from relay.lifecycle.rows import Stored
 from relay.lifecycle.versions import plan_for
@@ -46,10 +52,12 @@ class Changes:
         relay_key: SecretKey,
         unsigned: dict[str, Group],
         unlisted: Mapping[str, Group],
+        list_room: int,
         signed_before: Mapping[tuple[int, str], int],
     ) -> None:
         """`unsigned`: of `world`, empty. `unlisted`: groups whose lists are due since an earlier
-        batch, as they were when the last ones were signed. `signed_before`: as `Pieces.signed`."""
+        batch, as they were when the last ones were signed. `list_room`: bytes of lists that may be
+        signed with their changes. `signed_before`: as `Pieces.signed`."""
         self.world = world
         self.found = world.found
         self.now = world.now
@@ -61,6 +69,8 @@ class Changes:
         """(kind, group) of what this batch signs for a request to vanish."""
         self.unlisted: dict[str, Group] = {}
         """Groups whose lists another batch will sign, as they were when the last ones were."""
+        self.list_room = list_room
+        """What is left of it."""
         self._relay_key = relay_key
         self._unsigned = unsigned
         """Large ones as they were; what is signed about them comes last."""
@@ -73,7 +83,7 @@ class Changes:
         """Set the group, and store the 39000–39005 that differ, at last."""
         is_put_off = after.id in self._unsigned or _is_large(after)
         if before is None or not (is_put_off or self._is_apart(before, after)):
-            self._sign_notices(before, after)
+            self._sign_with_lists(before, after)
             return
         self._unsigned.setdefault(after.id, before)
         self.set_groups(self.world.groups.with_group(after))
@@ -88,9 +98,11 @@ class Changes:
                 self.notify(before.get(group_id), group)
 
     def _is_apart(self, before: Group, after: Group) -> bool:
-        """Whether the lists are left to another batch: this one did not look up the old ones."""
-        groups = (before, after)
-        return after.id in self._unlisted_before or any(map(is_listed_apart, groups))
+        """Whether the lists are left to another batch. This one did not look up the old ones of
+        large groups."""
+        if after.id in self._unlisted_before or any(map(is_listed_apart, (before, after))):
+            return True
+        return bytes_of_changed_lists(before, after) > max(0, self.list_room)
 
     def sign_last(self) -> None:
         """What is signed once for all changes of the batch."""
@@ -99,9 +111,10 @@ class Changes:
             if after is None:
                 continue  # it ended
             if not self._is_apart(before, after):
-                self._sign_notices(before, after)
+                self._sign_with_lists(before, after)
                 continue
-            self.unlisted[before.id] = self._unlisted_before.get(before.id, before)
+            if bytes_of_changed_lists(before, after):
+                self.unlisted[before.id] = self._unlisted_before.get(before.id, before)
             self._sign_notices(before, after, NOTICES - LISTS)
 
     def sign_lists(self, signing: SignLists) -> None:
@@ -109,6 +122,10 @@ class Changes:
             after = self.world.groups.get(group_id)
             if after is not None:  # it did not end
                 self._sign_notices(before, after, LISTS)
+
+    def _sign_with_lists(self, before: Group | None, after: Group) -> None:
+        self.list_room -= bytes_of_changed_lists(before, after)
+        self._sign_notices(before, after)
 
     def _sign_notices(self, before: Group | None, after: Group, which: Set[int] = NOTICES) -> None:
         compat = self.world.policy.groups.compat

@@ -773,6 +773,7 @@ class Ingest:
             vanishing=[*self._vanishing.values()],
             ending={*self._ending.values()},
             unlisted=self._lists.due,
+            list_room=self._lists.room,
             measures_each=self._overruns.is_measuring,
         )
         ends_large_group = any(map(self._ends_large_group, items))
@@ -796,7 +797,7 @@ class Ingest:
             has_ended = batch.plan.ending or batch.plan.deleted_groups
             if has_ended and ends_large_group and took > _SLOW_END_S:
                 self._end_from = asyncio.get_running_loop().time() + 9 * took
-            self._lists.add(batch.unlisted)
+            self._lists.add(batch.unlisted, batch.listed_bytes)
             done = items[: batch.number]
             now = asyncio.get_running_loop().time()
             # Delivery not: it costs as much as others have subscribed to.

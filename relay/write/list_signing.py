@@ -1,7 +1,9 @@
 """Lists of groups (39001, 39002) that are signed apart from the changes to them.
 
-As many in a transaction as take some 50 ms, and then none for a while: the lists of all groups of
-ten thousand, one after another, would keep every writer waiting.
+Those of large groups always, those of others while more were signed lately than their readers can
+take: a request to vanish of 400 bytes changes the lists of many groups. As many in a transaction
+as take some 50 ms, and then none for a while: the lists of all groups of ten thousand, one after
+another, would keep every writer waiting.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ _PAUSE: Final = 20
 """Times as long as that took, until others are signed: 19 of 20 events meet none."""
 _BYTES_PER_S: Final = 500_000
 """Of lists, which each of their readers gets: some have no more than 20 Mbit/s."""
+_BYTES_AT_ONCE: Final = 1_000_000
+"""Of lists, before that pace applies; and of those in one transaction, unless it is one group."""
 
 
 class ListSigning:
@@ -35,6 +39,8 @@ class ListSigning:
         self._is_queued = False
         self._next_at = 0.0
         """Time of the loop from which on the next may be signed."""
+        self._paid_at = 0.0
+        """Time of the loop at which, at `_BYTES_PER_S`, all is sent that was signed."""
         self._is_ending = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -43,8 +49,20 @@ class ListSigning:
         """Groups whose lists are still to be signed, as they were when the last ones were."""
         return self._due
 
-    def add(self, groups: Mapping[str, Group]) -> None:
+    @property
+    def room(self) -> int:
+        """Bytes of lists that may be signed now, with the changes to them. None while others wait:
+        these come first."""
+        if self._due:
+            return 0
+        owed = (self._paid_at - asyncio.get_running_loop().time()) * _BYTES_PER_S
+        return int(_BYTES_AT_ONCE - max(0.0, owed))
+
+    def add(self, groups: Mapping[str, Group], signed: int = 0) -> None:
+        """After a commit. `signed`: bytes of lists that were signed with the changes to them."""
         self._due.update(groups)
+        now = asyncio.get_running_loop().time()
+        self._paid_at = max(self._paid_at, now) + signed / _BYTES_PER_S
 
     def begin(self) -> None:
         """Queue the next ones, now or after the pause."""
@@ -54,14 +72,16 @@ class ListSigning:
         if self._is_queued or not self._due:
             return
         loop = asyncio.get_running_loop()
-        if loop.time() < self._next_at:
-            self._timer = loop.call_at(self._next_at, self.begin)
+        next_at = self._next_at if self._is_ending else max(self._next_at, self._paid_at)
+        if loop.time() < next_at:
+            self._timer = loop.call_at(next_at, self.begin)
             return
         groups: dict[str, Group] = {}
-        members = 0
+        members = size = 0
         for group_id, before in self._due.items():
             members += len(before.members)
-            if groups and members > _MEMBERS_AT_ONCE:
+            size += bytes_of_lists(before)
+            if groups and (members > _MEMBERS_AT_ONCE or size > _BYTES_AT_ONCE):
                 break
             groups[group_id] = before
         self._is_queued = self._put(SignLists(groups))
@@ -70,9 +90,10 @@ class ListSigning:
         """It is committed and delivered; `seconds`: how long both took. The list of a large group
         that many look at is hundreds of megabytes."""
         if not self._is_ending:
+            now = asyncio.get_running_loop().time()
             size = sum(map(bytes_of_lists, signing.groups.values()))
-            pause = max(_PAUSE * seconds, size / _BYTES_PER_S)
-            self._next_at = asyncio.get_running_loop().time() + pause
+            self._next_at = now + _PAUSE * seconds
+            self._paid_at = max(self._paid_at, now) + size / _BYTES_PER_S
         for group_id in signing.groups:
             self._due.pop(group_id, None)
 

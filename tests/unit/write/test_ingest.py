@@ -22,7 +22,7 @@ from policies import PolicySet
 from relay.access.membership import Claim, claim_change
 from relay.errors import Prefix, Reject, StoreFault, WriteOutcome, ok_reply
 from relay.facts import Origin, Who
-from relay.groups.notices import notices_for
+from relay.groups.notices import bytes_of_lists, notices_for
 from relay.nostr.event import Event, event_from
 from relay.nostr.filters import Filter
 from relay.read.fanout import Subscription
@@ -97,8 +97,8 @@ def put(whom: SecretKey) -> Event:
     return on(owner, 9000, ["p", whom.pubkey])
 
 
-def out(whom: SecretKey) -> Event:
-    return on(owner, 9001, ["p", whom.pubkey])
+def out(whom: SecretKey, h: str = "tea") -> Event:
+    return on(owner, 9001, ["p", whom.pubkey], h=h)
 
 
 def chat(who: SecretKey, text: str) -> Event:
@@ -952,6 +952,7 @@ async def test_lists_of_very_large_groups_are_signed_with_pauses(
     monkeypatch.setattr("relay.groups.notices._LONG_LIST", 3)
     monkeypatch.setattr(list_signing, "_MEMBERS_AT_ONCE", 5)
     monkeypatch.setattr(list_signing, "_PAUSE", 0)
+    monkeypatch.setattr(list_signing, "_BYTES_PER_S", 1e12)
     people = [["p", who.pubkey] for who in (alice, carol, dave)]
     groups = ["g0", "g1", "g2"]
     for h in groups:
@@ -967,6 +968,31 @@ async def test_lists_of_very_large_groups_are_signed_with_pauses(
     await relay.restart()  # the end waits for no pause
     lists = {event.d: event for event in await relay.log() if event.kind == 39002}
     assert all(bob.pubkey in lists[h].tag_values("p") for h in groups)
+
+
+async def test_lists_of_any_group_wait_while_more_are_signed_than_readers_can_take(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """115 kB of requests to vanish changed the lists of six groups 40 times each, 85 MB for all who
+    follow lists. What changes while a list waits is in it, and rights hold at once."""
+    for h in ("g0", "g1", "g2"):
+        people = [["p", who.pubkey] for who in (alice, bob, carol, dave)]
+        assert await relay.take(on(owner, 9007, h=h), on(owner, 9000, *people, h=h)) == [STORED] * 2
+    of_one = bytes_of_lists(relay.state.groups.by_id["g0"])
+    monkeypatch.setattr(list_signing, "_BYTES_AT_ONCE", of_one)
+    monkeypatch.setattr(list_signing, "_BYTES_PER_S", 1e-9)
+    relay.live.said.clear()
+    assert await relay.take(bob.sign(62, [["relay", "ALL_RELAYS"]], "", NOON)) == [STORED]
+    assert [event.d for event in relay.live.said if event.kind == 39002] == ["den"]
+    assert await relay.take(out(carol, h="g2"), out(carol, h="g0")) == [STORED] * 2
+    assert (await relay.take(on(carol, 9, h="g2")))[0] != STORED
+    await relay.ingest._lane.drained()
+    assert [event.d for event in relay.live.said if event.kind == 39002] == ["den"]
+    await relay.restart()  # the end waits for no pause
+    lists = {event.d: event for event in await relay.log() if event.kind == 39002}
+    left = sorted(who.pubkey for who in (owner, alice, dave))
+    assert sorted(lists["g1"].tag_values("p")) == sorted([*left, carol.pubkey])
+    assert sorted(lists["g0"].tag_values("p")) == sorted(lists["g2"].tag_values("p")) == left
 
 
 async def test_the_pause_after_lists_counts_their_delivery(
@@ -1004,10 +1030,14 @@ async def test_the_lists_of_a_batch_take_a_bounded_time(relay: Relay) -> None:
     assert max(kinds.count(39002) for kinds in signed) <= 20
 
 
+@pytest.mark.parametrize(
+    ("reason", "value"),
+    [("relay.groups.notices._LONG_LIST", 3), ("relay.write.list_signing._BYTES_AT_ONCE", 500)],
+)
 async def test_lists_that_were_not_signed_before_the_end_are_signed_at_the_start(
-    relay: Relay, monkeypatch: pytest.MonkeyPatch
+    relay: Relay, monkeypatch: pytest.MonkeyPatch, reason: str, value: int
 ) -> None:
-    monkeypatch.setattr("relay.groups.notices._LONG_LIST", 3)
+    monkeypatch.setattr(reason, value)
     people = [["p", who.pubkey] for who in (bob, carol, dave)]
     message = chat(alice, "to pin")
     assert await relay.take(on(owner, 9000, *people), message) == [STORED] * 2
