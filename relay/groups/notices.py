@@ -47,8 +47,6 @@ _KIND_BYTES: Final = 8
 """Of a value of `supported_kinds`."""
 _TAG_BYTES: Final = 11
 """Of a tag `child` beside the id."""
-_EVENT_BYTES: Final = 330
-"""Of an event beside its tags."""
 _DESCRIBES: Final = frozenset({kinds.CREATE_GROUP, kinds.EDIT_METADATA})
 OF_ITS_AUTHOR: Final = frozenset({kinds.CREATE_GROUP, kinds.JOIN_REQUEST, kinds.LEAVE_REQUEST})
 """The relay signs a 9000 or 9001 about their author."""
@@ -158,15 +156,13 @@ def users_of(event: Event, group: Group | None) -> Collection[str]:
 
 def bytes_signed(event: Event, groups: Groups) -> int:
     """About how many bytes of descriptions and pins the relay signs because of this change of a
-    group. Lists have a pace of their own (`ListSigning`). Other events count nothing: a refusal
-    would tell what is hidden."""
+    group, beside what the event itself says. Lists have a pace of their own (`ListSigning`). Other
+    events count nothing: a refusal would tell what is hidden."""
     group, size = groups.get(event.tag("h")), 0
     for each in described_by(event, group, groups):
-        is_own = each is group and event.kind in _DESCRIBES
-        size += size_of_tags(event.tags) if is_own else bytes_of_description(each)
-        size += _EVENT_BYTES
+        size += _bytes_of_children(each) if each is group else bytes_of_description(each)
     if group is None:
-        return size + (size_of_tags(event.tags) if event.kind == kinds.CREATE_GROUP else 0)
+        return size
     if event.kind == kinds.DELETE_GROUP:
         size += MAX_STATE_BYTES * len(group.children)
     elif event.kind == kinds.DELETE_EVENT:
@@ -177,8 +173,11 @@ def bytes_signed(event: Event, groups: Groups) -> int:
 def bytes_of_description(group: Group) -> int:
     """Of the tags of its 39000, about: to write thousands of kinds takes a millisecond."""
     of_kinds = _KIND_BYTES * len(group.supported_kinds or ())
-    of_children = sum(_TAG_BYTES + len(child.encode()) for child in group.children)
-    return size_of_tags(group.metadata) + of_kinds + of_children
+    return size_of_tags(group.metadata) + of_kinds + _bytes_of_children(group)
+
+
+def _bytes_of_children(group: Group) -> int:
+    return sum(_TAG_BYTES + len(child.encode()) for child in group.children)
 
 
 def bytes_of_lists(group: Group) -> int:

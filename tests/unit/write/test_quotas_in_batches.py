@@ -134,7 +134,7 @@ async def test_a_rate_may_count_what_the_relay_signs_for_changes_of_groups() -> 
         (kinds.DELETE_GROUP, "pot", []),
     ],
 )
-async def test_a_change_of_a_group_costs_about_what_the_relay_signs(
+async def test_a_change_of_a_group_costs_about_what_the_relay_signs_beside_it(
     kind: int, group: str, tags: list[list[str]]
 ) -> None:
     """A request of 300 bytes may change two descriptions of 64 KiB."""
@@ -148,7 +148,7 @@ async def test_a_change_of_a_group_costs_about_what_the_relay_signs(
         here.now += 5
         here.live.said.clear()
         event = here.made(alice, kind, ["h", group], *tags)
-        charged = bytes_signed(event, here.groups)
+        charged = len(event.raw) + bytes_signed(event, here.groups)
         assert await here.take(event) == [STORED]
         signed = sum(len(each.raw) for each in here.live.said if each.kind in kinds.GROUP_STATE)
         assert signed > 0
