@@ -246,11 +246,8 @@ class Connection:
         opening = orjson.dumps([verb, sub, *map(as_json, filters)])
         if receive_raw is not None:
             self._raw_sinks[sub] = receive_raw
-        try:
-            async with self._subscription(sub, sink, opening, orjson.dumps(["CLOSE", sub])):
-                yield
-        finally:
-            self._raw_sinks.pop(sub, None)
+        async with self._subscription(sub, sink, opening, orjson.dumps(["CLOSE", sub])):
+            yield
 
     @asynccontextmanager
     async def negentropy(
@@ -279,6 +276,7 @@ class Connection:
             yield
         finally:
             del self._sinks[sub]
+            self._raw_sinks.pop(sub, None)
             if not (sink.is_closed or self.is_lost):
                 with suppress(ConnectionLost, TimeoutError):
                     # Also when a query is cancelled: the relay would keep the subscription open.

@@ -120,13 +120,18 @@ class Reconnector:
     async def deadline(self, seconds: float | None, what: str) -> AsyncIterator[Callable[[], None]]:
         """Raises Unanswered when the block takes longer; None: the default of `timeouts`.
 
-        Yields a function that restarts the deadline.
+        Yields a function that restarts the deadline, if it has not passed.
         """
         seconds = self.timeouts.deadline_s if seconds is None else seconds
         loop = asyncio.get_running_loop()
+
+        def restart() -> None:
+            if not timeout.expired():  # it may have, while the block has not ended yet
+                timeout.reschedule(loop.time() + seconds)
+
         try:
             async with asyncio.timeout(seconds) as timeout:
-                yield lambda: timeout.reschedule(loop.time() + seconds)
+                yield restart
         except TimeoutError:
             why = (
                 f"; no connection: {self._last_error}"

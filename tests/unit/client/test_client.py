@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -148,6 +149,27 @@ async def test_the_deadline_of_a_query_is_for_the_whole_answer_or_for_each_event
         monkeypatch.setattr(relay._reconnector, "deadline", deadline)
         assert len(await relay.query(CHAT, is_of_each=is_of_each)) == 30
         assert len(restarted) == (30 if is_of_each else 0)
+
+
+async def test_an_event_that_comes_after_the_deadline_of_each_does_not_end_the_client(
+    fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    """It comes in the moment in which the query learns of the deadline: the program stood still."""
+    fake.events = [chat("late")]
+
+    async def stand_still(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.show(frame[1], fake.events[0])
+        passed = monotonic() + 0.1
+        while monotonic() < passed:
+            pass
+        fake.on["REQ"] = fake.answer
+
+    fake.on["REQ"] = stand_still
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        with pytest.raises(Unanswered, match="EOSE"):
+            await relay.query(CHAT, deadline_s=0.05, is_of_each=True)
+        assert await relay.query(CHAT) == fake.events
+    assert fake.visits == 1
 
 
 async def test_without_an_answer_the_deadline_error_names_what_was_expected(
