@@ -10,7 +10,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -56,6 +56,8 @@ MAX_HISTORY_BYTES: Final = 2**26
 _MAX_GROUPS: Final = 10_000
 _MAX_MEMBERS: Final = 500
 """Members of a group in its memory."""
+_MAX_LISTED: Final = 100_000
+"""Members of all groups together, beyond so many of each."""
 
 Correspondents = frozenset[str]
 """Public keys of a conversation in direct messages, without the agent's own."""
@@ -77,7 +79,7 @@ class _Listed(NamedTuple):
 
     at: int
     title: str = ""
-    members: tuple[str, ...] = ()
+    members: Mapping[str, None] = MappingProxyType({})
 
 
 _npub_of: Final = lru_cache(maxsize=1_000)(keys.npub)
@@ -243,9 +245,14 @@ class Chat:
         known = of_kind.get(event.d)
         if known is not None and event.created_at < known.at:
             return False
-        members = tuple(dict.fromkeys(event.tag_values("p")))[:_MAX_MEMBERS]
-        members = tuple(filter(is_hex64, members))
-        of_kind[event.d] = _Listed(event.created_at, event.tag("name") or "", members)
+        of_kind.pop(event.d, None)
+        left = _MAX_LISTED - sum([len(each.members) for each in of_kind.values()])
+        members = filter(is_hex64, dict.fromkeys(event.tag_values("p")))
+        of_kind[event.d] = _Listed(
+            event.created_at,
+            event.tag("name") or "",
+            dict.fromkeys(islice(members, max(left, _MAX_MEMBERS))),
+        )
         return self.note_members(event.d)
 
     def _see_deletion(self, event: Event) -> bool:
@@ -318,7 +325,7 @@ class Chat:
             return False
         known = dict(memory.members)
         if listed is not None:
-            members = {_npub_of(key): self._member_name(key, known) for key in listed.members}
+            members = {_npub_of(key): self._member_name(key, known) for key in self.members(group)}
         elif (
             speaker is not None
             and self._profile(speaker).name is not None
@@ -364,15 +371,19 @@ class Chat:
         copy = self._working_copy
         return (
             pubkey in copy.authors
-            or any(pubkey in self.members(group) for group in groups)
+            or any(self._is_member(pubkey, group) for group in groups)
             or copy.own_user(copy.subject_of(pubkey)) is not None
             or copy.config.of_user(pubkey) is not None
         )
 
     def members(self, group: str) -> tuple[str, ...]:
-        """Public keys, of the group's 39002; none before it is seen."""
+        """Public keys, the first of the group's 39002; none before it is seen."""
+        listed = self._lists.get(group, _Listed(0))
+        return tuple(islice(listed.members, _MAX_MEMBERS))
+
+    def _is_member(self, pubkey: str, group: str) -> bool:
         listed = self._lists.get(group)
-        return () if listed is None else listed.members
+        return listed is not None and pubkey in listed.members
 
     def history(self, place: str | Correspondents) -> list[HistoryMessage]:
         """Oldest first. `place`: a group's id, or the others of a conversation."""

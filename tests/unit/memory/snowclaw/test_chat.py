@@ -16,7 +16,7 @@ from relay.memory.snowclaw.system_prompt import IN_DIRECT_MESSAGES, RULES
 from relay.memory.snowclaw.working_copy import WorkingCopy
 from relay.nostr.keys import SecretKey
 from relay.nostr.nip59 import unsigned
-from tests.cast import alice, bob, owner, robot, rover, stranger
+from tests.cast import alice, bob, carol, dave, owner, robot, rover, stranger
 from tests.unit.memory.snowclaw.making import AT, config, record, signed
 
 if TYPE_CHECKING:
@@ -255,6 +255,25 @@ def test_of_others_than_members_only_whom_the_agent_answers_is_known() -> None:
     assert {*heard.book.users()} == known | {bob.pubkey[:32]}
     heard.see(said("of no list", AT, "coffee", stranger))  # nobody tells who is a member
     assert heard.book.user(stranger.npub) is not None
+
+
+def test_who_is_listed_after_those_in_the_memory_of_the_group_is_a_member(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("relay.memory.snowclaw.chat._MAX_MEMBERS", 1)
+    heard = Heard()
+    heard.see(listed(alice, bob), said("hi", by=bob), listed(alice, bob, at=AT + 1))
+    assert heard.book.user(bob.npub) is not None
+    assert heard.chat.members("tea") == (alice.pubkey,)
+    # Of all groups together it knows no more than so many.
+    monkeypatch.setattr("relay.memory.snowclaw.chat._MAX_LISTED", 4)
+    heard.see(listed(alice, carol, dave, group="coffee"))
+    assert heard.chat.knows(carol.pubkey, ["coffee"])
+    assert not heard.chat.knows(dave.pubkey, ["coffee"])
+    heard.see(listed(alice, at=AT + 2), listed(alice, carol, dave, at=AT + 1, group="coffee"))
+    assert heard.chat.knows(carol.pubkey, ["coffee"])
+    assert heard.chat.knows(dave.pubkey, ["coffee"])
+    assert not heard.chat.knows(carol.pubkey, ["tea"])
 
 
 def test_who_speaks_in_a_group_without_a_list_fills_no_more_than_the_members_of_one(
