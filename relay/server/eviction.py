@@ -134,18 +134,23 @@ class HttpSockets:
         """Close sockets while all unread answers together are above `_MAX_UNREAD`: the oldest of
         the network, and in it of the address, that leaves most unread. Without this, a client that
         does not read would keep its answer in memory indefinitely."""
-        unread: ByNetwork[asyncio.Transport] = ByNetwork()
-        for each, address in self.answered.items():
-            if size := each.get_write_buffer_size():
-                unread.add(each, address, size)
-        while unread.total > _MAX_UNREAD:
-            first = unread.oldest()
-            assert first is not None
-            unread.discard(first, self.answered[first])
-            first.abort()  # `close` would wait until the client has read it
+        unread = {each: each.get_write_buffer_size() for each in self.answered}
+        if sum(unread.values()) > _MAX_UNREAD:  # it is called before each large answer
+            self._drop(unread)
         for each in [*self.answered]:
             if each.is_closing() and not each.get_write_buffer_size():
                 del self.answered[each]
+
+    def _drop(self, unread: dict[asyncio.Transport, int]) -> None:
+        by_network: ByNetwork[asyncio.Transport] = ByNetwork()
+        for each, size in unread.items():
+            if size:
+                by_network.add(each, self.answered[each], size)
+        while by_network.total > _MAX_UNREAD:
+            first = by_network.oldest()
+            assert first is not None
+            by_network.discard(first, self.answered[first])
+            first.abort()  # `close` would wait until the client has read it
 
     async def _close_silent(self, server: web.Server) -> None:
         left, silent = self._free_places(), list[SocketInput]()
