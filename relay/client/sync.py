@@ -15,7 +15,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import groupby
-from random import SystemRandom
 from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import structs
@@ -388,7 +387,7 @@ class Sync:
         self._differing: set[str] = set()
         """Of these groups, those of which both sides show a 9007, and not the same."""
         self._have: Sequence[bytes] = ()
-        self._need: list[bytes] = []
+        self._need: Sequence[bytes] = ()
 
     async def compare(self) -> None:
         """Find the differing ids. Raises QueryClosed, Incomparable, Unanswered."""
@@ -423,9 +422,9 @@ class Sync:
                 self.tally.moderation = len(moderation)
                 need -= moderation
         self._have = [id_ for id_ in _ids(items) if id_ in have]
+        # Not sorted: whoever fills a quota could choose ids that come first. The order of a set is
+        # that of hashes whose key nobody knows, and another one in each process.
         self._need = [*need]
-        # Whoever fills a quota could choose ids that come first.
-        SystemRandom().shuffle(self._need)
         self.tally.have, self.tally.need = len(self._have), len(self._need)
         self._note(self.tally)
 
