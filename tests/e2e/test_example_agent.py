@@ -12,13 +12,16 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from relay.client import Client, Snowclaw, Timeouts
+from relay.nostr.event import weight_of
 from relay.nostr.nip59 import opened, unsigned, wrapped
 from tests import cast
+from tests.harness.fake_relay import FakeRelay
 from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import Rookery, command, eventually, until
 
@@ -378,6 +381,25 @@ async def test_faults_are_one_line(tmp_path: Path) -> None:
         await robot.says("cannot reach ws://127.0.0.1:1: connection refused")
         assert await robot.exit_code() == 1
         assert len(robot.lines) == 1
+
+
+async def test_who_asks_very_much_leaves_others_room_for_their_questions(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    agent_class = runpy.run_path(str(PROGRAM))["Agent"]
+    async with FakeRelay() as fake, Client(fake.url, cast.robot) as client:
+        now = client.now()
+        own = cast.bob.sign(9, [["h", "tea"]], "robot?", now - 60)
+        many = [cast.alice.sign(9, [["h", "tea"]], f"robot? {n}", now - n) for n in range(50)]
+        fake.events = [own, *many]
+        limits = agent_class.missed.__globals__
+        limits["MISSED_OF_ONE"] = 3 * weight_of(many[0])
+        agent = agent_class(client, SimpleNamespace(should_respond=lambda _: True), None, "tea")
+        assert await agent.missed(cast.owner.pubkey) == [own, *many[2::-1]]
+        assert caplog.messages == ["47 messages of the last day are not answered: too many"]
+        limits["MISSED_BYTES"] = weight_of(many[0])
+        assert await agent.missed(cast.owner.pubkey) == many[:1]
+        assert caplog.messages[1:] == ["50 messages of the last day are not answered: too many"]
 
 
 def test_what_others_answer_does_not_control_the_terminal() -> None:

@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import sys
+from collections import Counter
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -34,6 +35,7 @@ NOTE = re.compile(r"\bremember:\s*(\S.*)", re.IGNORECASE | re.DOTALL)
 A_DAY_S = 86_400
 PAGE_BYTES = 1 << 25  # what a page of messages takes in memory
 MISSED_BYTES = 1 << 24  # the same of messages that are still to be answered
+MISSED_OF_ONE = MISSED_BYTES // 8  # … of one author
 PATIENT = Timeouts(deadline_s=A_DAY_S)  # requests wait for a restarting relay
 
 log = logging.getLogger("agent")
@@ -118,7 +120,7 @@ class Agent:
         self.since = max([self.client.now() - A_DAY_S, *(event.created_at for event in changes)])
         here = {"kinds": [9, 11, 12], "#h": [self.group], "since": self.since}
         asked: list[Event] = []
-        size = 0
+        held, of_author, left_out = 0, Counter[str](), 0
         try:
             # Page by page, newest first: anybody may have sent more than fits into memory.
             async with aclosing(self.client.query_pages(here, page_bytes=PAGE_BYTES)) as pages:
@@ -126,11 +128,18 @@ class Agent:
                     for event in page:
                         if event.pubkey == self.client.pubkey:
                             self.answered.update(event.tag_values("q"))
-                        elif size < MISSED_BYTES and self.claw.should_respond(event):
-                            asked.append(event)
-                            size += weight_of(event)
+                        elif self.claw.should_respond(event):
+                            size, author = weight_of(event), event.pubkey
+                            of_author[author] += size
+                            if of_author[author] > MISSED_OF_ONE or held >= MISSED_BYTES:
+                                left_out += 1
+                            else:
+                                asked.append(event)
+                                held += size
         except AnswerTooLong as error:
             log.warning("not all messages of the last day were read: %s", error)
+        if left_out:
+            log.warning("%d messages of the last day are not answered: too many", left_out)
         return asked[::-1]
 
     async def hear(self, message: Event) -> None:
