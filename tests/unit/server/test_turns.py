@@ -703,7 +703,8 @@ async def test_a_small_piece_of_costly_work_waits_for_as_much_of_each_other(
 async def test_who_begins_anew_waits_for_as_much_of_each_other(
     pieces: Pieces, new: NewAccount
 ) -> None:
-    for _ in range(60):
+    """Behind more than 64 addresses of its network a small piece waited for all of them."""
+    for _ in range(200):
         await pieces.come("large", new(), 1000)
     for _ in range(10):
         await pieces.go_on()
