@@ -425,7 +425,9 @@ class Client:
         on_resumed: Callable[[], None] = lambda: None,
         keeps_newest: bool = False,
     ) -> Subscription:
-        """Stored events, then live ones, across reconnects: see Subscription.
+        """Stored events, then live ones, across reconnects: see Subscription. After a
+        reconnect a filter for gift wraps, also one with `limit` 0, may give some that were stored
+        before the subscription: their dates are up to two days too early.
 
         `most_bytes`: what events that wait for the reader may take in memory; live ones a quarter
         of it. `on_resumed` is called when it is live again: what was deleted meanwhile is not told.
