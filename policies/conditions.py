@@ -17,7 +17,7 @@ from relay.nostr.event import is_hex64
 from relay.toml.fields import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Sequence, Set
 
     from relay.access.actors import Actors
     from relay.facts import Facts
@@ -132,11 +132,10 @@ class Condition:
         asked = (self.h, self.who, self.login, self.age, self.replaces, self.wraps_for_known)
         return any(each is not None for each in asked)
 
-    @property
-    def asks_group(self) -> bool:
-        """Whether it depends on the group of the event's row."""
+    def asks_group(self, of_group: Set[Who] = OF_GROUP) -> bool:
+        """Whether it depends on the group of the event's row. `of_group`: words that do."""
         words = (self.who or frozenset()) | (self.login or frozenset())
-        return self.h is not None or not words.isdisjoint(OF_GROUP)
+        return self.h is not None or not words.isdisjoint(of_group)
 
     def for_kind(self, kind: int) -> Condition | None:
         """The conditions left to check for this kind; None: the kind never matches."""

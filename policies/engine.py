@@ -119,11 +119,19 @@ class _IndexedRule:
 
     @property
     def asks_group(self) -> bool:
-        """Whether it depends on the group of the event's row."""
+        """Whether what it refuses depends on the group of the event's row."""
+        conditions = (self.match, *self.excepts)
+        return any(each.asks_group() for each in conditions) or not OF_GROUP.isdisjoint(
+            self.writers or ()
+        )
+
+    @property
+    def limit_asks_group(self) -> bool:
+        """Whether its rate or quota depends on the group of the event's row: see `limits`."""
         limit = self.usage_limit
         return (
-            any(condition.asks_group for condition in (self.match, *self.excepts))
-            or not OF_GROUP.isdisjoint(self.writers or ())
+            self.match.asks_group()
+            or any(each.asks_group(OF_GROUP - _AGENT) for each in self.excepts)
             or (limit is not None and limit.adds_up_groups)
         )
 
@@ -424,8 +432,9 @@ class PolicySet:
                     indexed.usage_limit = replace(indexed.usage_limit, quota=None)
                 if indexed.usage_limit.rate is not None or indexed.usage_limit.quota is not None:
                     limited.append(indexed)
-        applied = (*writers, *forms, *limited)
-        asks_group = any(indexed.asks_group for indexed in applied)
+        asks_group = any(indexed.asks_group for indexed in (*writers, *forms)) or any(
+            indexed.limit_asks_group for indexed in limited
+        )
         found = _OfKind(tuple(writers), tuple(forms), tuple(limited), tuple(quotas), asks_group)
         self._by_kind[kind] = found
         return found
