@@ -43,6 +43,8 @@ of them share a notice; they may read each other's keys in the 9000 or 9001 anyw
 
 _MEMBER_BYTES: Final = 71
 """Of a tag in a 39002."""
+_LIST_BYTES: Final = 400
+"""Of a list beside its tags."""
 _KIND_BYTES: Final = 8
 """Of a value of `supported_kinds`."""
 _TAG_BYTES: Final = 11
@@ -184,7 +186,7 @@ def bytes_of_lists(group: Group) -> int:
     """Of its 39001 and 39002, about."""
     roles = [each for each in group.members.values() if each]
     sizes = _MEMBER_BYTES * len(group.members), _MEMBER_BYTES * len(roles) + size_of_tags(roles)
-    return sum(min(size, MAX_TAGS_BYTES) for size in sizes)
+    return sum(_LIST_BYTES + min(size, MAX_TAGS_BYTES) for size in sizes)
 
 
 def bytes_of_changed_lists(before: Group | None, after: Group) -> int:

@@ -121,7 +121,7 @@ class Batch:
         joined: MinuteCounter,
         vanishing: Sequence[Tombstone],
         ending: Set[str],
-        unlisted: Mapping[str, Group],
+        unlisted: Set[str],
         list_room: int,
         measures_each: bool = False,
     ) -> None:
@@ -143,10 +143,12 @@ class Batch:
         self.number = len(items)
         """Of the items that were judged: the first of them, at least one."""
         self._judge = self._timed_judge
-        self.unlisted: dict[str, Group] = {}
-        """Groups whose lists another batch will sign, as they were when the last ones were."""
+        self.unlisted: Iterable[str] = ()
+        """Groups whose lists another batch will sign, in order."""
+        self.listed: Set[str] = frozenset()
+        """Groups of a `SignLists` whose lists are signed."""
         self.listed_bytes = 0
-        """Of lists that were signed with their changes."""
+        """Of all lists that were signed."""
         self._unlisted_before = unlisted
         self._list_room = list_room
         self._has_moved = False
@@ -358,8 +360,8 @@ class Batch:
                     assert_never(item)
         changes.sign_last()
         self._lists.sign_members()
-        self.unlisted = changes.unlisted
-        self.listed_bytes = self._list_room - changes.list_room
+        self.unlisted, self.listed = changes.unlisted, changes.listed
+        self.listed_bytes = changes.listed_bytes
         groups, management = changes.world.groups, changes.world.management
         stored = map(self.groups.get, self.plan.groups)
         self.plan.members_before = {each.id: each.members for each in stored if each is not None}

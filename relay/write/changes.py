@@ -15,11 +15,14 @@ from relay.groups.notices import (
     LISTS,
     NOTICES,
     bytes_of_changed_lists,
+    bytes_of_lists,
     is_listed_apart,
+    is_outdated,
+    notices_again,
     notices_for,
 )
 from relay.lifecycle.deletion import add_tombstone
-from relay.lifecycle.rows import Stored
+from relay.lifecycle.rows import Slot, Stored
 from relay.lifecycle.versions import plan_for
 from relay.write.pins import pins_left, without_pins
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
     from relay.groups.group import Group, Groups
     from relay.groups.notices import Draft
-    from relay.lifecycle.rows import Slot, Tombstone, WritePlan
+    from relay.lifecycle.rows import Tombstone, WritePlan
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.write.commands import SignLists
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 _LARGE_GROUP: Final = 50
 """Members. Its lists are signed once for all changes of a batch: one takes up to 15 ms and 700 kB,
 and so many changes would keep all other events waiting for seconds."""
+BYTES_AT_ONCE: Final = 1_000_000
+"""Of lists that are signed in a transaction, unless they are of one group."""
 _LARGE_STATE: Final = 8192
 """Bytes of what it is and pins: that is signed once then, too."""
 
@@ -51,12 +56,12 @@ class Changes:
         rows: list[Stored],
         relay_key: SecretKey,
         unsigned: dict[str, Group],
-        unlisted: Mapping[str, Group],
+        unlisted: Set[str],
         list_room: int,
         signed_before: Mapping[tuple[int, str], int],
     ) -> None:
         """`unsigned`: of `world`, empty. `unlisted`: groups whose lists are due since an earlier
-        batch, as they were when the last ones were signed. `list_room`: bytes of lists that may be
+        batch. `list_room`: bytes of lists that may be
         signed with their changes. `signed_before`: as `Pieces.signed`."""
         self.world = world
         self.found = world.found
@@ -67,10 +72,13 @@ class Changes:
         self.signed_before = signed_before
         self.signed: set[tuple[int, str]] = set()
         """(kind, group) of what this batch signs for a request to vanish."""
-        self.unlisted: dict[str, Group] = {}
-        """Groups whose lists another batch will sign, as they were when the last ones were."""
-        self.list_room = list_room
-        """What is left of it."""
+        self.unlisted: dict[str, None] = {}
+        """Groups whose lists another batch will sign, in order."""
+        self.listed: set[str] = set()
+        """Groups of a `SignLists` whose lists are signed."""
+        self.listed_bytes = 0
+        """Of all lists that were signed."""
+        self._list_room = list_room
         self._relay_key = relay_key
         self._unsigned = unsigned
         """Large ones as they were; what is signed about them comes last."""
@@ -83,7 +91,7 @@ class Changes:
         """Set the group, and store the 39000–39005 that differ, at last."""
         is_put_off = after.id in self._unsigned or _is_large(after)
         if before is None or not (is_put_off or self._is_apart(before, after)):
-            self._sign_with_lists(before, after)
+            self._sign_notices(before, after)
             return
         self._unsigned.setdefault(after.id, before)
         self.set_groups(self.world.groups.with_group(after))
@@ -102,7 +110,8 @@ class Changes:
         large groups."""
         if after.id in self._unlisted_before or any(map(is_listed_apart, (before, after))):
             return True
-        return bytes_of_changed_lists(before, after) > max(0, self.list_room)
+        size = bytes_of_changed_lists(before, after)
+        return size > 0 and size > self._list_room - self.listed_bytes
 
     def sign_last(self) -> None:
         """What is signed once for all changes of the batch."""
@@ -111,25 +120,35 @@ class Changes:
             if after is None:
                 continue  # it ended
             if not self._is_apart(before, after):
-                self._sign_with_lists(before, after)
+                self._sign_notices(before, after)
                 continue
             if bytes_of_changed_lists(before, after):
-                self.unlisted[before.id] = self._unlisted_before.get(before.id, before)
+                self.unlisted[before.id] = None
             self._sign_notices(before, after, NOTICES - LISTS)
+        self.listed -= self.unlisted.keys()
 
     def sign_lists(self, signing: SignLists) -> None:
-        for group_id, before in signing.groups.items():
-            after = self.world.groups.get(group_id)
-            if after is not None:  # it did not end
-                self._sign_notices(before, after, LISTS)
+        """Those that differ from what is stored: another relay on the database may have signed
+        some. The first, and others while there is room."""
+        compat = self.world.policy.groups.compat
+        for group_id in signing.groups:
+            group = self.world.groups.get(group_id)
+            if group is not None:  # it did not end
+                if self.listed and bytes_of_lists(group) + self.listed_bytes > BYTES_AT_ONCE:
+                    break
+                which = {kind for kind in LISTS if self._is_outdated(kind, group)}
+                self._publish(*notices_again(group, which, self.now, compat))
+            self.listed.add(group_id)
 
-    def _sign_with_lists(self, before: Group | None, after: Group) -> None:
-        self.list_room -= bytes_of_changed_lists(before, after)
-        self._sign_notices(before, after)
+    def _is_outdated(self, kind: int, group: Group) -> bool:
+        stored = self.found.slots.get(Slot(self._relay_key.pubkey, kind, group.id))
+        return stored is None or is_outdated(stored.event, group, self.world.policy.groups.compat)
 
     def _sign_notices(self, before: Group | None, after: Group, which: Set[int] = NOTICES) -> None:
         compat = self.world.policy.groups.compat
-        noted, drafts = notices_for(before, after, self.now, compat, which)
+        self._publish(*notices_for(before, after, self.now, compat, which))
+
+    def _publish(self, noted: Group, drafts: Iterable[Draft]) -> None:
         self.set_groups(self.world.groups.with_group(noted))
         for draft in drafts:
             self.sign(draft, noted.id)
@@ -138,6 +157,8 @@ class Changes:
     def sign(self, draft: Draft, group_id: str | None) -> Event:
         tags = [list(tag) for tag in draft.tags]
         event = self._relay_key.sign(draft.kind, tags, draft.content, draft.created_at)
+        if draft.kind in LISTS:
+            self.listed_bytes += len(event.raw)
         keep = self.world.policy.keep
         kept = plan_for(
             event,

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from relay.access.management import ListChange
     from relay.facts import Facts
-    from relay.groups.group import Group
     from relay.lifecycle.retention import SweepRules
     from relay.lifecycle.rows import ExpiredRow, Stored
     from relay.lifecycle.versions import HistoryRules
@@ -221,8 +220,8 @@ class SweepVersions:
 class SignLists:
     """Groups whose 39001 and 39002 are to be signed: see `is_listed_apart`."""
 
-    groups: Mapping[str, Group]
-    """As they were when these were last signed."""
+    groups: Sequence[str]
+    """Their ids. As many are done as fit into a transaction."""
 
 
 class Purpose(Enum):

@@ -197,7 +197,7 @@ class Ingest:
             is_held=self._is_held,
             waited=metrics.write.commit_queue.add,
         )
-        self._lists = ListSigning(self._lane.put)
+        self._lists = ListSigning(self._lane.put, lambda: self._state.groups)
         self._tasks = asyncio.TaskGroup()
         self._running: list[asyncio.Task[None]] = []
 
@@ -712,7 +712,7 @@ class Ingest:
             await self._delivery.run()
             for item in batch:
                 if isinstance(item, SignLists):
-                    self._lists.signed(item, perf_counter() - committed.taken_at)
+                    self._lists.signed(committed.listed, perf_counter() - committed.taken_at)
             self._lists.begin()
             if self._metrics.traces is not None:
                 trace(self._metrics.traces, batch, committed)

@@ -9,15 +9,17 @@ another, would keep every writer waiting.
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from relay.groups.notices import bytes_of_lists
+from relay.write.changes import BYTES_AT_ONCE
 from relay.write.commands import SignLists
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Set
 
-    from relay.groups.group import Group
+    from relay.groups.group import Groups
 
 _MEMBERS_AT_ONCE: Final = 5000
 """Of groups whose lists are signed in one transaction, unless it is one group."""
@@ -25,17 +27,21 @@ _PAUSE: Final = 20
 """Times as long as that took, until others are signed: 19 of 20 events meet none."""
 _BYTES_PER_S: Final = 500_000
 """Of lists, which each of their readers gets: some have no more than 20 Mbit/s."""
-_BYTES_AT_ONCE: Final = 1_000_000
-"""Of lists, before that pace applies; and of those in one transaction, unless it is one group."""
+_BURST: Final = 1_000_000
+"""Bytes of lists before that pace applies."""
+_GROUPS_AT_ONCE: Final = 50
+"""Whose lists are signed in one transaction: two signatures and rows, 1 ms for each."""
 
 
 class ListSigning:
     """Which lists are due, and when. At most one `SignLists` is in the lane."""
 
-    def __init__(self, put: Callable[[SignLists], bool]) -> None:
-        """`put` queues it; False: the lane is full."""
+    def __init__(self, put: Callable[[SignLists], bool], groups: Callable[[], Groups]) -> None:
+        """`put` queues it; False: the lane is full. `groups`: as they are."""
         self._put = put
-        self._due: dict[str, Group] = {}
+        self._groups = groups
+        self._due: dict[str, None] = {}
+        """Their ids, in order."""
         self._is_queued = False
         self._next_at = 0.0
         """Time of the loop from which on the next may be signed."""
@@ -45,9 +51,9 @@ class ListSigning:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def due(self) -> Mapping[str, Group]:
-        """Groups whose lists are still to be signed, as they were when the last ones were."""
-        return self._due
+    def due(self) -> Set[str]:
+        """Groups whose lists are still to be signed."""
+        return self._due.keys()
 
     @property
     def room(self) -> int:
@@ -56,11 +62,11 @@ class ListSigning:
         if self._due:
             return 0
         owed = (self._paid_at - asyncio.get_running_loop().time()) * _BYTES_PER_S
-        return int(_BYTES_AT_ONCE - max(0.0, owed))
+        return int(_BURST - max(0.0, owed))
 
-    def add(self, groups: Mapping[str, Group], signed: int = 0) -> None:
-        """After a commit. `signed`: bytes of lists that were signed with the changes to them."""
-        self._due.update(groups)
+    def add(self, groups: Iterable[str], signed: int) -> None:
+        """After a commit that signed so many bytes of lists, and left out those of `groups`."""
+        self._due.update(dict.fromkeys(groups))
         now = asyncio.get_running_loop().time()
         self._paid_at = max(self._paid_at, now) + signed / _BYTES_PER_S
 
@@ -76,25 +82,24 @@ class ListSigning:
         if loop.time() < next_at:
             self._timer = loop.call_at(next_at, self.begin)
             return
-        groups: dict[str, Group] = {}
+        chosen: list[str] = []
         members = size = 0
-        for group_id, before in self._due.items():
-            members += len(before.members)
-            size += bytes_of_lists(before)
-            if groups and (members > _MEMBERS_AT_ONCE or size > _BYTES_AT_ONCE):
+        for group_id in islice(self._due, _GROUPS_AT_ONCE):
+            group = self._groups().get(group_id)
+            if group is not None:
+                members += len(group.members)
+                size += bytes_of_lists(group)
+            if chosen and (members > _MEMBERS_AT_ONCE or size > BYTES_AT_ONCE):
                 break
-            groups[group_id] = before
-        self._is_queued = self._put(SignLists(groups))
+            chosen.append(group_id)
+        self._is_queued = self._put(SignLists(chosen))
 
-    def signed(self, signing: SignLists, seconds: float) -> None:
-        """It is committed and delivered; `seconds`: how long both took. The list of a large group
-        that many look at is hundreds of megabytes."""
+    def signed(self, groups: Iterable[str], seconds: float) -> None:
+        """Their lists are committed and delivered; `seconds`: how long both took. The list of a
+        large group that many look at is hundreds of megabytes."""
         if not self._is_ending:
-            now = asyncio.get_running_loop().time()
-            size = sum(map(bytes_of_lists, signing.groups.values()))
-            self._next_at = now + _PAUSE * seconds
-            self._paid_at = max(self._paid_at, now) + size / _BYTES_PER_S
-        for group_id in signing.groups:
+            self._next_at = asyncio.get_running_loop().time() + _PAUSE * seconds
+        for group_id in groups:
             self._due.pop(group_id, None)
 
     def answered(self) -> None:

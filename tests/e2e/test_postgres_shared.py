@@ -19,7 +19,15 @@ from relay.config import load_config
 from tests import cast
 from tests.faults.chaos.checker import STALE_S
 from tests.harness.postgres import postgres
-from tests.harness.relay_program import Rookery, command, connected, two_relays, until
+from tests.harness.relay_program import (
+    OwnProcess,
+    Rookery,
+    command,
+    connected,
+    level,
+    two_relays,
+    until,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -120,6 +128,45 @@ async def test_a_member_removed_on_one_hears_nothing_from_the_other(
         public = await do(admin, made(cast.admin, 1, content="to all"))
         assert await next_event(member) == public.id
         assert not (await member.publish(made(cast.alice, 9, ["h", "den"])))[0]
+
+
+LISTS_WAIT = (
+    "import sys; from relay.launcher import main; from relay.write import list_signing;"
+    "list_signing._BURST = 0; list_signing._BYTES_PER_S = 1e-9; sys.argv[0] = 'rookery'; main()"
+)
+
+
+@pytest.mark.process
+async def test_a_list_that_waits_is_compared_with_the_one_that_another_signed(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    """It was compared with the one before: who was removed meanwhile stayed on it."""
+    slow = OwnProcess(tmp_path / "one")
+    slow.program = "-c", LISTS_WAIT
+    async with two_relays(tmp_path, await postgres.new_schema()) as (_, other), slow:
+        for each in (slow, other):
+            await each.start()
+
+        async def changes(
+            relay: Rookery, kind: int, *people: SecretKey, group: str = "tea"
+        ) -> None:
+            tags = [["p", who.pubkey] for who in people]
+            async with connected(relay.url) as wire:
+                await do(wire, made(cast.owner, kind, ["h", group], *tags))
+            await level((slow, other))
+
+        await changes(slow, 9007, group="den")  # its lists are all that may be signed for now
+        await changes(other, 9007)
+        await changes(other, 9000, cast.alice, cast.bob)
+        await changes(slow, 9001, cast.bob)
+        await changes(other, 9000, cast.carol)
+        await changes(slow, 9001, cast.carol)
+        await changes(slow, 9000, cast.bob)
+        await slow.stop()  # the end waits for no pause
+        async with connected(other.url) as wire:
+            (members,) = await wire.query({"kinds": [39002], "#d": ["tea"]})
+        listed = {tag[1] for tag in members["tags"] if tag[0] == "p"}
+        assert listed == {who.pubkey for who in (cast.owner, cast.alice, cast.bob)}
 
 
 async def status(rookery: Rookery) -> int:

@@ -915,6 +915,11 @@ async def test_a_batch_signs_the_lists_of_a_large_group_once(
     assert newest.created_at > stored[0].created_at
 
 
+def sign_lists_at_any_pace(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(list_signing, "_BYTES_PER_S", 1e12)
+    relay.ingest._lists._paid_at = 0.0
+
+
 async def test_the_lists_of_a_very_large_group_are_signed_after_its_changes(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -922,7 +927,7 @@ async def test_the_lists_of_a_very_large_group_are_signed_after_its_changes(
     monkeypatch.setattr("relay.groups.notices._LONG_LIST", 3)
     monkeypatch.setattr(list_signing, "_MEMBERS_AT_ONCE", 10)
     monkeypatch.setattr(list_signing, "_PAUSE", 0)
-    monkeypatch.setattr(list_signing, "_BYTES_PER_S", 1e12)
+    sign_lists_at_any_pace(relay, monkeypatch)
     groups = [f"g{number}" for number in range(5)]
     for h in groups:
         people = [["p", who.pubkey] for who in (alice, bob, carol, dave)]
@@ -952,7 +957,7 @@ async def test_lists_of_very_large_groups_are_signed_with_pauses(
     monkeypatch.setattr("relay.groups.notices._LONG_LIST", 3)
     monkeypatch.setattr(list_signing, "_MEMBERS_AT_ONCE", 5)
     monkeypatch.setattr(list_signing, "_PAUSE", 0)
-    monkeypatch.setattr(list_signing, "_BYTES_PER_S", 1e12)
+    sign_lists_at_any_pace(relay, monkeypatch)
     people = [["p", who.pubkey] for who in (alice, carol, dave)]
     groups = ["g0", "g1", "g2"]
     for h in groups:
@@ -979,7 +984,7 @@ async def test_lists_of_any_group_wait_while_more_are_signed_than_readers_can_ta
         people = [["p", who.pubkey] for who in (alice, bob, carol, dave)]
         assert await relay.take(on(owner, 9007, h=h), on(owner, 9000, *people, h=h)) == [STORED] * 2
     of_one = bytes_of_lists(relay.state.groups.by_id["g0"])
-    monkeypatch.setattr(list_signing, "_BYTES_AT_ONCE", of_one)
+    monkeypatch.setattr(list_signing, "_BURST", of_one)
     monkeypatch.setattr(list_signing, "_BYTES_PER_S", 1e-9)
     relay.live.said.clear()
     assert await relay.take(bob.sign(62, [["relay", "ALL_RELAYS"]], "", NOON)) == [STORED]
@@ -995,12 +1000,43 @@ async def test_lists_of_any_group_wait_while_more_are_signed_than_readers_can_ta
     assert sorted(lists["g0"].tag_values("p")) == sorted(lists["g2"].tag_values("p")) == left
 
 
+@pytest.mark.parametrize("bound", ["list_signing._GROUPS_AT_ONCE", "changes.BYTES_AT_ONCE"])
+async def test_lists_that_waited_are_signed_in_small_transactions(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    """Those of 4,600 groups of one member were one transaction of 5 s. They may have grown while
+    they waited."""
+    groups = [f"g{number}" for number in range(4)]
+    for h in groups:
+        assert await relay.take(on(owner, 9007, h=h)) == [STORED]
+    monkeypatch.setattr(list_signing, "_PAUSE", 0)
+    monkeypatch.setattr(list_signing, "_BURST", 0)
+    sign_lists_at_any_pace(relay, monkeypatch)
+    monkeypatch.setattr(relay.ingest._lists, "_next_at", 1e9)
+    changes = [on(owner, 9000, ["p", alice.pubkey], h=h) for h in groups]
+    assert await relay.take(*changes) == [STORED] * 4
+    size = bytes_of_lists(relay.state.groups.by_id["g0"])
+    monkeypatch.setattr(f"relay.write.{bound}", 1 if bound.endswith("GROUPS_AT_ONCE") else size)
+    people = [["p", person(f"{number}").pubkey] for number in range(50)]
+    relay.store.plans.clear()
+    assert await relay.take(on(owner, 9000, *people, h="g1")) == [STORED]
+    monkeypatch.setattr(relay.ingest._lists, "_next_at", 0.0)
+    assert await relay.take(on(alice, 9, h="g0")) == [STORED]
+    await relay.ingest._lane.drained()
+    signed = [
+        [row.event.d for row in plan.adds.values() if row.event.kind == 39002]
+        for plan in relay.store.plans
+    ]
+    assert [each for each in signed if each] == [["g0"], ["g1"], ["g2"], ["g3"]]
+
+
 async def test_the_pause_after_lists_counts_their_delivery(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list of 5,000 members is 250 MB for 720 subscriptions, and came with each change."""
     monkeypatch.setattr("relay.groups.notices._LONG_LIST", 3)
     monkeypatch.setattr(list_signing, "_PAUSE", 1)
+    sign_lists_at_any_pace(relay, monkeypatch)
     seconds, deliver = [0.0], relay.live.deliver
 
     def slowly(rows: Sequence[Stored], *links: Any) -> Iterator[tuple[int, int]]:
@@ -1032,7 +1068,7 @@ async def test_the_lists_of_a_batch_take_a_bounded_time(relay: Relay) -> None:
 
 @pytest.mark.parametrize(
     ("reason", "value"),
-    [("relay.groups.notices._LONG_LIST", 3), ("relay.write.list_signing._BYTES_AT_ONCE", 500)],
+    [("relay.groups.notices._LONG_LIST", 3), ("relay.write.list_signing._BURST", 500)],
 )
 async def test_lists_that_were_not_signed_before_the_end_are_signed_at_the_start(
     relay: Relay, monkeypatch: pytest.MonkeyPatch, reason: str, value: int
