@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
@@ -13,7 +15,7 @@ from relay.memory.anamnesis.archive import Archive, archive_of
 from relay.memory.anamnesis.records import Memory, Supersession, record_in
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
-from relay.nostr.event import is_hex64
+from relay.nostr.event import is_hex64, weight_of
 from relay.nostr.filters import Filter
 
 if TYPE_CHECKING:
@@ -87,16 +89,16 @@ class ClaimReader:
         of = Filter(kinds=frozenset({kinds.APP_DATA}), tags=(("X", hashes),), limit=MAX_OLD)
         found = list(await self._read(of))
         if len(found) < MAX_OLD:
-            return _olds(self._records(found))
+            return _olds(await self._records(found))
         olds: set[str] = set()
         for hashed in hashes:
             of_it = structs.replace(of, tags=(("X", frozenset({hashed})),))
             memory = archive.original(hashed)
             relied_on = archive.owners | ({self._pubkey, memory.author} if memory else set())
             by_them = structs.replace(of_it, authors=frozenset(relied_on))
-            told = _olds(self._records(await self._read(by_them)))
+            told = _olds(await self._records(await self._read(by_them)))
             if len(told) < MAX_OLD:
-                told |= _olds(self._records(await self._read(of_it)))
+                told |= _olds(await self._records(await self._read(of_it)))
             olds |= told
         return olds
 
@@ -104,44 +106,51 @@ class ClaimReader:
         check_hash(hashed)
         return await self.archive(await self.about([hashed]))
 
-    async def about(self, hashes: Iterable[str]) -> list[Record]:
-        """The entries of these hashes, and all records about them."""
+    async def about(self, hashes: Iterable[str], most_bytes: float = inf) -> list[Record]:
+        """The entries of these hashes, and all records about them. After `most_bytes`, as
+        `weight_of` estimates them, no more are asked for: the last hashes may be left out."""
         records: list[Record] = []
-        ordered = sorted(hashes)
+        ordered = list(hashes)
         for start in range(0, len(ordered), _BATCH):
             batch = frozenset(ordered[start : start + _BATCH])
             wanted = Filter(
                 kinds=frozenset({kinds.APP_RECORD, kinds.APP_DATA}), tags=(("x", batch),)
             )
-            records += self._records(await self._read(wanted))
+            events = list(await self._read(wanted))
+            records += await self._records(events)
+            most_bytes -= sum(map(weight_of, events))
+            if most_bytes < 0:
+                break
         return records
 
     async def archive(self, records: Iterable[Record]) -> Archive:
         """An archive of these records, with corrections that the reader may rely on. A relay that
         keeps memory checks them, and keeps one entry per author and hash (X-05, X-16)."""
         document = await self._information()
-        return archive_of(
+        return await asyncio.to_thread(
+            archive_of,
             records,
             self._owners | owners_in(document),
             reader=self._pubkey,
             is_authoritative=keeps_memory(document),
         )
 
-    def memories(self, events: Iterable[Event]) -> list[Memory]:
+    async def memories(self, events: Iterable[Event]) -> list[Memory]:
         """The memories among these events that can be read."""
-        return [record for record in self._records(events) if isinstance(record, Memory)]
+        return [record for record in await self._records(events) if isinstance(record, Memory)]
 
-    def _records(self, events: Iterable[Event]) -> list[Record]:
+    async def _records(self, events: Iterable[Event]) -> list[Record]:
+        named = [event for event in events if event.d.startswith(_PREFIX)]
+        # In a thread: hundreds of entries with thousands of parents take a second.
+        found = await asyncio.to_thread(lambda: [record_in(event) for event in named])
         records: list[Record] = []
-        for event in events:
-            if event.d.startswith(_PREFIX):
-                record = record_in(event)
-                if isinstance(record, UnreadableRecord):
-                    self.unread[event.id] = record
-                    if len(self.unread) > _MAX_UNREAD:
-                        del self.unread[next(iter(self.unread))]
-                else:
-                    records.append(record)
+        for record in found:
+            if isinstance(record, UnreadableRecord):
+                self.unread[record.event.id] = record
+                if len(self.unread) > _MAX_UNREAD:
+                    del self.unread[next(iter(self.unread))]
+            else:
+                records.append(record)
         return records
 
 

@@ -147,7 +147,7 @@ class Anamnesis(AnamnesisReader):
         )
         texts = {
             memory.entry.content: memory.hash
-            for memory in self._claims.memories(await self.read(wanted))
+            for memory in await self._claims.memories(await self.read(wanted))
             if memory.entry.group == entry.group
         }
         if entry.content in texts or self.sift(entry.content, texts) is not None:
@@ -301,7 +301,7 @@ class Anamnesis(AnamnesisReader):
 
     async def _rows_of(self, hashed: str) -> list[Memory]:
         wanted = Filter(kinds=frozenset({kinds.APP_RECORD}), tags=(("x", frozenset({hashed})),))
-        found = self._claims.memories(await self.read(wanted))
+        found = await self._claims.memories(await self.read(wanted))
         return [memory for memory in found if memory.hash == hashed]
 
     def _row_of(

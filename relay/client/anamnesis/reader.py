@@ -3,8 +3,10 @@ Anamnesis."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from msgspec import structs
@@ -21,11 +23,11 @@ from relay.memory.anamnesis.records import Memory, Supersession
 from relay.memory.anamnesis.references import ENTRY, PATCH
 from relay.memory.anamnesis.trust import Reputations, trust_in
 from relay.nostr import kinds
-from relay.nostr.event import is_hex64
+from relay.nostr.event import is_hex64, weight_of
 from relay.nostr.filters import Filter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
     from pathlib import Path
 
     from relay.client.claims import Provenance
@@ -47,6 +49,8 @@ _MIN_RESULTS: Final = 50
 """Minimum if a query needs several searches."""
 _SOURCE_STEPS: Final = 8
 """Steps from a hit to the sources whose trust limits its own, in a search."""
+_MAX_SOURCE_BYTES: Final = 64 << 20
+"""What those sources take in memory, as `weight_of` estimates it."""
 _HASH_PREFIX: Final = re.compile(r"[0-9a-f]{8,63}")
 _LINE_CHARS: Final = 60
 _CHECK_AFTER_S: Final = 60
@@ -137,7 +141,7 @@ class AnamnesisReader(MemoryClient):
         """Direct descendants, oldest first."""
         check_hash(hashed)
         naming = Filter(kinds=frozenset({kinds.APP_RECORD}), tags=(("X", frozenset({hashed})),))
-        found = self._claims.memories(await self.read(naming))
+        found = await self._claims.memories(await self.read(naming))
         records = await self._claims.about({memory.hash for memory in found})
         return provenance.children(hashed, await self._claims.archive(records))
 
@@ -185,8 +189,8 @@ class AnamnesisReader(MemoryClient):
         for question in (asked, *asked.loosened()):
             if is_searched:
                 archive, found = await self._search(question)
-            ranked = text_ranks(question, archive, found)
-            hits = recall.recalled(ranked, archive, recall_query, self._client.now())
+            now = self._client.now()
+            hits = await asyncio.to_thread(_hits, question, archive, found, recall_query, now)
             if hits:
                 return hits
         return []
@@ -215,7 +219,8 @@ class AnamnesisReader(MemoryClient):
             )
         entries = await self.read(await self._entries_filter())
         with_prefix = [event for event in entries if event.d.startswith(ENTRY + beginning)]
-        found = {memory.hash: memory.entry.content for memory in self._claims.memories(with_prefix)}
+        memories = await self._claims.memories(with_prefix)
+        found = {memory.hash: memory.entry.content for memory in memories}
         if not found:
             raise UnknownMemory(beginning)
         if len(found) > 1:
@@ -229,19 +234,25 @@ class AnamnesisReader(MemoryClient):
         hashes: Iterable[str],
         next_hashes: Callable[[Record], Iterable[str]],
         most_steps: int = provenance.MAX_NODES,
+        most_bytes: float = inf,
     ) -> Archive:
-        """All records about memories and those reachable by `next_hashes`, breadth first."""
-        records: list[Record] = []
-        asked: set[str] = set()
-        ahead = set(hashes)
-        for each in ahead:
+        """All records about memories and those reachable by `next_hashes`, breadth first: of more
+        than are asked for, those that each record names first. `most_bytes`: of what is reached,
+        see `ClaimReader.about`."""
+        asked = set(hashes)
+        for each in asked:
             check_hash(each)
-        while ahead and len(asked) <= provenance.MAX_NODES and most_steps >= 0:
-            most_steps -= 1
-            asked |= ahead
-            found = await self._claims.about(ahead)
+        found = await self._claims.about(asked)
+        records = list(found)
+        for _ in range(most_steps):
+            most = provenance.MAX_NODES - len(asked)
+            ahead = await asyncio.to_thread(_unasked, map(next_hashes, found), asked, most)
+            if not ahead or most_bytes <= 0:
+                break
+            asked.update(ahead)
+            found = await self._claims.about(ahead, most_bytes)
             records += found
-            ahead = {each for record in found for each in next_hashes(record)} - asked
+            most_bytes -= sum(weight_of(record.event) for record in found)
         return await self._claims.archive(records)
 
     async def _search(self, question: Question) -> tuple[Archive, frozenset[str]]:
@@ -260,10 +271,11 @@ class AnamnesisReader(MemoryClient):
                 self.shortfall = f"{self.url} refused to search for {query!r}: {closed}"
         ends = {event.d[-64:] for event in found if event.d.startswith((ENTRY, PATCH))}
         hashes = frozenset(filter(is_hex64, ends))
-        return await self._reachable(hashes, _parents, _SOURCE_STEPS), hashes
+        archive = await self._reachable(hashes, _parents, _SOURCE_STEPS, _MAX_SOURCE_BYTES)
+        return archive, hashes
 
     async def _all_records(self) -> Archive:
-        entries = self._claims.memories(await self.read(await self._entries_filter()))
+        entries = await self._claims.memories(await self.read(await self._entries_filter()))
         return await self._claims.archive(
             await self._claims.about({memory.hash for memory in entries})
         )
@@ -289,6 +301,27 @@ def member_of(options: type[_Option], value: str, field: str) -> _Option:
 
 def _parents(record: Record) -> Iterable[str]:
     return record.entry.parents if isinstance(record, Memory) else []
+
+
+def _unasked(named: Iterable[Iterable[str]], asked: Set[str], most: int) -> list[str]:
+    """The first hash that each names, then the second, …: those not asked for yet."""
+    found: dict[str, None] = {}
+    waiting = [iter(hashes) for hashes in named]
+    while waiting and len(found) < most:
+        taken = [next(hashes, None) for hashes in waiting]
+        waiting = [hashes for hashes, each in zip(waiting, taken, strict=True) if each is not None]
+        found |= dict.fromkeys(each for each in taken if each is not None and each not in asked)
+    return list(found)[: max(most, 0)]
+
+
+def _hits(
+    question: Question,
+    archive: Archive,
+    found: Collection[str] | None,
+    query: recall.RecallQuery,
+    now: int,
+) -> Sequence[Hit]:
+    return recall.recalled(text_ranks(question, archive, found), archive, query, now)
 
 
 def _line(text: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from relay.memory.anamnesis.permissions import original_of
 from relay.memory.anamnesis.records import Memory, Patch, Supersession, Vouch, fields_of
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ class Archive:
     owners: Set[str] = frozenset()
     """Public keys that take precedence over authors."""
     memories: Mapping[str, Sequence[Memory]] = field(default_factory=dict)
+    """Hash → rows, in the order of their dates and ids: the original first."""
     vouches: Mapping[str, Sequence[Vouch]] = field(default_factory=dict)
     """One per voucher, in the order in which they first vouched."""
     supersessions: Mapping[str, Sequence[Supersession]] = field(default_factory=dict)
@@ -41,9 +41,8 @@ class Archive:
 
     def original(self, hashed: str) -> Memory | None:
         """The original author's row: the earliest, then the lowest id (X-05)."""
-        rows = {memory.event.id: memory for memory in self.memories.get(hashed, ())}
-        first = original_of(memory.event for memory in rows.values())
-        return None if first is None else rows[first.id]
+        rows = self.memories.get(hashed)
+        return rows[0] if rows else None
 
     def successor(self, hashed: str) -> Supersession | None:
         """The effective supersession: an owner's before the author's, then the newest."""

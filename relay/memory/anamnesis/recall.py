@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from relay.memory.anamnesis.bm25 import normalised
 from relay.memory.anamnesis.records import Memory, Patch, Supersession, Vouch
-from relay.memory.anamnesis.trust import Reputations, trust_in
+from relay.memory.anamnesis.trust import Reputations, trust_in_each
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,8 +85,9 @@ def recalled(
     if query.as_of is not None:
         archive, moment = as_of(archive, query.as_of), min(now, query.as_of)
     matching = {}
+    trusts = trust_in_each(archive, query.reputations)
     for hashed in ranked:
-        memory, trust = archive.original(hashed), trust_in(hashed, archive, query.reputations)
+        memory, trust = archive.original(hashed), trusts.get(hashed)
         document = archive.document(hashed)
         if memory is None or trust is None or document is None:
             continue

@@ -7,15 +7,15 @@ of its known sources.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from relay.memory.anamnesis.checks import Attestation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from relay.memory.anamnesis.archive import Archive
     from relay.memory.anamnesis.records import Memory, Vouch
@@ -24,7 +24,6 @@ REPUTATION: Final = 0.5
 """Default reputation of authors and vouchers."""
 _PER_AGENT: Final = 0.8
 _DIGITS: Final = 3
-_MAX_SOURCES: Final = 1_000
 
 
 class Level(StrEnum):
@@ -104,17 +103,42 @@ def passed_on(score: float, agents: int) -> float:
 
 
 def trust_in(hashed: str, archive: Archive, reputations: Reputations) -> Trust | None:
-    """None for an unknown memory. Sources are those in the archive, the nearest thousand."""
-    memory = archive.original(hashed)
-    if memory is None:
-        return None
-    trust = _own_trust(memory, archive, reputations)
-    weakest, lowest = None, trust.score
-    for source in _sources(memory, archive):
-        score = _own_trust(source, archive, reputations).score
-        if score < lowest:
-            weakest, lowest = source.hash, score
-    return replace(trust, score=lowest, weakest_source=weakest)
+    """None for an unknown memory."""
+    return trust_in_each(archive, reputations).get(hashed)
+
+
+def trust_in_each(archive: Archive, reputations: Reputations) -> Mapping[str, Trust]:
+    """Hash → trust, of all memories in the archive; sources are those in it.
+
+    The weakest source is the nearest of those with the lowest score. Each parent of a memory is
+    looked at a fixed number of times, however many memories are built on it: any agent may write
+    memories with thousands of parents. The lowest scores are passed on first, so that each memory
+    gets its final score at once.
+    """
+    memories = {h: memory for h in archive.memories if (memory := archive.original(h)) is not None}
+    own = {hashed: _own_trust(memory, archive, reputations) for hashed, memory in memories.items()}
+    sources = _sources(memories, archive)
+    built_on: dict[str, list[str]] = {}
+    for hashed, parents in sources.items():
+        for parent in parents:
+            built_on.setdefault(parent, []).append(hashed)
+    found: dict[str, Trust] = {}
+
+    def score_of(hashed: str) -> float:
+        return own[hashed].score
+
+    for score, hashes in groupby(sorted(own, key=score_of), score_of):
+        weakest = {hashed: hashed for hashed in hashes if hashed not in found}
+        found |= {hashed: own[hashed] for hashed in weakest}
+        while weakest:
+            above = {child for source in weakest for child in built_on.get(source, ())}
+            weakest = {
+                child: next(weakest[source] for source in sources[child] if source in weakest)
+                for child in above - found.keys()
+            }
+            for child, source in weakest.items():
+                found[child] = replace(own[child], score=score, weakest_source=source)
+    return found
 
 
 def _own_trust(memory: Memory, archive: Archive, reputations: Reputations) -> Trust:
@@ -134,21 +158,17 @@ def _own_trust(memory: Memory, archive: Archive, reputations: Reputations) -> Tr
     )
 
 
-def _sources(memory: Memory, archive: Archive) -> Iterator[Memory]:
-    """The known ancestors, breadth first. A parent that its child supersedes is no source."""
-    found = {memory.hash: memory}
-    waiting = deque([memory])
-    while waiting:
-        at = waiting.popleft()
-        for parent in at.entry.parents:
-            source = None if parent in found else archive.original(parent)
-            if source is None or any(by.new == at.hash for by in archive.successors(parent)):
-                continue
-            if len(found) > _MAX_SOURCES:
-                return
-            found[parent] = source
-            waiting.append(source)
-            yield source
+def _sources(memories: Mapping[str, Memory], archive: Archive) -> Mapping[str, Sequence[str]]:
+    """Hash → its known parents. A parent that its child supersedes is no source."""
+    replaced_by = {h: {by.new for by in archive.successors(h)} for h in archive.supersessions}
+    return {
+        hashed: [
+            parent
+            for parent in dict.fromkeys(memory.entry.parents)
+            if parent in memories and hashed not in replaced_by.get(parent, ())
+        ]
+        for hashed, memory in memories.items()
+    }
 
 
 def _votes(

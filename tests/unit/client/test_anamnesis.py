@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.client import Client, PublishRefused, QueryClosed, content_hash, trust_score, validate
-from relay.client.anamnesis import OUTSIDE, Ambiguous, Anamnesis, UnknownMemory
+from relay.client.anamnesis import OUTSIDE, Ambiguous, Anamnesis, UnknownMemory, reader
 from relay.client.anamnesis.files import Line, entries_in, write_lines
 from relay.client.anamnesis.matching import Question
 from relay.client.anamnesis.settings import anamnesis_settings
@@ -19,6 +19,7 @@ from relay.client.claims import MAX_OLD
 from relay.client.settings import ClientFile
 from relay.client.writer import Outcome
 from relay.errors import ConfigFaults, Invalid
+from relay.memory.anamnesis import provenance
 from relay.memory.anamnesis.checks import MemoryType
 from relay.memory.anamnesis.trust import Reputations
 from relay.nostr.event import event_from
@@ -483,6 +484,62 @@ async def test_recall_knows_the_weakest_source_of_a_hit(fake: FakeRelay, nips: l
         found = await memory.trust(A)
     assert (hit.hash, hit.trust.score, hit.trust.weakest_source) == (A, 0.3, content_hash("root"))
     assert found == hit.trust
+
+
+async def test_the_sources_that_a_recall_asks_for_are_bounded_by_number(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "MAX_NODES", 20)
+    root = told(robot, "root")
+    await fake.publish(root)
+    await fake.publish(told(robot, "tea a", parents=(root.tag("x") or "",)))
+    await fake.publish(vouched(alice, content_hash("tea a")))
+    for number in range(3):
+        many = tuple(content_hash(f"{number} {each}") for each in range(50))
+        await fake.publish(told(rover, f"tea {number}", parents=many))
+    await search_for_entries(fake, "tea")
+    async with memory_of(fake) as memory:
+        hits = {hit.hash: hit for hit in await memory.recall("tea")}
+    asked = [each for frame in fake.verbs("REQ") for each in frame[2].get("#x", ())]
+    assert len(asked) == 20
+    assert hits[content_hash("tea a")].trust.weakest_source == root.tag("x")
+
+
+async def test_the_sources_that_a_recall_asks_for_are_bounded_by_their_bytes(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = ""
+    for number in range(7):
+        event = told(rover, f"source {number}", parents=(below,) if below else ())
+        below = event.tag("x") or ""
+        await fake.publish(event)
+    await fake.publish(told(rover, "tea", parents=(below,)))
+    await search_for_entries(fake, "tea")
+    async with memory_of(fake) as memory:
+        await memory.recall("tea")
+        assert sum("#x" in frame[2] for frame in fake.verbs("REQ")) == 8
+        fake.seen.clear()
+        monkeypatch.setattr(reader, "_MAX_SOURCE_BYTES", 1)
+        [hit] = await memory.recall("tea")
+    assert hit.memory.entry.content == "tea"
+    assert sum("#x" in frame[2] for frame in fake.verbs("REQ")) == 2
+
+
+async def search_for_entries(fake: FakeRelay, beginning: str) -> None:
+    """From now on a search finds entries whose content begins so."""
+    found = [
+        event.id for event in fake.events if event.content.startswith(f'{{"content":"{beginning}')
+    ]
+
+    async def search(visitor: Visitor, frame: list[Any]) -> None:
+        for wanted in frame[2:]:
+            if wanted.pop("search", None):
+                wanted["ids"] = found
+        await fake.answer(visitor, frame)
+
+    fake.on["REQ"] = search
+    # A shorter answer is then the last: one REQ for each query.
+    fake.information = {"supported_nips": [50], "limitation": {"max_limit": fake.most_rows}}
 
 
 async def test_a_hash_is_found_by_its_prefix(fake: FakeRelay) -> None:

@@ -261,6 +261,54 @@ def test_a_memory_is_trusted_no_more_than_the_weakest_of_its_sources() -> None:
     assert trust(circle, *chain[1:]).score == 0.3
 
 
+class Counting(dict[str, Any]):
+    """Counts what is looked up in it."""
+
+    looked_up = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.looked_up += 1
+        return super().get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self.looked_up += 1
+        return super().__contains__(key)
+
+
+@pytest.mark.proves("X-14", "X-18")
+def test_the_work_of_a_recall_grows_with_the_parents_named_and_not_with_hits_times_parents() -> (
+    None
+):
+    unknown = [content_hash(f"unknown {number}") for number in range(400)]
+    hubs = [told(robot, f"hub {n}", parents=unknown[n * 100 : n * 100 + 100]) for n in range(4)]
+    hub_hashes = [read(Memory, hub).hash for hub in hubs]
+    told_hits = [told(robot, f"hit {number}", parents=hub_hashes) for number in range(60)]
+    hits = [read(Memory, event).hash for event in told_hits]
+    held = archive(*hubs, *told_hits, vouched(alice, hub_hashes[0]))
+    counting = Counting(held.memories)
+    found = recalled(
+        dict.fromkeys(hits, -1.0), replace(held, memories=counting), RecallQuery(limit=60), NOON
+    )
+    assert len(found) == 60
+    memories, parents = 64, 60 * 4 + 400
+    assert counting.looked_up <= 10 * memories + 2 * parents
+
+
+@pytest.mark.proves("X-14")
+def test_of_sources_with_the_lowest_score_the_nearest_is_the_weakest() -> None:
+    events = [
+        told(robot, "d"),
+        told(robot, "c"),
+        told(robot, "b", parents=(D, C)),
+        vouched(alice, A),
+        vouched(alice, B),
+    ]
+    found = trust(*events, told(robot, "a", parents=(B,)))
+    assert (found.score, found.weakest_source) == (0.3, D)
+    found = trust(*events, told(robot, "a", parents=(B, C)))
+    assert (found.score, found.weakest_source) == (0.3, C)
+
+
 @pytest.mark.proves("X-14")
 def test_a_correction_is_not_weakened_by_what_it_corrects() -> None:
     events = [told(robot, "b"), told(robot, "a", parents=(B,)), vouched(alice, A)]
