@@ -5,11 +5,11 @@ Users are found under every form of their key (S-02).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from relay.errors import Invalid
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_in
-from relay.memory.snowclaw.keys import MEMORY, OfUser, hex_of, is_same_user, memory_scope
+from relay.memory.snowclaw.keys import MEMORY, OfUser, hex_of, memory_scope
 from relay.memory.snowclaw.records import newest, record_in
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr.nip09 import named_by
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     Address = tuple[str, str]
     """Author and `d`."""
 
+_Item = TypeVar("_Item")
+
 
 class RecordIndex:
     """Records of the authors that the reader trusts; the reader filters them."""
@@ -34,8 +36,12 @@ class RecordIndex:
         self.hash_key = b"" if key is None else key.conversation_key
         """See `edit_dates`."""
         self._events: dict[Address, Event] = {}
-        self._users: dict[str, set[Address]] = {}
-        """First 16 hex characters of a user's key → addresses of their records."""
+        self._by_key: dict[str, set[Address]] = {}
+        """A user's key, as records name it → their addresses."""
+        self._by_16: dict[str, set[str]] = {}
+        """First 16 hex characters → such keys: any agent may write about keys that begin so."""
+        self._by_32: dict[str, set[str]] = {}
+        """First 32 → likewise."""
         self._read: dict[str, UserRecord | GroupRecord | AgentMemory | UnreadableRecord] = {}
         """Decoded records by event id."""
 
@@ -51,7 +57,9 @@ class RecordIndex:
         self._events[address] = event
         key = user_key(event.d)
         if key is not None:
-            self._users.setdefault(key[:16], set()).add(address)
+            self._by_key.setdefault(key, set()).add(address)
+            self._by_16.setdefault(key[:16], set()).add(key)
+            self._by_32.setdefault(key[:32], set()).add(key)
         return True
 
     def delete(self, deletion: Event) -> list[Event]:
@@ -68,11 +76,10 @@ class RecordIndex:
         if known is not None and known.id == event.id:
             del self._events[address]
             self._read.pop(event.id, None)
-            key = (user_key(event.d) or "")[:16]
-            left = self._users.get(key, set())
-            left.discard(address)
-            if not left:
-                self._users.pop(key, None)
+            key = user_key(event.d) or ""
+            if _drop(self._by_key, key, address):
+                _drop(self._by_16, key[:16], key)
+                _drop(self._by_32, key[:32], key)
 
     def events(self) -> list[Event]:
         return list(self._events.values())
@@ -83,26 +90,26 @@ class RecordIndex:
     @property
     def users(self) -> int:
         """Number of users with a record."""
-        return len(self._users)
+        return len(self._by_16)
 
     def has_user(self, key: str) -> bool:
         """Whether there is a record of a user, by any author. `key`: see `hex_of`."""
-        return key[:16] in self._users
+        return key[:16] in self._by_16
 
     def of_user(self, key: str, authors: Collection[str]) -> Iterator[Event]:
         """Records of these authors about a user. `key`: see `hex_of`."""
-        for author, d in self._users.get(key[:16], ()):
-            other = user_key(d)
-            if author in authors and other is not None and is_same_user(key, other):
-                yield self._events[author, d]
+        for other in {key, key[:16], key[:32], *self.keys_beginning(key)}:
+            for author, d in self._by_key.get(other, ()):
+                if author in authors:
+                    yield self._events[author, d]
 
-    def user_keys(self) -> Iterator[str]:
+    def keys_beginning(self, key: str) -> Collection[str]:
+        """The keys in user records that begin with this one of 16 or 32 characters."""
+        return (self._by_16 if len(key) == 16 else self._by_32).get(key, ())
+
+    def user_keys(self) -> Collection[str]:
         """The key in each user record: 64, 32 or 16 hex characters."""
-        for addresses in self._users.values():
-            for _, d in addresses:
-                key = user_key(d)
-                if key is not None:
-                    yield key
+        return self._by_key.keys()
 
     def read(self, event: Event) -> UserRecord | GroupRecord | AgentMemory | UnreadableRecord:
         """Decode (and decrypt) one record."""
@@ -129,6 +136,15 @@ class RecordIndex:
         if isinstance(found, UnreadableRecord):
             raise _overwritten(found)
         return found.lines if isinstance(found, AgentMemory) else ()
+
+
+def _drop(sets: dict[str, set[_Item]], name: str, item: _Item) -> bool:
+    """Whether the set, which had this, is empty now, and no longer there."""
+    left = sets.get(name, set())
+    left.discard(item)
+    if not left:
+        sets.pop(name, None)
+    return not left
 
 
 def _overwritten(found: UnreadableRecord) -> Invalid:

@@ -68,6 +68,7 @@ Subject = OfUser | OfGroup
 known."""
 
 _SHORT: Final = 32
+_SHORTEST: Final = 16
 _MAX_USERS: Final = 50_000
 """Users whose full keys are remembered."""
 MAX_SEEN: Final = 10_000
@@ -260,7 +261,9 @@ class WorkingCopy:
         hexed = hex_of(key)
         self.remember_key(hexed)
         if len(hexed) < _SHORT:
-            longer = {known for known in self._known_keys() if known.startswith(hexed)}
+            edited = {each.key for each in self._unsaved if isinstance(each, OfUser)}
+            known = edited.union(key[:_SHORT] for key in self.index.keys_beginning(hexed))
+            longer = {key for key in known if len(key) == _SHORT and key.startswith(hexed)}
             if len(longer) == 1:
                 return OfUser(longer.pop())
         return OfUser(hexed[:_SHORT])
@@ -280,7 +283,9 @@ class WorkingCopy:
 
     def shown_user(self, key: str, group: str | None = None) -> Shown[UserMemory]:
         """As `user`, with the authors."""
-        subject = self.subject_of(key)
+        return self._shown_user(self.subject_of(key), group)
+
+    def _shown_user(self, subject: OfUser, group: str | None = None) -> Shown[UserMemory]:
         own = self._own(subject)
         memory, author = None, None
         if not isinstance(own, UnreadableRecord) and self._enters(own, group):
@@ -349,7 +354,7 @@ class WorkingCopy:
 
     def users(self) -> dict[str, UserMemory]:
         """By the known part of the key: the first 32 or 16 hex characters."""
-        known = {key: self.user(key) for key in sorted(self._known_keys())}
+        known = {key: self._shown_user(OfUser(key)).memory for key in sorted(self._known_keys())}
         return {key: memory for key, memory in known.items() if memory is not None}
 
     def groups(self) -> dict[str, GroupMemory]:
@@ -700,10 +705,8 @@ class WorkingCopy:
     def _known_keys(self) -> set[str]:
         keys = {subject.key for subject in self._unsaved if isinstance(subject, OfUser)}
         keys |= {key[:_SHORT] for key in self.index.user_keys()}
-        long = {key for key in keys if len(key) == _SHORT}
-        return long | {
-            key for key in keys - long if not any(other.startswith(key) for other in long)
-        }
+        beginnings = {key[:_SHORTEST] for key in keys if len(key) > _SHORTEST}
+        return {key for key in keys if key not in beginnings}
 
     def _agent_memories(self) -> Iterator[tuple[Event, AgentMemory]]:
         for event in self.index.events():

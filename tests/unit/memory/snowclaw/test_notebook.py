@@ -18,6 +18,7 @@ from relay.memory.snowclaw.encryption import OwnKey, encrypted
 from relay.memory.snowclaw.groups import GroupMemory
 from relay.memory.snowclaw.keys import KeyStyle, OfGroup
 from relay.memory.snowclaw.rebasing import rebased
+from relay.memory.snowclaw.record_index import user_key
 from relay.memory.snowclaw.users import UserMemory
 from relay.memory.snowclaw.working_copy import WorkingCopy
 from relay.nostr import kinds
@@ -87,6 +88,29 @@ def test_a_user_of_whom_only_the_shortest_key_is_known_is_found_by_all_of_it() -
     book = working_copy(record(ALICE, {"notes": ["x"]}))
     assert notes(book, alice.pubkey[:16]) == ("x",)
     assert notes(book, bob.npub) is None
+
+
+def test_the_work_for_the_users_grows_with_the_records_of_other_agents_and_not_with_its_square(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = [f"{number:016x}" for number in range(40)]
+    keys += [f"{alice.pubkey[:16]}{number:016x}" for number in range(40)]
+    book = working_copy(
+        *(record(f"snowclaw:memory:npub:{key}", {"notes": ["x"]}, by=rover) for key in keys)
+    )
+    parsed: list[str] = []
+
+    def counting(d: str) -> str | None:
+        parsed.append(d)
+        return user_key(d)
+
+    monkeypatch.setattr("relay.memory.snowclaw.record_index.user_key", counting)
+    monkeypatch.setattr("relay.memory.snowclaw.working_copy.MAX_SEEN", 41)
+    assert book.users().keys() == {*keys}
+    assert notes(book) is None
+    for number in range(100, 140):  # too many of whom nothing is noted
+        assert not book.apply(record(f"snowclaw:memory:npub:{number:016x}", {}, by=rover))
+    assert len(parsed) <= 2 * (len(keys) + 40)
 
 
 @pytest.mark.parametrize("key", ["", "alice", alice.pubkey[:31], alice.npub[:-1] + "q"])
