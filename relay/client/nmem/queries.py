@@ -379,7 +379,6 @@ def context_of(
     now: int,
     before: int | None = None,
     source: str = "",
-    max_chars: int = context.MAX_CONTEXT,
 ) -> str:
     """The context of an agent in the project (M-28), not fenced. `before`: as of that time."""
     now = now if before is None else min(now, before)
@@ -410,7 +409,6 @@ def context_of(
         now,
         source,
         authors=session_authors(db, [session.id for session in sessions]),
-        max_chars=max_chars,
     )
 
 
@@ -419,9 +417,7 @@ def fenced_context_of(
 ) -> str:
     """As `context_of`, in a fence: see `fenced_context`."""
     own = about(db, "pubkey") or "this machine"
-    return context.fenced_context(
-        lambda most: context_of(db, project, now, before, source, most), own
-    )
+    return context.fenced_context(context_of(db, project, now, before, source), own)
 
 
 @dataclass(frozen=True, slots=True)

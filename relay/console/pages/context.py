@@ -215,11 +215,11 @@ async def _nmem(agent: _Agent, project: str) -> _Made:
     sessions = [(event, each) for event, each in records if isinstance(each, Session)]
     authors = {each.id: written_by(event) for event, each in sessions}
 
-    def within(most: int) -> str:
+    def made() -> str:
         own = [each for _, each in sessions]
-        return context(project, own, rows, now, authors=authors, max_chars=most)
+        return fenced_context(context(project, own, rows, now, authors=authors), agent.pubkey)
 
-    text = await agent.ask.in_thread(lambda: fenced_context(within, agent.pubkey))
+    text = await agent.ask.in_thread(made)
     return _Made(text, found)
 
 

@@ -16,7 +16,7 @@ from relay.memory.fence import attributed, fenced
 from relay.memory.nmem.summary import EMPTY_SESSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from relay.memory.nmem.ranking import Row
     from relay.memory.nmem.records import Session
@@ -104,16 +104,13 @@ def context(
     return _cut(f"# nmem context\n{text}", max_chars) if text else ""
 
 
-def fenced_context(made: Callable[[int], str], agent: str) -> str:
-    """The text that `made` returns for a number of characters, in a fence; both together have at
-    most MAX_CONTEXT characters (M-14)."""
-    most = MAX_CONTEXT - len(fenced("", "nmem", agent))
-    while text := made(most):
-        told = fenced(text, "nmem", agent)
-        if len(told) < MAX_CONTEXT:
-            return told
-        most -= len(told) - MAX_CONTEXT + 1  # escaping made it longer
-    return ""
+def fenced_context(text: str, agent: str) -> str:
+    """A context in a fence, with as many whole lines of it as make at most MAX_CONTEXT characters
+    (M-14)."""
+    text = _cut(text, MAX_CONTEXT - len(fenced("", "nmem", agent)))
+    while len(told := fenced(text, "nmem", agent)) >= MAX_CONTEXT:  # escaping made it longer
+        text = _cut(text, len(text) - 1)
+    return told if text else ""
 
 
 def _summarised(
@@ -175,8 +172,9 @@ def _own(rows: Sequence[Row], now: int) -> Iterator[str]:
     for row in rows:
         if row.is_pinned:
             continue
-        joined = edits.get((row.author, row.file_path or ""), [])
-        if row not in joined or len(joined) == 1:
+        is_edit = row.obs_type in _EDITS and row.file_path is not None
+        joined = edits[row.author, row.file_path or ""] if is_edit else [row]
+        if len(joined) == 1:
             yield attributed(_item(row, now), row.author)
         elif row is joined[0]:
             text = _line(f"- {row.file_path or ''}", 2 + _TITLE)

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from relay.memory.nmem.context import MAX_CONTEXT, age, context
+from relay.memory.fence import fenced
+from relay.memory.nmem.context import MAX_CONTEXT, age, context, fenced_context
 from relay.memory.nmem.ranking import Row
 from relay.memory.nmem.records import Session
 from relay.memory.nmem.summary import EMPTY_SESSION, Summary
@@ -255,6 +256,18 @@ def test_no_line_loses_its_author_when_the_context_is_cut() -> None:
     for most in range(50, 2_000, 7):
         *_, last = context("rook", [], rows, NOW, max_chars=most).splitlines() or [""]
         assert last.endswith(("Eve (npub1eve…)", "## rook", "# nmem context")) or not last
+
+
+@pytest.mark.proves("M-14")
+@pytest.mark.parametrize("text", ["x", "<memory>"])
+def test_a_fenced_context_has_as_many_whole_lines_as_fit(text: str) -> None:
+    told = "".join(f"- #{number} {text * number}\n" for number in range(300))
+    lines = told.splitlines(keepends=True)
+    made = fenced_context(told, "agent")
+    kept = sum(line.startswith("- #") for line in made.splitlines())
+    assert made == fenced("".join(lines[:kept]), "nmem", "agent")
+    assert len(made) < MAX_CONTEXT <= len(fenced("".join(lines[: kept + 1]), "nmem", "agent"))
+    assert fenced_context("y" * MAX_CONTEXT, "agent") == ""
 
 
 CLAIM = "by owner (npub1abcdefgh…)"
