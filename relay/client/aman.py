@@ -93,7 +93,8 @@ _REPEATED_S: Final = 60
 _RETRY_S: Final = 10.0
 """After a failure to read a memory that is followed."""
 _JOIN_S: Final = 0.1
-"""Deletions that come within it are followed by one read."""
+"""Deletions that come within it are followed by one read, changes by one snapshot if more of them
+have arrived."""
 _LOOKED_AT: Final = 50
 """Newest records that a query for the latest time reads."""
 
@@ -346,7 +347,7 @@ class Aman(MemoryClient):
         return self._fold_of(events).snapshot(hk, author, reader=self.pubkey)
 
     async def watch(self, hk: str, *, any_author: bool = False) -> AsyncIterator[Snapshot]:
-        """The snapshot, then a new one after each change.
+        """The snapshot, then a new one after each change, or after several that came together.
 
         Continues across reconnects. If the relay is unreachable at first, the cached snapshot comes
         first.
@@ -372,7 +373,8 @@ class Aman(MemoryClient):
         self, wanted: Filter, read: Callable[[], Awaitable[Fold]]
     ) -> AsyncGenerator[tuple[Fold, str | None], None]:
         """What `read` gives, then the fold after each change, with the history key that changed;
-        None: any.
+        None: any. Of changes that arrive faster than they are told, some are told together: a
+        snapshot takes as long as there are records, of whoever may write them.
 
         It is read again after a deletion of one of its records, when a record expires, after a
         reconnection, and every ABSENCE_S: what an admin deleted, or a banned author wrote, is not
@@ -385,6 +387,7 @@ class Aman(MemoryClient):
         ) as events:
             fold, read_at = await read(), clock() + ABSENCE_S
             yield fold, None
+            changed, told_at = dict[str, None](), clock()
             while True:
                 wait_s = read_at - clock()
                 if not is_stale:
@@ -393,14 +396,14 @@ class Aman(MemoryClient):
                 if is_due.is_set():
                     is_due.clear()
                     read_at = clock()
-                changed = None
                 if event is not None and event.kind == kinds.DELETION:
                     with suppress(OSError):
                         await self._drop_deleted(event)  # it may name another history key
                     if fold.is_named_by(event):
                         is_stale, read_at = True, min(read_at, clock() + _JOIN_S)
                 elif event is not None and await self._undeleted([event]):
-                    changed = fold.apply(event)
+                    hk = fold.apply(event)
+                    changed |= {} if hk is None else {hk: None}
                 if clock() >= read_at or (not is_stale and self._until_expiry(fold) <= 0):
                     is_stale, read_at = True, clock() + _RETRY_S
                     with suppress(ClientError):
@@ -408,8 +411,11 @@ class Aman(MemoryClient):
                         is_stale = False
                     if not is_stale:
                         yield fold, None
-                elif changed is not None and not is_stale:
-                    yield fold, changed
+                        changed, told_at = {}, clock()
+                elif not is_stale and (not events.has_more or clock() >= told_at + _JOIN_S):
+                    for hk in changed:
+                        yield fold, hk
+                    changed, told_at = {}, clock()
 
     def _until_expiry(self, fold: Fold) -> float:
         """Seconds until the first of the records expires."""

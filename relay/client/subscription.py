@@ -160,6 +160,11 @@ class Subscription:
                 yield event
 
     @property
+    def has_more(self) -> bool:
+        """Whether the next event has arrived."""
+        return bool(self._ready) and not isinstance(self._ready[0], (_Stored, ClientError))
+
+    @property
     def eose(self) -> Eose:
         """Awaitable: all stored events are in the queue, or have been read."""
         return Eose(lambda: self._within_deadline(lambda: self._has_eose, "EOSE"))

@@ -424,6 +424,26 @@ async def test_a_watcher_sees_each_change_and_lives_through_reconnects(fake: Fak
         await snapshots.aclose()  # type: ignore[attr-defined]
 
 
+async def test_changes_that_have_arrived_together_are_one_snapshot_for_a_watcher(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot takes as long as there are records, and another agent may write any number."""
+    monkeypatch.setattr("relay.client.aman._JOIN_S", 60)
+    async with aman(fake, rover) as other, aman(fake) as memory:
+        snapshots = memory.watch("u", any_author=True)
+        assert (await anext(snapshots)).tools == ()
+        for number in range(40):
+            await other.add_tool("u", f"tool {number}", success=True, content="")
+        await memory.tools("u")  # its answer comes after the events
+        told = 0
+        async for snapshot in snapshots:
+            told += 1
+            if len(snapshot.tools) == 40:
+                break
+        assert told <= 10
+        await snapshots.aclose()  # type: ignore[attr-defined]
+
+
 async def test_a_watcher_sees_that_a_record_was_deleted(fake: FakeRelay) -> None:
     async with aman(fake) as memory:
         await memory.set_preference("u", "one")
