@@ -315,8 +315,7 @@ async def fetch(
 
     try:
         missing = await _missing(client, known.records, known.foreign, sources, trusted, take)
-        at_relay = await _pins(client, document, keys)
-        await take([e for e in at_relay if e.id not in known.pins and e.id not in known.records])
+        missing_pins = await _missing_pins(client, document, keys, known.pins_at, take)
     except ClientError:
         await put()  # the next synchronisation goes on from there
         raise
@@ -326,7 +325,7 @@ async def fetch(
         gone_over = known.passed_over.intersection(missing)
         await asyncio.to_thread(_forget_passed_over, database, gone_over)
     missing = [id_ for id_ in missing if id_ not in known.passed_over]
-    missing += known.pins.keys() - {event.id for event in at_relay}
+    missing += missing_pins
     authors = {**known.foreign, **{id_: author for id_, author in known.pins.items() if author}}
     writers = {authors.get(id_, signer.pubkey) for id_ in missing}
     deleted = await _deletions_of(client, writers, missing)
@@ -412,7 +411,12 @@ async def fetch_all(
 
     await _missing(client, known, {}, sources, trusted, take)
     keys = {event.pubkey for event in others} | trusted
-    pins = [event for event in await _pins(client, document, keys) if event.id not in known]
+    pins: list[Event] = []
+
+    async def take_pins(events: Sequence[Event]) -> None:
+        pins.extend(event for event in events if event.id not in known)
+
+    await _missing_pins(client, document, keys, {}, take_pins)
     if progress is not None:
         progress(len(others) + len(pins))
     return found + others + pins
@@ -487,20 +491,25 @@ async def _compared(
     return {id_.hex() for id_ in difference.have}
 
 
-async def _pins(
-    client: Client, document: Mapping[str, object], keys: Collection[str]
-) -> list[Event]:
-    """Pins by these authors. Pins have no common tag: without their prefix (G-09), which a relay
-    need not support, all records of the authors are read."""
+async def _missing_pins(
+    client: Client,
+    document: Mapping[str, object],
+    keys: Collection[str],
+    known: Mapping[str, int],
+    take: Callable[[Sequence[Event]], Awaitable[None]],
+) -> set[str]:
+    """As `_missing`, of the pins by these authors. Pins have no common tag: without their prefix
+    (G-09), which a relay need not support, all records of the authors are read."""
     if not keys:
-        return []
+        return set(known)
     wanted: dict[str, object] = {"kinds": [kinds.APP_DATA], "authors": sorted(keys)}
     if reads_prefixes(document, kinds.APP_DATA):
         wanted["#d"] = [PIN]
-    found: list[Event] = []
-    async for events in client.query_pages(wanted):
-        found += [event for event in events if event.d.startswith(PIN) and event.pubkey in keys]
-    return found
+
+    async def take_pins(events: Sequence[Event]) -> None:
+        await take([each for each in events if each.d.startswith(PIN) and each.pubkey in keys])
+
+    return await _compared(client, wanted, known, take_pins)
 
 
 async def _with_ids(client: Client, ids: Sequence[str]) -> AsyncGenerator[list[Event], None]:
@@ -599,6 +608,8 @@ class _Known:
     """ids of those that are not in the cache."""
     pins: Mapping[str, str]
     """id → author; empty: oneself."""
+    pins_at: Mapping[str, int]
+    """id → `created_at`."""
     sources: str | None
 
 
@@ -613,12 +624,13 @@ def _known(database: Database) -> _Known:
         ).fetchall()
         passed_over = db.execute("SELECT event_id, created_at FROM _rk_passed_over").fetchall()
         pins = db.execute(
-            "SELECT event_id, author FROM _rk_pins WHERE event_id IS NOT NULL"
+            "SELECT event_id, author, created_at FROM _rk_pins WHERE event_id IS NOT NULL"
         ).fetchall()
         return _Known(
             {**{id_: at for id_, at, _ in rows}, **dict(passed_over)},
             {id_: author for id_, _, author in rows if author},
             frozenset([id_ for id_, _ in passed_over]),
-            dict(pins),
+            {id_: author for id_, author, _ in pins},
+            {id_: at for id_, _, at in pins},
             about(db, SOURCES),
         )

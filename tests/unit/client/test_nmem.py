@@ -808,7 +808,7 @@ async def test_a_synchronisation_that_is_interrupted_keeps_what_it_fetched_befor
         for number in range(10):
             a_session(here.database, f"s{number}", NOW + 100 * number)
         await here.sync()
-        monkeypatch.setattr("relay.client.nmem.sync._pins", hang)
+        monkeypatch.setattr("relay.client.nmem.sync._missing_pins", hang)
         sync = asyncio.create_task(there.sync())
         await is_fetched.wait()
         sync.cancel()
@@ -1016,10 +1016,25 @@ async def test_of_pins_those_by_keys_that_count_are_read_only(
     async with nmem(fake, tmp_path) as memory:
         a_session(memory.database)
         await memory.sync()
-    wanted = [each for _, _, *filters in fake.verbs("REQ") for each in filters]
+    wanted = [frame[2] for frame in fake.verbs("NEG-OPEN")]
     pins = [each for each in wanted if each.get("#d") == ["nmem:pin:"]]
     assert pins
     assert all({robot.pubkey, rover.pubkey} <= {*each["authors"]} for each in pins)
+
+
+async def test_pins_that_are_known_are_not_read_again(fake: FakeRelay, tmp_path: Path) -> None:
+    """Another agent may pin any number of its records."""
+    fake.information = {"memory": {"prefix_d_kinds": [30078]}}
+    async with nmem(fake, tmp_path / "a") as here, nmem(fake, tmp_path / "b", rover) as other:
+        await other.pin(await other.mark("tea", "rook"))
+        await other.sync()
+        await here.sync()
+        assert len(rows(here.database, "_rk_pins")) == 1
+        fake.seen.clear()
+        await here.sync()
+        assert len(rows(here.database, "_rk_pins")) == 1
+    wanted = [each for _, _, *filters in fake.verbs("REQ") for each in filters]
+    assert not [each for each in wanted if "ids" in each or each.get("#d") == ["nmem:pin:"]]
 
 
 @pytest.mark.proves("M-07")
