@@ -275,7 +275,6 @@ class Counting(dict[str, Any]):
         return super().__contains__(key)
 
 
-@pytest.mark.proves("X-14", "X-18")
 def test_the_work_of_a_recall_grows_with_the_parents_named_and_not_with_hits_times_parents() -> (
     None
 ):
