@@ -134,6 +134,33 @@ async def test_the_first_rows_of_many_keys_are_read_without_those_behind_them(
     assert (steps < 12 * len(events)) is not bool(few)
 
 
+@pytest.mark.parametrize("number", [1, 40])
+async def test_notes_that_name_groups_as_d_are_in_no_way_of_their_states(
+    path: Path, number: int
+) -> None:
+    """The first request of each client for a group passed over all of them: 0.4 s beside
+    300,000, for good."""
+    groups = [["d", f"group {place}"] for place in range(number)]
+    states = [
+        unsigned(cast.robot, kind=kind, tags=[group], at=kind)
+        for group in groups
+        for kind in (39000, 39002)
+    ]
+    store = await SqliteStore.open(path, TERMS)
+    await write(store, *states)
+    for place in range(100):
+        notes = [unsigned(cast.alice, tags=groups, at=10**5 + 50 * place + at) for at in range(50)]
+        await write(store, *notes)
+    await store.close()
+    store = await SqliteStore.open(path, TERMS)
+    wanted = asked(kinds=[39000, 39001, 39002], tag_d=[d for _, d in groups])
+    query = PageQuery(wanted, EVERYTHING, 500, store.committed(), 0, 500)
+    found, steps = steps_of(store, path, query)
+    await store.close()
+    assert found == in_order(*states)
+    assert steps < 1_000 * (number + 1)
+
+
 async def test_a_feed_of_few_rows_is_read_on_the_loop(path: Path) -> None:
     authors = [cast.person(f"author {number}") for number in range(200)]
     store = await SqliteStore.open(path, TERMS)

@@ -1,4 +1,4 @@
-"""The SQL composed for 54 queries × 8 viewers and for six sweeps, in tests/golden/sql.txt.
+"""The SQL composed for 55 queries × 8 viewers and for six sweeps, in tests/golden/sql.txt.
 
 `python -m tests.golden.sql` prints how the file differs from what the code composes now, and writes
 it. `‹a›` in a statement stands for the condition that says which rows the viewer may read by the
@@ -122,6 +122,7 @@ FILTERS: Final[dict[str, dict[str, Any]]] = {
     "a kind of groups": {"kinds": [9]},
     "moderation": {"kinds": [9000, 9001]},
     "group metadata": {"kinds": [39000]},
+    "states of groups": {"kinds": [39000, 39002], "#d": ["open", "closed", "hidden"]},
     "kinds over the bound": {"kinds": list(range(100, 120))},
     "one author": {"authors": [ALICE]},
     "authors side by side": {"authors": [ALICE, BOB, CAROL]},

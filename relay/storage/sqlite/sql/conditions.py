@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import orjson
 
+from relay.nostr.kinds import GROUP_STATE
 from relay.storage.hashes import id_key
 
 if TYPE_CHECKING:
@@ -60,8 +61,11 @@ AUTHORS: Final = 3
 AUTHOR_KEYS: Final = 4
 TAGS: Final = 5
 """Index in `Arguments.lists` of the first tag condition's hashes; those of the next conditions
-follow."""
+follow, and at last `states_of`."""
 
+_STATE: Final = frozenset(GROUP_STATE)
+_MAX_STATES: Final = 1_000
+"""Groups: all their rows are found and sorted."""
 MAX_PARAMETERS: Final = 16
 """Longer lists of values are bound as one JSON text."""
 _MAX_LITERAL: Final = 256
@@ -103,6 +107,8 @@ class Arguments:
         """The hashes of each tag condition."""
         for of_tag in self.hashes:
             self.lists.append(of_tag if len(of_tag) <= MAX_PARAMETERS else (_json(of_tag),))
+        if states := states_of(filter_):
+            self.lists.append(states if len(states) <= MAX_PARAMETERS else (_json(states),))
         self.buffer = buffer
 
     def rows(self, buffered: BufferedRows) -> str:
@@ -113,6 +119,17 @@ class Arguments:
         if isinstance(bound, Late):
             return self.lists[bound.list][bound.item]
         return self.rows(bound) if isinstance(bound, BufferedRows) else bound
+
+
+def states_of(filter_: Filter) -> Sequence[str]:
+    """The groups of whose states some are asked for, in order; empty: other rows, or too many.
+    Only the relay signs these, with one `d`: `events_d` finds them, however many notes of others
+    have such a tag."""
+    kinds = filter_.kinds
+    if not kinds or not kinds <= _STATE or filter_.d_prefixes:
+        return ()
+    of = filter_.tag_values("d")
+    return sorted(of) if of and len(of) <= _MAX_STATES and not any("\0" in d for d in of) else ()
 
 
 _NO_KEYS: Final[tuple[Sequence[Value], Sequence[Value]]] = (), ()

@@ -44,6 +44,7 @@ from relay.storage.sqlite.sql.scans import (
     by_d_prefixes,
     by_ids,
     by_kinds,
+    by_states,
     by_tag,
     by_words,
     listed_seqs,
@@ -522,6 +523,9 @@ class Compiler:
         tag = shape.driving_tag()
         if shape.ids is not None:
             scans = [by_ids(shape.ids)]
+        elif shape.states is not None and sorted_kinds is not None:
+            scans = [by_states(TAGS + len(shape.tags), shape.states, sorted_kinds)]
+            kinds = None
         elif tag is not None:
             name, number = shape.tags[tag]
             scans = by_tag(TAGS + tag, number, at_most, sorted_kinds)

@@ -27,6 +27,7 @@ from relay.storage.sqlite.sql.conditions import (
     one_of,
     one_of_late,
     starts_with_any,
+    states_of,
 )
 
 if TYPE_CHECKING:
@@ -55,13 +56,15 @@ class Shape(NamedTuple):
     tags: tuple[tuple[str, int], ...]
     """(name, number of values) of each condition."""
     d_prefixes: tuple[str, ...]
+    states: int | None
+    """Number of groups of whose states (39000–39005) some are asked for; None: of other rows."""
     has_since: bool
     has_until: bool
     has_after: bool
 
     def driving_tag(self) -> int | None:
         """Index in `tags` of the condition whose index is scanned; None: another index is."""
-        if self.ids is not None:
+        if self.ids is not None or self.states is not None:
             return None
         tags = range(len(self.tags))
         narrow = [tag for tag in tags if self.tags[tag][0] not in BROAD_TAGS]
@@ -78,6 +81,7 @@ def shape_of(filter_: Filter, after: Place | None = None) -> Shape:
         None if authors is None else len(authors),
         tuple([(name, len(values)) for name, values in filter_.tags]),
         filter_.d_prefixes,
+        len(states_of(filter_)) or None,
         filter_.since is not None,
         filter_.until is not None,
         after is not None,
@@ -288,6 +292,18 @@ def by_buffer(list_: int) -> IndexScan:
     """Rows of the tag buffer with one of the hashes."""
     start = Condition("e.seq IN (SELECT value FROM json_each(?))", (BufferedRows(list_),))
     return IndexScan("FROM events AS e NOT INDEXED", start, "e", ordered=False)
+
+
+def by_states(list_: int, number: int, kinds: Sequence[int]) -> IndexScan:
+    """Rows of these kinds whose `d` is one of the first `number` values in this list of
+    `Arguments`."""
+    start = all_of([Condition("e.d > ''"), one_of_late("e.d", list_, number)])
+    return IndexScan(
+        "FROM events AS e INDEXED BY events_d",
+        all_of([start, one_of("e.kind", kinds)]),
+        "e",
+        ordered=False,
+    )
 
 
 def by_d_prefixes(prefixes: Sequence[str]) -> IndexScan:
