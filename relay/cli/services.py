@@ -305,6 +305,7 @@ async def _groups(
     store: Store, shared: PostgresStore | None, key: SecretKey, policy: policies.PolicySet
 ) -> Groups:
     """The groups by the log up to `committed`, signed by this key. Raises StoreFault."""
+    leaves_lists = False
     while True:
         groups = await rebuilt_groups(store, key.pubkey, store.committed())
         try:
@@ -316,11 +317,13 @@ async def _groups(
                 policy.groups.compat,
                 unix_now(),
                 check=store.check_groups if isinstance(store, SqliteStore) else None,
+                leaves_lists=leaves_lists,
             )
         except Outdated:  # other relays have written since
             if shared is None:
                 raise
             shared.follow_from(await store.head())
+            leaves_lists = True  # they may wait at another relay, which goes on writing
 
 
 async def _opened_database(

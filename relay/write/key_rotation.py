@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from relay.access.actors import Actors
 from relay.access.visibility import everything_visible
 from relay.groups.group import replayed
-from relay.groups.notices import is_outdated, notices_again
+from relay.groups.notices import LISTS, is_outdated, notices_again
 from relay.lifecycle.deletion import remove
 from relay.lifecycle.rows import Lookups, Slot, WritePlan
 from relay.lifecycle.versions import plan_for
@@ -47,19 +47,22 @@ async def signed_again(
     compat: Set[Compat],
     now: int,
     check: Callable[[Groups], Awaitable[None]] | None = None,
+    *,
+    leaves_lists: bool = False,
 ) -> Groups:
     """Sign and store again what is by another key or outdated; returns the groups afterwards.
 
     `groups`: replayed from the log with this key. `check` gets them with what an earlier key says,
-    before anything is stored. Raises StoreFault.
+    before anything is stored. `leaves_lists`: outdated lists are not signed. Raises StoreFault.
     """
+    left = LISTS if leaves_lists else frozenset[int]()
     inherited: list[Event] = []
     outdated: dict[str, set[int]] = {}
     async for event in _state_rows(store, groups, now):
         group = groups.get(event.d)
         if event.pubkey != relay_key.pubkey:
             inherited.append(event)
-        elif group is not None and is_outdated(event, group, compat):
+        elif group is not None and event.kind not in left and is_outdated(event, group, compat):
             outdated.setdefault(group.id, set()).add(event.kind)
     own = groups
     for event in inherited:

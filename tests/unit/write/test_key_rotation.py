@@ -9,7 +9,7 @@ import pytest
 
 from relay.facts import Origin
 from relay.nostr import kinds
-from relay.write import key_rotation
+from relay.write import key_rotation, list_signing
 from tests.cast import admin, alice, bob, carol, dave, person, robot, stranger
 from tests.contract.writing import stored
 from tests.harness.relay_in_process import RELAY, STORED, Home, policy_of, store_of
@@ -217,6 +217,28 @@ async def test_another_compat_signs_39000_and_39001_again_at_the_next_start(home
     home.policy = policy_of("open")
     await home.restart()
     assert [row.tags for row in await state(home)] == [row.tags for row in before]
+
+
+@pytest.mark.parametrize("leaves_lists", [False, True])
+async def test_lists_that_wait_at_another_relay_may_be_left_to_it(
+    home: Home, monkeypatch: pytest.MonkeyPatch, *, leaves_lists: bool
+) -> None:
+    """A start beside it began anew with each of its writes."""
+    monkeypatch.setattr(list_signing, "_BURST", 0)
+    monkeypatch.setattr(list_signing.ListSigning, "begin", lambda _: None)
+    await home.do(admin, 9000, ["p", dave.pubkey], h="tea")
+    before = await state(home)
+    await key_rotation.signed_again(
+        home.store,
+        home.groups,
+        RELAY,
+        home.policy.keep,
+        home.policy.groups.compat,
+        home.now,
+        leaves_lists=leaves_lists,
+    )
+    changed = [row for row in await state(home) if row not in before]
+    assert [row.kind for row in changed] == ([] if leaves_lists else [39002])
 
 
 async def test_a_start_holds_few_of_the_descriptions_of_all_groups_at_once(
