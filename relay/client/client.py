@@ -431,8 +431,9 @@ class Client:
 
         `most_bytes`: what events that wait for the reader may take in memory; live ones a quarter
         of it. `on_resumed` is called when it is live again: what was deleted meanwhile is not told.
-        `keeps_newest`: if more was missed while there was no connection than can be held, the
-        oldest are dropped, and counted in `dropped`; without it that raises AnswerTooLong.
+        `keeps_newest`: if more was stored, or missed while there was no connection, than can be
+        held, the oldest are dropped, and counted in `dropped`; without it that raises
+        AnswerTooLong.
 
         `async with relay.subscribe({"kinds": [9], "#h": ["tea"]}) as events: …`
         """

@@ -82,12 +82,12 @@ class Subscription:
     ) -> None:
         """`queue`: most live events waiting for the reader. `most_bytes`: what waiting events may
         take in memory, as `weight_of` estimates it; live ones a quarter of it. `on_resumed`: called
-        at each EOSE but the first. `keeps_newest`: of more missed events than can be held, the
-        oldest are dropped."""
+        at each EOSE but the first. `keeps_newest`: of more stored or missed events than can be
+        held, the oldest are dropped."""
         self.is_live = False
         """All stored events have been read."""
         self.dropped = 0
-        """Missed events that were dropped: see `keeps_newest`."""
+        """Stored or missed events that were dropped: see `keeps_newest`."""
         self._reconnector = dialer
         self._filters = tuple(filters)
         self._queue_size = queue
@@ -99,8 +99,9 @@ class Subscription:
         self._resume = ResumeState(filters, dialer.now())
         self._unchecked: deque[Event | _Stored | ClientError] = deque()
         self._ready: deque[Event | _Stored | ClientError] = deque()
-        self._missed: list[tuple[int, str, Event]] = []
-        """Events received after a reconnect, until EOSE: a heap, by time and id."""
+        self._missed: list[tuple[int, str, int, Event]] = []
+        """Events received after a reconnect, until EOSE: a heap, by time, id and `_received`, as
+        events are not ordered."""
         self._received = 0
         """Events that were queued so far."""
         self._pending = 0
@@ -301,23 +302,29 @@ class Subscription:
         ):
             self._overflowed = True
             return None
-        is_missed = self._resume.is_live and not self._resume.is_caught_up
         too_long = self._too_long()
-        if too_long is not None and not (is_missed and self._keeps_newest):
+        if too_long is not None and not self._keeps_newest:
             return too_long
         event = event_in(frame, self._filters)
         if event is not None and self._resume.is_new(event):
-            self._received += 1
-            self._pending += 1
-            self._pending_bytes += weight_of(event)
-            if is_missed:
-                heappush(self._missed, (event.created_at, event.id, event))
-                if too_long is not None:
-                    self._drop_oldest_missed()
-            else:
-                self._unchecked.append(event)
-                self._changed.notify_all()
+            self._queue(event, is_full=too_long is not None)
         return None
+
+    def _queue(self, event: Event, *, is_full: bool) -> None:
+        is_missed = self._resume.is_live and not self._resume.is_caught_up
+        if is_full and not is_missed:
+            self.dropped += 1  # older than those that wait: stored events come newest first
+            return
+        self._received += 1
+        self._pending += 1
+        self._pending_bytes += weight_of(event)
+        if is_missed:
+            heappush(self._missed, (event.created_at, event.id, self._received, event))
+            if is_full:
+                self._drop_oldest_missed()
+        else:
+            self._unchecked.append(event)
+            self._changed.notify_all()
 
     def _too_long(self, *without: Event) -> AnswerTooLong | None:
         """The failure if those that wait, without these, are all that can be held."""
@@ -329,8 +336,8 @@ class Subscription:
 
     def _drop_oldest_missed(self) -> None:
         # Full is left full: what comes next is older, if the relay sends the newest first.
-        while self._missed and self._too_long(self._missed[0][2]) is not None:
-            self._release([heappop(self._missed)[2]])
+        while self._missed and self._too_long(self._missed[0][-1]) is not None:
+            self._release([heappop(self._missed)[-1]])
             self.dropped += 1
 
     def on_eose(self) -> None:

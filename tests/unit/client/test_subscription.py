@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +21,7 @@ from relay.client import (
 from relay.client import subscription as subscription_module
 from relay.client.errors import AnswerTooLong
 from relay.client.reconnect import Reconnector
+from relay.client.resume import ResumeState
 from tests.cast import alice, bob
 from tests.harness.fake_relay import closing, ignoring
 from tests.harness.patience import ANSWER_S
@@ -397,6 +400,43 @@ async def test_of_more_missed_events_than_can_be_held_the_newest_are_kept(
         assert events.dropped == 6
         await fake.publish(chat("live", NOW + 9))
         assert await texts(events, 1) == ["live"]
+
+
+async def test_of_more_stored_events_than_can_be_held_the_newest_are_kept(
+    fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    fake.events = [chat(f"{n}".rjust(1000), NOW + n) for n in range(9)]
+    async with (
+        client_of(fake, timeouts) as relay,
+        relay.subscribe(CHAT, most_bytes=10_000, keeps_newest=True) as events,
+    ):
+        await events.eose
+        assert [text.strip() for text in await texts(events, 3)] == ["8", "7", "6"]
+        assert events.dropped == 6
+        await fake.publish(chat("live", NOW + 9))
+        assert await texts(events, 1) == ["live"]
+
+
+async def test_a_missed_event_may_come_twice(
+    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With another signature, too: that is verified later."""
+    monkeypatch.setattr(subscription_module, "ResumeState", partial(ResumeState, max_ids=3))
+
+    async def twice(visitor: Visitor, frame: list[Any]) -> None:
+        for event in fake.events:
+            await visitor.show(frame[1], event)
+            forged = {**json.loads(event.raw), "sig": "0" * 128}
+            await visitor.say("EVENT", frame[1], forged)
+        await visitor.say("EOSE", frame[1])
+
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
+        await events.eose
+        await fake.stop()
+        fake.events = [chat(f"{n}", NOW - n) for n in range(9)]
+        fake.on["REQ"] = twice
+        await fake.start()
+        assert await texts(events, 9) == [f"{n}" for n in reversed(range(9))]
 
 
 async def test_several_tasks_wait_until_what_was_received_is_read(
