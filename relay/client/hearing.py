@@ -81,7 +81,7 @@ class Hearing:
             self._missed = (ours, messages)
             started.set()
             known, others = MessageQueue(), MessageQueue()
-            await _until_one_ends(
+            await until_one_ends(
                 self._see_each(withdrawals),
                 self._hear_ours(ours),
                 self._sort(messages, known, others),
@@ -122,7 +122,7 @@ class Hearing:
             await self._hear(await waiting.get_some(_AT_ONCE), rank)
 
 
-async def _until_one_ends(*work: Awaitable[None]) -> None:
+async def until_one_ends(*work: Awaitable[None]) -> None:
     """Raises its error; cancels the others."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:

@@ -20,6 +20,7 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.client.client import Client
+from relay.client.connection import Notifier
 from relay.client.debounce import Debounce
 from relay.client.errors import (
     TEMPORARY,
@@ -29,7 +30,7 @@ from relay.client.errors import (
     QueryClosed,
     Unanswered,
 )
-from relay.client.hearing import WAITING_BYTES, Hearing
+from relay.client.hearing import WAITING_BYTES, Hearing, until_one_ends
 from relay.client.inbox import Inbox, Rank
 from relay.client.information import limit_in
 from relay.client.responses import MAX_ANSWER_BYTES
@@ -75,7 +76,8 @@ characters."""
 _OF_GROUPS: Final = (kinds.GROUP_METADATA, kinds.GROUP_MEMBERS)
 _OF_PEOPLE: Final = (kinds.PROFILE, *_OF_GROUPS)
 _EARLIER_S: Final = 5.0
-"""How long a message waits for records that came before it."""
+"""How long a message waits for records that came before it; after a reconnect, how long messages
+wait for the records that were missed."""
 _MAX_AUTHORS: Final = 250
 """Authors per query for profiles."""
 _MAX_GROUPS: Final = 10_000
@@ -87,7 +89,7 @@ _WRAPS: Final = 1_000
 """Gift wraps in a page."""
 _PAGE_BYTES: Final = 2**25
 """… and what they take in memory."""
-_AGAIN_S: Final = 5.0
+_AGAIN_S: Final = 2.0
 """Before the relay is asked again, if it was too busy or gave too much."""
 _OPENED_BYTES: Final = 2**23
 """What earlier messages may take in memory before they are put into the histories."""
@@ -163,6 +165,9 @@ class Snowclaw(SnowclawRecords):
         self._direct_task: asyncio.Task[None] | None = None
         self._inbox: Inbox | None = None
         self._records: Subscription | None = None
+        self._records_changed = Notifier()
+        self._late_since: asyncio.Event | None = None
+        """`Client.next_connection` when a message had waited in vain for records."""
         self._taking = asyncio.Lock()
         """Held while a record is taken."""
 
@@ -222,12 +227,12 @@ class Snowclaw(SnowclawRecords):
         while True:
             try:
                 await self._follow_records_anew(started, is_old=is_from_cache or started.is_set())
-            except AnswerTooLong:
-                if not started.is_set():
+            except (AnswerTooLong, QueryClosed, Unanswered) as error:
+                if not started.is_set() or not _may_be_tried_again(error):
                     raise
-                # Others have stored too much while there was no connection.
-                self._records = None
                 await asyncio.sleep(_AGAIN_S)
+            finally:
+                self._records = None
 
     async def _follow_records_anew(self, started: asyncio.Event, *, is_old: bool) -> None:
         """`is_old`: what is known may have been deleted meanwhile."""
@@ -237,60 +242,76 @@ class Snowclaw(SnowclawRecords):
             "authors": sorted(self._working_copy.authors),
             "since": since,
         }
-        # From now on: what is stored of a person or group is queried when it is needed.
-        groups = await self._of_groups() | {"since": since}
-        if self._consent.named is not None:
-            groups["#d"] = sorted(self._consent.named)
-        names = {"kinds": [kinds.PROFILE], "since": since}
+        # Not of what anybody may write any number of: it would delay these.
         filters = (
             await self._wanted(),
             deletions,
             self._requests(),
-            groups,
-            names,
             *self._consent.filters(since),
         )
-        subscription = self._client.subscribe(*filters, on_resumed=self._absence.now)
+        subscription = self._client.subscribe(*filters, on_resumed=self._on_resumed)
         async with subscription as events:
-            stored = [event async for event in events.stored() if not self._is_of_others(event)]
+            stored = [event async for event in events.stored()]
             self._consent.restart(stored)
-            self._learned.clear()
-            await self._take_all(stored)
+            async with self._taking:
+                await self._take_all(stored)
+            self._records = events
+            self._on_caught_up()
             await self._obey_quietly(stored)  # after the records that they name
             if is_old:
                 self._absence.now()
-            await self._learn_agents()
-            for group in sorted(self._consent.groups()):
-                await self.learn_group(group)
             started.set()
-            self._records = events
             async for event in events:
-                if event.kind in _OF_PEOPLE:  # not on disk: anybody may publish any number
-                    self._take(event)
-                else:
-                    async with self._taking:
-                        await self._take_all([event])
-                    await self._obey_quietly([event])
-                if event.kind == kinds.GROUP_MEMBERS:
-                    await self.learn_name(*self._chat.members(event.d))
+                async with self._taking:
+                    await self._take_all([event])
+                await self._obey_quietly([event])
 
-    def _is_of_others(self, event: Event) -> bool:
-        """Whether `_take` ignores what is told of a person or group. Of everybody at the relay, it
-        may be more than fits into memory."""
-        if event.kind == kinds.PROFILE:
-            return not self._chat.follows_name(event.pubkey)
-        return event.kind in _OF_GROUPS and not self._consent.listens_to(event.d)
+    def _on_resumed(self) -> None:
+        self._on_caught_up()
+        self._absence.now()
+
+    def _on_caught_up(self) -> None:
+        self._late_since = None
+        self._records_changed.notify_all()
+
+    def _are_records_current(self) -> bool:
+        return self._records is not None and self._records.is_caught_up
+
+    async def _follow_people(self, people: Subscription) -> None:
+        """Follow profiles, and names and members of groups."""
+        dropped = 0
+        async for event in people:
+            if people.dropped != dropped:
+                dropped = people.dropped
+                self._learned.clear()
+            self._take(event)
+            if event.kind == kinds.GROUP_MEMBERS:
+                await self.learn_name(*self._chat.members(event.d))
+
+    async def _of_people(self) -> list[dict[str, object]]:
+        """From now on: what is stored of a person or group is queried when it is needed."""
+        since = self._client.now() - OVERLAP_S
+        groups = await self._of_groups() | {"since": since}
+        if self._consent.named is not None:
+            groups["#d"] = sorted(self._consent.named)
+        return [groups, {"kinds": [kinds.PROFILE], "since": since}]
 
     async def _take_earlier(self) -> None:
         """Records that came before a message are known before it is: an owner who has told the
         agent to be silent, and then speaks, is not answered."""
-        if self._records is None:
+        next_connection = self._client.next_connection
+        if self._late_since is next_connection:
             return
-        with suppress(TimeoutError):  # they may wait for a new connection
+        try:
             async with asyncio.timeout(_EARLIER_S):
-                await self._records.until_read()
+                await self._records_changed.wait_for(self._are_records_current)
+                if self._records is not None:
+                    await self._records.until_read()
                 async with self._taking:
                     pass
+        except TimeoutError:
+            if not self._are_records_current():
+                self._late_since = next_connection
 
     async def _drop_absent_quietly(self) -> None:
         """After each reconnect, and every now and then, drop what is no longer there. A failure is
@@ -309,7 +330,14 @@ class Snowclaw(SnowclawRecords):
 
     async def _follow_chat(self, is_consent_known: asyncio.Event, started: asyncio.Event) -> None:
         await is_consent_known.wait()
-        await self._hearing.follow(started)
+        people = self._client.subscribe(
+            *await self._of_people(), most_bytes=WAITING_BYTES, keeps_newest=True
+        )
+        async with people:
+            await self._learn_agents()
+            for group in sorted(self._consent.groups()):
+                await self.learn_group(group)
+            await until_one_ends(self._follow_people(people), self._hearing.follow(started))
 
     async def _hear(self, messages: Sequence[Event], rank: Rank) -> None:
         await self.learn_name(*(message.pubkey for message in messages))
@@ -711,6 +739,10 @@ class Snowclaw(SnowclawRecords):
             with suppress(ClientError):  # CLOSED counts as no result
                 received = [event async for event in client.query_all(await self._wanted())]
             return [Leak(reader_key, event) for event in leaks(received, member_of, reader_key)]
+
+
+def _may_be_tried_again(error: AnswerTooLong | QueryClosed | Unanswered) -> bool:
+    return not isinstance(error, QueryClosed) or error.prefix in TEMPORARY
 
 
 async def _wait_started(event: asyncio.Event, task: asyncio.Task[None]) -> None:

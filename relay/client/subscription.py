@@ -111,7 +111,7 @@ class Subscription:
         self._overflowed = False
         self._awaited_by = 0
         """Tasks that wait in `until_read`."""
-        self._is_requested = False
+        self._request: _Request | None = None
         self._has_eose = False
         self._failure: ClientError | None = None
         self._task: asyncio.Task[None] | None = None
@@ -122,7 +122,9 @@ class Subscription:
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(self._on_task_end)
         try:
-            await self._within_deadline(lambda: self._is_requested, "a connection to subscribe on")
+            await self._within_deadline(
+                lambda: self._request is not None, "a connection to subscribe on"
+            )
         except BaseException:
             await self._stop()
             raise
@@ -140,6 +142,12 @@ class Subscription:
             await self._changed.wait_for(lambda: bool(self._ready))
             if (event := self._next()) is not None:
                 return event
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether what was stored or missed has been received, over the current connection."""
+        is_running = self._request is not None and not self._request.is_done
+        return is_running and self._resume.is_caught_up and not self._overflowed
 
     async def until_read(self) -> None:
         """Wait until the reader has taken what has been received so far; for other tasks."""
@@ -225,7 +233,7 @@ class Subscription:
             self._overflowed = False
             try:
                 async with connection.request("REQ", filters, request):
-                    self._is_requested = True
+                    self._request = request
                     self._changed.notify_all()
                     await self._until_done(request)
                 if request.was_answered:

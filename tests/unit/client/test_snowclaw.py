@@ -819,13 +819,29 @@ async def test_an_agent_that_was_away_goes_on_whatever_others_wrote(
         await messages.aclose()
 
 
+def is_for_records(frame: list[Any]) -> bool:
+    """Whether it is the REQ by which records are followed."""
+    return frame[2].get("kinds") == [30078] and len(frame) > 3
+
+
 @pytest.mark.usefixtures("open_group")
+@pytest.mark.parametrize("refusal", ["", "rate-limited: slow down", "error: busy"])
 async def test_records_are_followed_on_after_more_than_can_be_held(
-    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch, refusal: str
 ) -> None:
-    """Anybody may have a profile."""
+    """Anybody may end groups of their own. The relay may be busy when it is asked again."""
     monkeypatch.setattr("relay.client.subscription.MAX_ANSWER", 50)
     monkeypatch.setattr(snowclaw, "_AGAIN_S", 0.0)
+    times = 0
+
+    async def second_refused(visitor: Visitor, frame: list[Any]) -> None:
+        nonlocal times
+        times += is_for_records(frame)
+        if refusal and times == 2 and is_for_records(frame):
+            await visitor.say("CLOSED", frame[1], refusal)
+        else:
+            await fake.answer(visitor, frame)
+
     now = NOW
     await fake.publish(added("tea"))
     await fake.publish(added("den"))
@@ -833,11 +849,12 @@ async def test_records_are_followed_on_after_more_than_can_be_held(
         messages = claw.messages()
         await fake.stop()
         fake.events = [event for event in fake.events if event.tag("h") != "den"]
-        fake.events += [key.sign(0, [], "{}", NOW + 1) for key in strangers(60)]
-        fake.events.append(bob.sign(9008, [["h", "den"]], "", NOW))  # hidden by the profiles
+        fake.events += [bob.sign(9008, [["h", f"{n}"]], "", NOW + 1) for n in range(60)]
+        fake.events.append(bob.sign(9008, [["h", "den"]], "", NOW))  # hidden by the others
         fake.events.append(config("group:tea", NOW, respond_mode="none"))
         fake.events.append(added("pub", NOW + 2))
         now += 2_000
+        fake.on["REQ"] = second_refused
         await fake.start()
         await until(lambda: claw._consent.groups() == {"tea", "pub"})
         await until(lambda: claw.config("tea").respond_mode.value == "none")
@@ -846,6 +863,92 @@ async def test_records_are_followed_on_after_more_than_can_be_held(
         await fake.publish(hello)
         assert await anext(messages) == hello
         assert claw.should_respond(hello), "the record is known before the message"
+        await messages.aclose()
+
+
+@pytest.mark.usefixtures("open_group")
+@pytest.mark.parametrize("waits_offline", [False, True])
+@pytest.mark.proves("S-18")
+async def test_a_missed_message_is_heard_after_the_configuration_that_came_before_it(
+    fake: FakeRelay,
+    monkeypatch: pytest.MonkeyPatch,
+    waits_offline: bool,  # noqa: FBT001
+) -> None:
+    """Also where anybody has stored more profiles meanwhile than can be held."""
+    monkeypatch.setattr("relay.client.subscription.MAX_ANSWER", 50)
+    held: list[tuple[Visitor, list[Any]]] = []
+
+    async def records_last(visitor: Visitor, frame: list[Any]) -> None:
+        if is_for_records(frame):
+            held.append((visitor, frame))
+        else:
+            await fake.answer(visitor, frame)
+
+    await fake.publish(added("tea"))
+    await fake.publish(config("group:tea", NOW - 9, respond_mode="all"))
+    async with started(fake) as claw:
+        messages = claw.messages()
+        await fake.stop()
+        if waits_offline:  # a message that came before the connection was lost
+            await until(lambda: not claw._client.is_connected)
+            with monkeypatch.context() as patch:
+                patch.setattr(snowclaw, "_EARLIER_S", 0.0)
+                await claw._take_earlier()
+        fake.events.append(config("group:tea", NOW + 5, respond_mode="none"))
+        fake.events += [key.sign(0, [], "{}", NOW + 6) for key in strangers(60)]
+        ask = said("robot, delete it?", NOW + 9, by=owner)
+        fake.events.append(ask)
+        chats_before = len(chats_asked(fake))
+        fake.on["REQ"] = records_last
+        await fake.start()
+        await fake.until(lambda: bool(held) and len(chats_asked(fake)) == chats_before + 2)
+        for _ in range(9):  # what the relay has sent has been received
+            await claw._client.query({"ids": [ask.id]})
+        assert claw.history("tea") == []
+        await fake.answer(*held[0])
+        assert await anext(messages) == ask
+        assert not claw.should_respond(ask)
+        await messages.aclose()
+
+
+@pytest.mark.usefixtures("open_group")
+async def test_members_are_asked_for_again_if_more_lists_and_profiles_were_missed_than_can_be_held(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.client.subscription.MAX_ANSWER", 20)
+    async with started(fake, groups=["tea"]) as claw:
+        assert claw._chat.members("tea") == (alice.pubkey,)
+        await fake.stop()
+        fake.events.append(rover.sign(39002, [["d", "tea"], ["p", bob.pubkey]], "", NOW + 1))
+        fake.events += [key.sign(0, [], "{}", NOW + 2) for key in strangers(60)]
+        await fake.start()
+        await until(lambda: not claw._learned)
+        await fake.publish(said("hello", NOW + 3, by=bob))
+        await until(lambda: claw.history("tea"))
+        assert claw._chat.members("tea") == (bob.pubkey,)
+
+
+async def test_messages_wait_once_for_records_that_a_relay_does_not_give(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def first_record_only(visitor: Visitor, frame: list[Any]) -> None:
+        if is_for_records(frame):
+            await visitor.show(frame[1], config("global", NOW + 1, context_history=9))
+        else:
+            await fake.answer(visitor, frame)
+
+    async with started(fake, groups=["tea"]) as claw:
+        messages = claw.messages()
+        await fake.stop()
+        fake.on["REQ"] = first_record_only
+        fake.events.append(said("missed", NOW + 1))
+        monkeypatch.setattr(snowclaw, "_EARLIER_S", 0.01)
+        await fake.start()
+        assert (await anext(messages)).content == "missed"
+        monkeypatch.setattr(snowclaw, "_EARLIER_S", 10 * ANSWER_S)
+        await fake.publish(said("next", NOW + 2))
+        async with asyncio.timeout(ANSWER_S):
+            assert (await anext(messages)).content == "next"
         await messages.aclose()
 
 
