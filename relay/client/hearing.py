@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from relay.client.errors import ClientError
 from relay.client.inbox import MessageQueue, Rank
 from relay.client.information import GROUPS, lists_nip
 from relay.client.resume import OVERLAP_S
@@ -16,13 +17,15 @@ from relay.memory.snowclaw.chat import KINDS
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from relay.client.client import Client
     from relay.client.subscription import Subscription
     from relay.memory.snowclaw.chat import Chat
     from relay.memory.snowclaw.consent import Consent
     from relay.nostr.event import Event
+
+    _Queues = Mapping[Rank, MessageQueue]
 
 WAITING_BYTES: Final = 2**26
 """What waits in one subscription may take in memory, as `weight_of` estimates it; live events a
@@ -80,13 +83,15 @@ class Hearing:
         ):
             self._missed = (ours, messages)
             started.set()
-            known, others = MessageQueue(), MessageQueue()
-            await until_one_ends(
+            queues = {rank: MessageQueue() for rank in Rank}
+            reading = until_one_ends(
                 self._see_each(withdrawals),
-                self._hear_ours(ours),
-                self._sort(messages, known, others),
-                self._hear_waiting(known, Rank.KNOWN),
-                self._hear_waiting(others, Rank.OTHERS),
+                self._sort_ours(ours, queues),
+                self._sort(messages, queues),
+            )
+            await until_one_ends(
+                _until_heard(queues.values(), reading),
+                *(self._hear_waiting(waiting, rank) for rank, waiting in queues.items()),
             )
 
     def _subscribe(self, wanted: Mapping[str, object]) -> Subscription:
@@ -96,16 +101,14 @@ class Hearing:
         async for event in withdrawals:
             self._see(event)
 
-    async def _hear_ours(self, messages: Subscription) -> None:
+    async def _sort_ours(self, messages: Subscription, queues: _Queues) -> None:
         async for message in messages:
             group = message.tag("h") or ""
             if self._consent.listens_to(group):
                 await self._learn_group(group)
-                await self._hear([message], Rank.OURS)
+                await queues[Rank.OURS].put(message)
 
-    async def _sort(
-        self, messages: Subscription, known: MessageQueue, others: MessageQueue
-    ) -> None:
+    async def _sort(self, messages: Subscription, queues: _Queues) -> None:
         """Waits while too many of known authors wait; of others the newest are kept."""
         async for message in messages:
             group = message.tag("h") or ""
@@ -113,13 +116,26 @@ class Hearing:
                 continue
             await self._learn_group(group)
             if self._chat.is_known(message.pubkey, group):
-                await known.put(message)
+                await queues[Rank.KNOWN].put(message)
             else:
-                self._dropped += others.put_newest(message)
+                self._dropped += queues[Rank.OTHERS].put_newest(message)
 
     async def _hear_waiting(self, waiting: MessageQueue, rank: Rank) -> None:
         while True:
-            await self._hear(await waiting.get_some(_AT_ONCE), rank)
+            some = await waiting.get_some(_AT_ONCE)
+            await self._hear(some, rank)
+            for _ in some:
+                waiting.task_done()
+
+
+async def _until_heard(queues: Iterable[MessageQueue], reading: Awaitable[None]) -> None:
+    """When a subscription has ended, wait until what came before that was heard."""
+    try:
+        await reading
+    except ClientError:
+        for waiting in queues:
+            await waiting.join()
+        raise
 
 
 async def until_one_ends(*work: Awaitable[None]) -> None:

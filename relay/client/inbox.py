@@ -50,6 +50,7 @@ class MessageQueue(asyncio.Queue["Event"]):
         dropped = 0
         while self.full():
             self.get_nowait()
+            self.task_done()
             dropped += 1
         self.put_nowait(message)
         return dropped

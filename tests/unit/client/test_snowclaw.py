@@ -966,6 +966,37 @@ async def test_a_relay_that_will_not_have_it_is_an_error_for_the_reader(fake: Fa
         assert isinstance(claw.failure, QueryClosed)
 
 
+@pytest.mark.parametrize("author", [owner, alice], ids=["owner", "member"])
+@pytest.mark.usefixtures("open_group")
+async def test_messages_that_came_before_a_subscription_ended_are_heard(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch, author: SecretKey
+) -> None:
+    """Also those that wait for their authors' names."""
+    monkeypatch.setattr("relay.client.hearing._AT_ONCE", 1)
+    held: list[tuple[Visitor, list[Any]]] = []
+
+    async def late(visitor: Visitor, frame: list[Any]) -> None:
+        held.append((visitor, frame))
+
+    async with started(fake, groups=["tea"]) as claw:
+        messages = claw.messages()
+        monkeypatch.setattr(claw._chat, "knows_name", lambda _: False)
+        fake.on["REQ"] = late
+        for number in range(3):
+            await fake.publish(said(f"{number}", by=author))
+        await fake.until(lambda: bool(held))
+        fake.on["REQ"] = fake.answer
+        (visitor,) = fake.visitors
+        for sub, filters in list(visitor.subs.items()):
+            if 9 in (filters[0].kinds or ()):
+                await visitor.say("CLOSED", sub, "restricted: not a member")
+        await claw._client.query({"ids": ["0" * 64]})  # until that has been received
+        await fake.answer(*held[0])
+        assert [(await anext(messages)).content for _ in range(3)] == ["0", "1", "2"]
+        with pytest.raises(QueryClosed, match="not a member"):
+            await anext(messages)
+
+
 async def test_start_raises_the_relays_refusal(fake: FakeRelay) -> None:
     async def closed(visitor: Visitor, frame: list[Any]) -> None:
         if frame[2].get("kinds") == [9, 11, 12]:
