@@ -33,6 +33,7 @@ from relay.client.errors import (
 from relay.client.hearing import WAITING_BYTES, Hearing, until_one_ends
 from relay.client.inbox import Inbox, Rank
 from relay.client.information import limit_in
+from relay.client.paging import MAX_READ_BYTES
 from relay.client.responses import MAX_ANSWER_BYTES
 from relay.client.resume import OVERLAP_S, SeenIds
 from relay.client.snowclaw_records import SnowclawRecords
@@ -78,6 +79,8 @@ _OF_PEOPLE: Final = (kinds.PROFILE, *_OF_GROUPS)
 _EARLIER_S: Final = 5.0
 """How long a message waits for records that came before it; after a reconnect, how long messages
 wait for the records that were missed."""
+_AT_ONCE: Final = 250
+"""Stored records that are taken together."""
 _MAX_AUTHORS: Final = 250
 """Authors per query for profiles."""
 _MAX_GROUPS: Final = 10_000
@@ -251,13 +254,10 @@ class Snowclaw(SnowclawRecords):
         )
         subscription = self._client.subscribe(*filters, on_resumed=self._on_resumed)
         async with subscription as events:
-            stored = [event async for event in events.stored()]
-            self._consent.restart(stored)
-            async with self._taking:
-                await self._take_all(stored)
+            requests = await self._take_stored(events)
             self._records = events
             self._on_caught_up()
-            await self._obey_quietly(stored)  # after the records that they name
+            await self._obey_quietly(requests)  # after the records that they name
             if is_old:
                 self._absence.now()
             started.set()
@@ -265,6 +265,25 @@ class Snowclaw(SnowclawRecords):
                 async with self._taking:
                     await self._take_all([event])
                 await self._obey_quietly([event])
+
+    async def _take_stored(self, events: Subscription) -> list[Event]:
+        """Take what is stored; returns the deletions. Nothing else is kept here: a relay can tell
+        of any number of groups that they have ended."""
+        consent = self._consent.restarted()
+        deletions: list[Event] = []
+        some: list[Event] = []
+        async for event in events.stored(most_bytes=MAX_READ_BYTES):
+            if consent.apply(event):
+                continue
+            some.append(event)
+            if event.kind == kinds.DELETION:
+                deletions.append(event)
+            if len(some) == _AT_ONCE:
+                await self._take_all(some)
+                some = []
+        await self._take_all(some)
+        self._consent.become(consent)
+        return deletions
 
     def _on_resumed(self) -> None:
         self._on_caught_up()

@@ -26,6 +26,7 @@ from relay.client.errors import (
 )
 from relay.client.responses import (
     MAX_ANSWER,
+    MAX_ANSWER_BYTES,
     closed_by,
     event_in,
     signed_among,
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
 
 _VERIFY_BATCH: Final = 256
+_DEADLINES: Final = 20
+"""Deadlines for all stored events."""
 
 
 class _Stored:
@@ -158,14 +161,24 @@ class Subscription:
         finally:
             self._awaited_by -= 1
 
-    async def stored(self) -> AsyncIterator[Event]:
+    async def stored(self, most_bytes: int = MAX_ANSWER_BYTES) -> AsyncIterator[Event]:
         """Only the stored events; iterate the subscription itself for the live ones.
 
-        Raises Unanswered when no event arrives within the default deadline.
+        `most_bytes`: what all of them may take in memory, for a caller that keeps them. Raises
+        AnswerTooLong when they take more, Unanswered when no event arrives within the default
+        deadline, or not all within 20 of them.
         """
+        now = asyncio.get_running_loop().time
+        longest_s = _DEADLINES * self._reconnector.timeouts.deadline_s
+        ends_at, size = now() + longest_s, 0
         while not self.is_live:
+            if now() >= ends_at:
+                raise Unanswered(f"no end of the stored events within {longest_s:g} s")
             await self._within_deadline(lambda: bool(self._ready), "the stored events")
             if (event := self._next()) is not None:
+                size += weight_of(event)
+                if size > most_bytes:
+                    raise AnswerTooLong(most_bytes, "bytes")
                 yield event
 
     @property

@@ -70,13 +70,17 @@ class Consent:
             self._said[group] = max(said, self._said.get(group, said))
         return True
 
-    def restart(self, events: Iterable[Event]) -> None:
-        """Know of these events, and of what was withdrawn: the end of a group may have been
-        missed."""
-        for group in self.groups():
-            self._said.pop(group, None)
-        for event in events:
-            self.apply(event)
+    def restarted(self) -> Consent:
+        """Another, which knows only what was withdrawn: the end of a group may have been missed."""
+        fresh = Consent(self._agent, self._owners, self._named)
+        for group, said in self._said.items():
+            if said.is_withdrawn:
+                fresh._said[group] = said
+        return fresh
+
+    def become(self, other: Consent) -> None:
+        """Know what the other does, which is not used any more."""
+        self._said = other._said
 
     def listens_to(self, group: str | None) -> bool:
         return group in self.groups() if self._named is not None else self._is_consented(group)

@@ -22,6 +22,7 @@ from relay.client import subscription as subscription_module
 from relay.client.errors import AnswerTooLong
 from relay.client.reconnect import Reconnector
 from relay.client.resume import ResumeState
+from relay.nostr.event import weight_of
 from tests.cast import alice, bob
 from tests.harness.fake_relay import closing, ignoring
 from tests.harness.patience import ANSWER_S
@@ -383,6 +384,30 @@ async def test_stored_events_that_are_too_large_together_raise(
         assert [text.strip() for text in await texts(events, 3)] == ["0", "1", "2"]
         with pytest.raises(AnswerTooLong, match="10000 bytes"):
             await anext(events)
+
+
+async def test_stored_events_that_were_read_may_be_kept_and_count(
+    fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    """A relay that means harm sent them without end."""
+    fake.events = [chat(f"{n}", NOW - n) for n in range(9)]
+    most = 3 * weight_of(fake.events[0])
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
+        stored = events.stored(most_bytes=most)
+        assert [(await anext(stored)).content for _ in range(3)] == ["0", "1", "2"]
+        with pytest.raises(AnswerTooLong, match=f"{most} bytes"):
+            await anext(stored)
+
+
+async def test_stored_events_have_a_deadline_for_all(
+    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription_module, "_DEADLINES", 0)
+    fake.events = [chat("stored")]
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
+        await events.eose
+        with pytest.raises(Unanswered, match="no end of the stored events"):
+            await anext(events.stored())
 
 
 async def test_of_more_missed_events_than_can_be_held_the_newest_are_kept(

@@ -88,5 +88,8 @@ def test_after_an_absence_what_the_relay_has_counts_and_what_had_ended(
     consent = Consent(robot.pubkey, [owner.pubkey], None)
     for each in known:
         consent.apply(each)
-    consent.restart(found)
+    fresh = consent.restarted()
+    for each in found:
+        fresh.apply(each)
+    consent.become(fresh)
     assert consent.listens_to("tea") is is_followed
