@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from relay.client.information import keeps_memory, owners_in
+from relay.client.information import keeps_memory, owners_in, reads_prefixes
 from relay.errors import Invalid
 from relay.memory.anamnesis.archive import Archive, archive_of
 from relay.memory.anamnesis.records import Memory, Supersession, record_in
+from relay.memory.anamnesis.references import ENTRY, PATCH, SUPERSEDED, VOUCH
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64, weight_of
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 _PREFIX: Final = "anamnesis:"
-_BATCH: Final = 500
-"""Hashes per filter: 34 kB of a frame."""
+_NAMED: Final = (ENTRY, VOUCH, SUPERSEDED, PATCH)
+_BATCH: Final = 250
+"""Hashes per filter, each in four names: 88 kB of a frame."""
 MAX_OLD: Final = 50
 """Any agent may let thousands of its memories be superseded by one of somebody else's."""
 _MAX_UNREAD: Final = 1_000
@@ -87,12 +89,16 @@ class ClaimReader:
     async def _superseded_by(self, hashes: frozenset[str], archive: Archive) -> set[str]:
         """Hashes of memories that these supersede by what somebody says: a bounded number."""
         of = Filter(kinds=frozenset({kinds.APP_DATA}), tags=(("X", hashes),), limit=MAX_OLD)
+        if reads_prefixes(await self._information(), kinds.APP_DATA):
+            # Anybody in a group may store other app data with these tags.
+            tags = (*of.tags, ("d", frozenset({SUPERSEDED})))
+            of = structs.replace(of, tags=tags, d_prefixes=(SUPERSEDED,))
         found = list(await self._read(of))
         if len(found) < MAX_OLD:
             return _olds(await self._records(found))
         olds: set[str] = set()
         for hashed in hashes:
-            of_it = structs.replace(of, tags=(("X", frozenset({hashed})),))
+            of_it = structs.replace(of, tags=(("X", frozenset({hashed})), *of.tags[1:]))
             memory = archive.original(hashed)
             relied_on = archive.owners | ({self._pubkey, memory.author} if memory else set())
             by_them = structs.replace(of_it, authors=frozenset(relied_on))
@@ -107,14 +113,16 @@ class ClaimReader:
         return await self.archive(await self.about([hashed]))
 
     async def about(self, hashes: Iterable[str], most_bytes: float = inf) -> list[Record]:
-        """The entries of these hashes, and all records about them. After `most_bytes`, as
-        `weight_of` estimates them, no more are asked for: the last hashes may be left out."""
+        """The entries of these hashes, and all records about them, by name: other app data with
+        these hashes in `x`, which anybody in a group may store, is not fetched. After `most_bytes`,
+        as `weight_of` estimates them, no more are asked for: the last hashes may be left out."""
         records: list[Record] = []
         ordered = list(hashes)
         for start in range(0, len(ordered), _BATCH):
-            batch = frozenset(ordered[start : start + _BATCH])
+            batch = ordered[start : start + _BATCH]
+            names = frozenset(prefix + hashed for hashed in batch for prefix in _NAMED)
             wanted = Filter(
-                kinds=frozenset({kinds.APP_RECORD, kinds.APP_DATA}), tags=(("x", batch),)
+                kinds=frozenset({kinds.APP_RECORD, kinds.APP_DATA}), tags=(("d", names),)
             )
             events = list(await self._read(wanted))
             records += await self._records(events)

@@ -11,13 +11,16 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from relay.client.claims import ClaimReader
+from relay.client.errors import AnswerTooLong, QueryClosed, Unanswered
 from relay.client.information import can_search, limit_in, offers_memory
+from relay.client.paging import MAX_ALL_BYTES
+from relay.client.responses import MAX_ANSWER_BYTES
 from relay.memory.junk import core_of
 from relay.memory.snowclaw.keys import AGENT, COLLECTIVE, CONFIG
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.memory.time_words import periods
 from relay.nostr import kinds
-from relay.nostr.event import is_hex64
+from relay.nostr.event import is_hex64, weight_of
 from relay.nostr.keywords import RESULTS_PER_KEYWORD, keywords, merged
 from relay.nostr.nip50 import search_from
 
@@ -44,6 +47,10 @@ _FIRST_SPARE: Final = 4
 """The first request asks for only this many more than `limit`: mostly there are no copies, and each
 event costs a signature check."""
 _RECORDS: Final = (kinds.APP_RECORD, kinds.APP_DATA)
+_MAX_PROVENANCE_BYTES: Final = 64 << 20
+"""What is read for the provenance of all hits, in memory: other agents may store any number of
+large vouches and supersessions."""
+_PROVENANCE_S: Final = 20.0
 
 
 class System(NamedTuple):
@@ -98,7 +105,8 @@ class Hit(NamedTuple):
     copies: int = 0
     """Hits left out because they say the same: by anybody, or nearly so by its author."""
     provenance: Provenance | None = None
-    """Anamnesis, from `Client.recall`: who vouched for the claim, and what supersedes it."""
+    """Anamnesis, from `Client.recall`: who vouched for the claim, and what supersedes it. None also
+    where that could not be read (`Recall.shortfall`)."""
 
     @property
     def hashed(self) -> str:
@@ -112,7 +120,7 @@ class Recall(NamedTuple):
     hits: list[Hit]
     """Best first."""
     shortfall: str
-    """What the relay lacks, for people; empty: nothing."""
+    """What the relay lacks, or did not give, for people; empty: nothing."""
 
 
 class QueryClient(Protocol):
@@ -129,7 +137,13 @@ class QueryClient(Protocol):
 
     def query_all(self, *filters: FilterLike) -> AsyncIterator[Event]: ...
 
-    def query_pages(self, *filters: FilterLike, served: int = 0) -> AsyncIterator[list[Event]]: ...
+    def query_pages(
+        self,
+        *filters: FilterLike,
+        served: int = 0,
+        most_bytes: int = MAX_ALL_BYTES,
+        page_bytes: int = MAX_ANSWER_BYTES,
+    ) -> AsyncIterator[list[Event]]: ...
 
 
 async def recall(
@@ -188,17 +202,31 @@ async def recall(
 
 
 async def with_provenance(client: QueryClient, found: Recall, reader: str) -> Recall:
-    """The same, where claims of Anamnesis have `Hit.provenance`. `reader`: public key."""
+    """The same, where claims of Anamnesis have `Hit.provenance`, if that can be read within bounds
+    of size and time. `reader`: public key."""
     claims = {hit.hashed for hit in found.hits if hit.hashed}
     if not claims:
         return found
+    left = _MAX_PROVENANCE_BYTES
 
     async def read(wanted: Filter) -> list[Event]:
+        nonlocal left
         served = limit_in(await client.known_information(), "max_limit") or 0
-        pages = client.query_pages(wanted, served=served)
-        return [event async for events in pages for event in events]
+        events: list[Event] = []
+        async for page in client.query_pages(
+            wanted, served=served, most_bytes=left, page_bytes=left
+        ):
+            events += page
+        left -= sum(map(weight_of, events))
+        return events
 
-    of = await ClaimReader(read, client.known_information, reader).provenance_of(claims)
+    try:
+        async with asyncio.timeout(_PROVENANCE_S):
+            of = await ClaimReader(read, client.known_information, reader).provenance_of(claims)
+    except (AnswerTooLong, QueryClosed, Unanswered, TimeoutError) as error:
+        why = str(error) or f"it takes over {_PROVENANCE_S:.0f} s"
+        unread = f"who vouched for claims, and what supersedes them, could not be read: {why}"
+        return found._replace(shortfall="; ".join(filter(None, (found.shortfall, unread))))
     hits = [hit._replace(provenance=of.get(hit.hashed)) for hit in found.hits]
     return found._replace(hits=hits)
 

@@ -81,7 +81,8 @@ def _by(author: str) -> dict[str, str]:
 def recalled(found: Hit, reader: str) -> dict[str, Any]:
     """A record of any memory system. `reader`: public key; others have `author`."""
     event, claim = found.event, found.provenance
-    about = {} if claim is None else _of_claim(claim)
+    unread = {"provenance": "could not be read"} if found.hashed else {}
+    about = unread if claim is None else _of_claim(claim)
     by = _by("" if event.pubkey == reader else attribution(event.pubkey))
     return by | {
         "system": SYSTEMS[found.system].name,

@@ -87,7 +87,7 @@ def check(event: Event, options: CheckOptions) -> str | None:
         return _entry_fault(event, options)
     if system != "anamnesis" or event.kind != kinds.APP_DATA or what not in _FAULTS:
         return _BAD_RECORD
-    if not is_hex64(hashed) or event.tag("x") != hashed:
+    if not is_hex64(hashed) or set(event.tag_values("x")) != {hashed}:
         return _BAD_VOUCH if what == "vouch" else _BAD_RECORD
     fields = object_in(event.content)
     if fields is None:
@@ -103,7 +103,7 @@ def _entry_fault(event: Event, options: CheckOptions) -> str | None:
     if fault is not None:
         return fault
     hashed = fields["content_hash"]
-    if event.d != f"{ENTRY}{hashed}" or event.tag("x") != hashed:
+    if event.d != f"{ENTRY}{hashed}" or set(event.tag_values("x")) != {hashed}:
         return f"d must be {ENTRY}{hashed}"
     return next(detail_faults(fields), None)
 

@@ -21,6 +21,7 @@ from relay.client.writer import Outcome
 from relay.errors import ConfigFaults, Invalid
 from relay.memory.anamnesis import provenance
 from relay.memory.anamnesis.checks import MemoryType
+from relay.memory.anamnesis.references import ENTRY
 from relay.memory.anamnesis.trust import Reputations
 from relay.nostr.event import event_from
 from relay.nostr.filters import Filter
@@ -248,7 +249,31 @@ async def test_memories_that_others_let_one_supersede_are_read_up_to_a_number(
         assert A in of[C].supersedes
         assert MAX_OLD < len(of[C].supersedes) <= 2 * MAX_OLD
     asked = [filter_ for _, _, *filters in fake.verbs("REQ") for filter_ in filters]
-    assert max(len(each["#x"]) for each in asked if "#x" in each) <= 2 * MAX_OLD
+    assert max(len(each["#d"]) for each in asked if "#d" in each) <= 4 * 2 * MAX_OLD
+
+
+@pytest.mark.proves("X-19")
+async def test_app_data_of_others_with_the_hash_of_a_memory_is_not_fetched(fake: FakeRelay) -> None:
+    """Whoever may write in a group could store hundreds of large ones."""
+    fake.information = {"memory": {"prefix_d_kinds": [30078, 78]}}
+    for number in range(5):
+        tags = [["d", f"foo{number}"], ["x", A], ["X", A]]
+        fake.events.append(alice.sign(30078, tags, "x" * 1000, NOW + number))
+    fake.events += [told(robot, "a"), vouched(rover, A), told(rover, "b"), superseded(rover, B, A)]
+    async with memory_of(fake) as memory:
+        of = (await memory.provenance_of([A]))[A]
+    assert ([each["id"] for each in of.vouchers], of.supersedes) == ([rover.pubkey], (B,))
+    asked = [fake.filters_in(frame) for frame in fake.verbs("REQ")]
+    assert not [row for filters in asked for row in fake.rows(filters) if row.d.startswith("foo")]
+
+
+async def test_a_record_that_names_more_memories_than_its_own_is_ignored(fake: FakeRelay) -> None:
+    vouch = vouched(rover, A)
+    extra = rover.sign(30078, [*map(list, vouch.tags), ["x", B]], vouch.content, NOW)
+    fake.events += [told(robot, "a"), extra]
+    async with memory_of(fake) as memory:
+        assert (await memory.provenance_of([A]))[A].vouchers == []
+        assert [*memory.unread] == [extra.id]
 
 
 async def test_an_owner_can_supersede_with_an_existing_memory(fake: FakeRelay) -> None:
@@ -500,8 +525,8 @@ async def test_the_sources_that_a_recall_asks_for_are_bounded_by_number(
     await search_for_entries(fake, "tea")
     async with memory_of(fake) as memory:
         hits = {hit.hash: hit for hit in await memory.recall("tea")}
-    asked = [each for frame in fake.verbs("REQ") for each in frame[2].get("#x", ())]
-    assert len(asked) == 20
+    names = [name for frame in fake.verbs("REQ") for name in frame[2].get("#d", ())]
+    assert sum(name.startswith(ENTRY) for name in names) == 20
     assert hits[content_hash("tea a")].trust.weakest_source == root.tag("x")
 
 
@@ -517,12 +542,12 @@ async def test_the_sources_that_a_recall_asks_for_are_bounded_by_their_bytes(
     await search_for_entries(fake, "tea")
     async with memory_of(fake) as memory:
         await memory.recall("tea")
-        assert sum("#x" in frame[2] for frame in fake.verbs("REQ")) == 8
+        assert sum("#d" in frame[2] for frame in fake.verbs("REQ")) == 8
         fake.seen.clear()
         monkeypatch.setattr(reader, "_MAX_SOURCE_BYTES", 1)
         [hit] = await memory.recall("tea")
     assert hit.memory.entry.content == "tea"
-    assert sum("#x" in frame[2] for frame in fake.verbs("REQ")) == 2
+    assert sum("#d" in frame[2] for frame in fake.verbs("REQ")) == 2
 
 
 async def search_for_entries(fake: FakeRelay, beginning: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.client import Client
+from relay.client import recall as recall_module
 from relay.client.recall import Hit, letter_of, query_of, recall
 from relay.mcp.rows import recalled
 from relay.memory.anamnesis.records import Entry, entry_draft, supersession_draft, vouch_draft
@@ -125,6 +126,38 @@ async def test_a_claim_says_what_supersedes_it_and_who_vouched(relay: FakeRelay)
     assert told[old.hash]["superseded_by"] == new.hash
     assert told[old.hash]["vouched_by"] == [attribution(rover.pubkey)]
     assert told[new.hash]["supersedes"] == [old.hash]
+
+
+async def test_claims_are_told_although_what_is_said_of_them_cannot_be_read(
+    relay: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other agents may store any number of large vouches."""
+    entry = Entry("It holds two.", robot.pubkey, "x", SINCE)
+    vouch = vouch_draft(entry.hash, rover.pubkey, name="r" * 5000, created_at=AT)
+    drafts = ((entry_draft(entry), robot), (vouch, rover))
+    relay.events = [
+        who.sign(each.kind, each.tags, each.content, each.created_at) for each, who in drafts
+    ]
+
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        if "search" in frame[2]:
+            await found(visitor, frame)
+        else:
+            await visitor.say("CLOSED", frame[1], "error: too busy")
+
+    asked_of(relay)
+    found = relay.on["REQ"]
+    async with Client(relay.url, robot) as client:
+        [hit] = [hit for hit in (await client.recall("holds")).hits if hit.hashed]
+        assert hit.provenance is not None
+        for answer, most, why in ((found, 5000, "more than 5000 bytes"), (refuse, 2**30, "busy")):
+            relay.on["REQ"] = answer
+            monkeypatch.setattr(recall_module, "_MAX_PROVENANCE_BYTES", most)
+            hits, shortfall = await client.recall("holds")
+            [hit] = [hit for hit in hits if hit.hashed]
+            assert (hit.hashed, hit.provenance) == (entry.hash, None)
+            assert why in shortfall
+    assert recalled(hit, robot.pubkey)["provenance"] == "could not be read"
 
 
 def test_a_system_has_a_letter_and_a_name() -> None:

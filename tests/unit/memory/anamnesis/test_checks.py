@@ -27,6 +27,8 @@ ENTRY: dict[str, Any] = {
 }
 TIME = "must be an ISO 8601 date-time with zone"
 CONFIDENCE = "must be a number from 0 to 1"
+UNKNOWN = "d must be anamnesis:memory, vouch, superseded or meta and a hash"
+VOUCH = {"id": "a", "timestamp": "2026-02-02T16:00:00Z"}
 
 
 def entry_says(
@@ -244,6 +246,26 @@ def test_a_vouch_is_about_one_hash() -> None:
     says = "d must be anamnesis:vouch:<64 lowercase hex>"
     assert record_says("vouch", {}, hashed="zz", x="zz") == says
     assert record_says("vouch", {}, x=OTHER) == says
+
+
+def test_a_record_names_no_other_memory_in_x() -> None:
+    """Who asks for records about that one would get this one too."""
+    entry = ["d", f"anamnesis:memory:{HASH}"], compact(ENTRY)
+    vouch = ["d", f"anamnesis:vouch:{HASH}"], compact(VOUCH)
+    patch = ["d", f"anamnesis:meta:{HASH}"], "{}"
+    supersession = (
+        ["d", f"anamnesis:superseded:{HASH}"],
+        compact({"superseded_by": OTHER}),
+    )
+    for kind, (d, content), says in (
+        (kinds.APP_RECORD, entry, f"d must be anamnesis:memory:{HASH}"),
+        (kinds.APP_DATA, vouch, "d must be anamnesis:vouch:<64 lowercase hex>"),
+        (kinds.APP_DATA, patch, UNKNOWN),
+        (kinds.APP_DATA, supersession, UNKNOWN),
+    ):
+        for others, wanted in (([], None), ([["x", HASH]], None), ([["x", OTHER]], says)):
+            event = unsigned(cast.robot, kind, [d, ["x", HASH], *others], content)
+            assert check(event, CheckOptions()) == wanted
 
 
 @pytest.mark.proves("G-24")
