@@ -275,12 +275,25 @@ class Client:
         AnswerTooLong, also for events that take more than `most_bytes` in memory together.
         """
         wanted = filters_of(filters)
-        async with self._reconnector.deadline(deadline_s, "EOSE") as restart:
-            on_event = restart if is_of_each else lambda: None
-            answer = await self._request(
-                lambda connection: _stored(connection, wanted, self._verifier, most_bytes, on_event)
-            )
-            return await answer.events()
+        came = 0
+        try:
+            async with self._reconnector.deadline(deadline_s, "EOSE") as restart:
+
+                def on_event() -> None:
+                    nonlocal came
+                    came += 1
+                    if is_of_each:
+                        restart()
+
+                answer = await self._request(
+                    lambda connection: _stored(
+                        connection, wanted, self._verifier, most_bytes, on_event
+                    )
+                )
+                return await answer.events()
+        except Unanswered as error:
+            error.events = came
+            raise
 
     async def query_all(
         self,
@@ -294,8 +307,9 @@ class Client:
         Filters are queried one after the other; an event that matches several is yielded once, with
         the first. `deadline_s` applies to each page. Works with relays that return fewer than
         `page` events at a time; only if one second holds more events than the relay returns at a
-        time are some missed. A `search` filter is one page. A page that is too long for one answer
-        is asked for in halves; of a search the best half is given. Raises as `query`; AnswerTooLong
+        time are some missed. A `search` filter is one page. A page that is too long for one answer,
+        or of which some events came within the deadline and others not, is asked for in halves; of
+        a search the best half is given. Raises as `query`; AnswerTooLong
         for more than 20,000 pages, or events that take more than `most_bytes` in memory together: a
         caller that does not hold them gives MAX_READ_BYTES.
         """
@@ -537,9 +551,13 @@ class Client:
             while pending is not None:
                 try:
                     answer = await pending
-                except AnswerTooLong:
+                except (AnswerTooLong, Unanswered) as error:
                     pending = None
-                    if not paging.narrow():
+                    if not (
+                        paging.narrow_to(error.events)
+                        if isinstance(error, Unanswered)
+                        else paging.narrow()
+                    ):
                         raise
                     pending = _prefetch(paging, query)
                     continue

@@ -76,6 +76,9 @@ class Unreachable(ClientError):
 class Unanswered(ClientError):
     """A request had no answer within its deadline."""
 
+    events = 0
+    """Of a query: how many had come by then. The rest of a large answer may be on its way."""
+
 
 class ClientClosed(ClientError):
     """The client is not inside its `async with`, or its task has failed."""

@@ -54,6 +54,30 @@ class PageBudget:
             raise AnswerTooLong(self._most_bytes, "bytes in pages")
 
 
+class PageSize:
+    """How many events to ask for at once: fewer after an answer that was too long, or too late; up
+    to the first number again when several could be held."""
+
+    def __init__(self, most: int) -> None:
+        self.value = self._most = most
+        self._fits = 0
+        """Answers since it has changed."""
+
+    def grow(self) -> None:
+        """After an answer that could be held."""
+        self._fits += 1
+        if self.value < self._most and self._fits == _GROWS_AFTER:
+            self.value, self._fits = min(2 * self.value, self._most), 0
+
+    def narrow(self, came: int | None = None) -> bool:
+        """Half as many, or half of those that came within the deadline. False: it is one."""
+        if self.value <= 1:
+            return False
+        most = self.value if came is None else min(self.value, came)
+        self.value, self._fits = max(most // 2, 1), 0
+        return True
+
+
 class Paging:
     """Position in the matches of one filter.
 
@@ -65,9 +89,7 @@ class Paging:
         """`page`: events per request. `served`: number of events the relay is known to return if it
         has them; a shorter answer is then the last."""
         self._filter = filter_
-        self._page = self._most = page
-        self._fits = 0
-        """Answers since the size of a page has changed."""
+        self._page = PageSize(page)
         self._served = served
         self._until = filter_.until
         self._left = filter_.limit
@@ -92,9 +114,7 @@ class Paging:
             return list(answer)
         is_last = len(answer) < min(self._size, self._served)
         self._longest = max(self._longest, len(answer))
-        self._fits += 1
-        if self._page < self._most and self._fits == _GROWS_AFTER:
-            self._page, self._fits = min(2 * self._page, self._most), 0
+        self._page.grow()
         fresh = [event for event in answer if event.id not in self._edge]
         fresh = sorted(fresh, key=lambda event: (-event.created_at, event.id))[: self._left]
         if self._left is not None:
@@ -105,8 +125,7 @@ class Paging:
     def narrow(self) -> bool:
         """Ask for half as many, after an answer that was too long to be held. False: one event is
         too long."""
-        if self._page > 1:
-            self._page, self._fits = self._page // 2, 0
+        if self._page.narrow():
             return True
         if self._until is not None and self._edge:
             # Those already returned come again with each answer: the others of this second are
@@ -115,9 +134,14 @@ class Paging:
             return True
         return False
 
+    def narrow_to(self, came: int) -> bool:
+        """Ask for fewer, after an answer that was not complete within the deadline. `came`: events
+        until then. False: none came, or it was asked for one."""
+        return came > 0 and self._page.narrow(came - len(self._edge))
+
     @property
     def _size(self) -> int:
-        page = self._page if self._left is None else min(self._page, self._left)
+        page = self._page.value if self._left is None else min(self._page.value, self._left)
         return len(self._edge) + page
 
     def _has_more_after(self, fresh: Sequence[Event], answer: Sequence[Event]) -> bool:

@@ -36,7 +36,7 @@ from relay.client.nmem.updates import (
     session_deletions,
     set_about,
 )
-from relay.client.paging import MAX_READ_BYTES
+from relay.client.paging import MAX_READ_BYTES, PageSize
 from relay.client.sync import items_of
 from relay.client.withdrawn import withdrawn
 from relay.errors import EVENT_BANNED, Prefix
@@ -48,7 +48,15 @@ from relay.nostr import kinds
 from relay.nostr.event import MADE_FROM, Address, Event, object_in, weight_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        Awaitable,
+        Callable,
+        Collection,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
 
     from relay.client.client import Client
     from relay.client.nmem.apply import Progress
@@ -82,8 +90,6 @@ _WAS_EARLY: Final = f"(refusal LIKE 'invalid: created_at: %{IN_THE_FUTURE}%' AND
 _TEMPORARY: Final = TEMPORARY | {Prefix.AUTH_REQUIRED}
 """Temporary refusals: the record is sent again later."""
 _OF_MEMORY: Final = [kinds.APP_DATA, kinds.APP_RECORD]
-_TAGGED: Final[Mapping[str, object]] = {"kinds": _OF_MEMORY, "#t": ["nmem"]}
-"""Every record of nmem except pins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,38 +319,50 @@ async def fetch(
         if weight > _MAX_COLLECTED or clock() - put_at >= _PUT_S:
             await put()
 
+    authors = {**known.foreign, **{id_: author for id_, author in known.pins.items() if author}}
+    dropped = 0
+
+    async def drop(absent: Sequence[str]) -> None:
+        nonlocal dropped
+        writers = {authors.get(id_, signer.pubkey) for id_ in absent}
+        deleted = await _deletions_of(client, writers, absent)
+        if sources.group is not None and lists_nip(document, GROUPS):
+            # Of another relay, or in a group of their own, anybody could send one.
+            deleted += await _deletions_by_admins(client, signer.pubkey, sources.group, absent)
+        deleted += await _deletions_by_address(client, signer.pubkey, database, absent)
+        dropped += await asyncio.to_thread(drop_deleted, database, deleted)
+
     try:
-        missing = await _missing(client, known.records, known.foreign, sources, trusted, take)
+        missing, needed = await _missing(
+            client, document, known.records, known.foreign, sources, trusted, take
+        )
+        if client.is_known_as(signer.pubkey, document):
+            # Of what was passed over no more than the id is known, and it may come again.
+            gone_over = known.passed_over.intersection(missing)
+            await asyncio.to_thread(_forget_passed_over, database, gone_over)
+        missing = [id_ for id_ in missing if id_ not in known.passed_over]
+        await drop(missing)  # whatever becomes of the records, which may be many
+        async for events in _with_ids(client, needed):
+            await take(_of_sources(events, sources, trusted))
         missing_pins = await _missing_pins(client, document, keys, known.pins_at, take)
     except ClientError:
         await put()  # the next synchronisation goes on from there
         raise
     await put()
-    if client.is_known_as(signer.pubkey, document):
-        # Of what was passed over no more than the id is known, and it may come again.
-        gone_over = known.passed_over.intersection(missing)
-        await asyncio.to_thread(_forget_passed_over, database, gone_over)
-    missing = [id_ for id_ in missing if id_ not in known.passed_over]
+    await drop([*missing_pins])
     missing += missing_pins
-    authors = {**known.foreign, **{id_: author for id_, author in known.pins.items() if author}}
-    writers = {authors.get(id_, signer.pubkey) for id_ in missing}
-    deleted = await _deletions_of(client, writers, missing)
-    if sources.group is not None and lists_nip(document, GROUPS):
-        # Of another relay, or in a group of their own, anybody could send one.
-        deleted += await _deletions_by_admins(client, signer.pubkey, sources.group, missing)
-    deleted += await _deletions_by_address(client, signer.pubkey, database, missing)
     gone = [id_ for id_ in missing if id_ in authors]
     no_more_given = await withdrawn(client, signer.pubkey, document, gone)
     if document:
         marks = compact([sources.group, sorted(sources.agents), sorted(owners)])
         if known.sources != marks:
             # Taken in from other sources, or by a version that took in whatever it could read.
-            deleted += [
+            others = [
                 (id_, known.foreign[id_])
                 for id_ in missing
                 if id_ in known.foreign and known.foreign[id_] not in trusted
             ]
-    dropped = await asyncio.to_thread(drop_deleted, database, deleted)
+            dropped += await asyncio.to_thread(drop_deleted, database, others)
     removed = await asyncio.to_thread(
         drop_deleted, database, [(id_, authors[id_]) for id_ in no_more_given]
     )
@@ -409,7 +427,9 @@ async def fetch_all(
         if weight <= _MAX_HELD:  # else the cache has the first ones only
             others.extend(events)
 
-    await _missing(client, known, {}, sources, trusted, take)
+    _, needed = await _missing(client, document, known, {}, sources, trusted, take)
+    async for events in _with_ids(client, needed):
+        await take(_of_sources(events, sources, trusted))
     keys = {event.pubkey for event in others} | trusted
     pins: list[Event] = []
 
@@ -424,46 +444,56 @@ async def fetch_all(
 
 async def _missing(
     client: Client,
+    document: Mapping[str, object],
     known: Mapping[str, int],
     foreign: Mapping[str, str],
     sources: Sources,
     trusted: frozenset[str],
     take: Callable[[Sequence[Event]], Awaitable[None]],
-) -> list[str]:
-    """Known ids missing at the relay; `take` gets the records of the sources that are not in
-    `known` (id → `created_at`), in pages.
+) -> tuple[list[str], list[str]]:
+    """Known ids missing at the relay, and ids there that are not in `known` (id → `created_at`).
+    From a relay without NIP-77 `take` gets the records of the sources that are not in `known`, in
+    pages, instead.
 
     `foreign`: the authors of known records of others.
     """
+    # Every record of nmem except pins.
+    tagged: dict[str, object] = {"kinds": _OF_MEMORY, "#t": ["nmem"]}
+    if all(reads_prefixes(document, kind) for kind in _OF_MEMORY):
+        tagged["#d"] = ["nmem:"]  # else also app data of anybody in the group with this `t`
     by_trusted = {id_: at for id_, at in known.items() if foreign.get(id_, "") in trusted | {""}}
     parts: list[tuple[dict[str, object], Mapping[str, int]]] = [
-        ({**_TAGGED, "authors": sorted(trusted)}, by_trusted)
+        ({**tagged, "authors": sorted(trusted)}, by_trusted)
     ]
     if sources.group is not None:
-        parts.append(({**_TAGGED, "#h": [sources.group]}, known))
+        parts.append(({**tagged, "#h": [sources.group]}, known))
     missing = dict.fromkeys(known)
+    needed: dict[str, None] = {}
     taken: set[str] = set()
 
     async def take_new(events: Sequence[Event]) -> None:
-        new = [
-            event
-            for event in events
-            if event.id not in taken
-            # Checked here, because a relay may send other events.
-            and (
-                event.pubkey in trusted
-                or (sources.group is not None and event.tag("h") == sources.group)
-            )
-        ]
+        found = _of_sources(events, sources, trusted)
+        new = [event for event in found if event.id not in taken]
         taken.update(event.id for event in new)
         if new:
             await take(new)
 
     for filter_, part in parts:
-        absent = await _compared(client, filter_, part, take_new)
+        absent, at_relay = await _compared(client, filter_, part, take_new)
+        needed |= dict.fromkeys(at_relay)
         for id_ in part.keys() - absent:
             missing.pop(id_, None)
-    return list(missing)
+    return list(missing), [id_ for id_ in needed if id_ not in taken]
+
+
+def _of_sources(events: Iterable[Event], sources: Sources, trusted: frozenset[str]) -> list[Event]:
+    """A relay may send other events than those that were asked for."""
+    return [
+        event
+        for event in events
+        if event.pubkey in trusted
+        or (sources.group is not None and event.tag("h") == sources.group)
+    ]
 
 
 async def _compared(
@@ -471,8 +501,9 @@ async def _compared(
     filter_: Mapping[str, object],
     known: Mapping[str, int],
     take: Callable[[Sequence[Event]], Awaitable[None]],
-) -> set[str]:
-    """Known ids missing at the relay; `take` gets the records that are not in `known`."""
+) -> tuple[set[str], list[str]]:
+    """Known ids missing at the relay, and ids there that are not in `known`, or of a relay without
+    NIP-77 none: `take` gets these records."""
     items = items_of(array("Q", known.values()), b"".join(bytes.fromhex(id_) for id_ in known))
     try:
         difference = await client.reconcile(filter_, items)
@@ -485,10 +516,8 @@ async def _compared(
         except QueryClosed as closed:
             if closed.prefix != Prefix.RESTRICTED:
                 raise  # otherwise this key is no member of the group
-        return absent
-    async for events in _with_ids(client, [id_.hex() for id_ in difference.need]):
-        await take(events)
-    return {id_.hex() for id_ in difference.have}
+        return absent, []
+    return {id_.hex() for id_ in difference.have}, [id_.hex() for id_ in difference.need]
 
 
 async def _missing_pins(
@@ -498,8 +527,9 @@ async def _missing_pins(
     known: Mapping[str, int],
     take: Callable[[Sequence[Event]], Awaitable[None]],
 ) -> set[str]:
-    """As `_missing`, of the pins by these authors. Pins have no common tag: without their prefix
-    (G-09), which a relay need not support, all records of the authors are read."""
+    """Known ids missing at the relay, of pins by these authors; `take` gets the others there. Pins
+    have no common tag: without their prefix (G-09), which a relay need not support, all records of
+    the authors are read."""
     if not keys:
         return set(known)
     wanted: dict[str, object] = {"kinds": [kinds.APP_DATA], "authors": sorted(keys)}
@@ -509,20 +539,28 @@ async def _missing_pins(
     async def take_pins(events: Sequence[Event]) -> None:
         await take([each for each in events if each.d.startswith(PIN) and each.pubkey in keys])
 
-    return await _compared(client, wanted, known, take_pins)
+    absent, needed = await _compared(client, wanted, known, take_pins)
+    async for events in _with_ids(client, needed):
+        await take_pins(events)
+    return absent
 
 
 async def _with_ids(client: Client, ids: Sequence[str]) -> AsyncGenerator[list[Event], None]:
-    """In pages; of what is too long for one answer, each half. An event that is so alone is left
-    out."""
-    parts = [ids[start : start + _FETCH_BATCH] for start in range(0, len(ids), _FETCH_BATCH)]
-    while parts:
-        part = parts.pop()
+    """In pages, of fewer after an answer that was too long, or not complete within the deadline.
+    An event that is too long alone is left out."""
+    size, start = PageSize(_FETCH_BATCH), 0
+    while part := list(ids[start : start + size.value]):
         try:
-            yield await client.query({"ids": list(part), "kinds": _OF_MEMORY})
+            found = await client.query({"ids": part, "kinds": _OF_MEMORY})
         except AnswerTooLong:
-            if half := len(part) // 2:
-                parts += [part[half:], part[:half]]
+            start += not size.narrow(len(part))
+        except Unanswered as error:
+            if not (error.events and size.narrow(min(error.events, len(part)))):
+                raise
+        else:
+            yield found
+            start += len(part)
+            size.grow()
 
 
 async def _deletions_of(

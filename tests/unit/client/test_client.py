@@ -468,6 +468,34 @@ async def test_pages_that_are_too_long_for_an_answer_are_read_in_halves(
             await read()
 
 
+@pytest.mark.slow
+async def test_a_page_that_comes_too_slowly_is_read_in_parts(
+    fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    """Where others can store large events, each try to read them ended with the deadline."""
+    fake.events = [chat(f"{n}", 1000 + n) for n in range(12)]
+
+    async def slowly(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[2]["limit"] <= 8:
+            await fake.answer(visitor, frame)
+        else:
+            for event in fake.events[-4:]:
+                await visitor.show(frame[1], event)
+
+    fake.on["REQ"] = slowly
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        found = [event async for event in relay.query_all(CHAT, deadline_s=0.5)]
+        assert found == fake.events[::-1]
+        asked = [frame[2]["limit"] for frame in fake.verbs("REQ")]
+        assert asked[:2] == [5_000, 2]
+        # Of a relay that gives nothing no less is asked for.
+        fake.seen.clear()
+        fake.on["REQ"] = ignoring
+        with pytest.raises(Unanswered):
+            await anext(relay.query_all(CHAT, deadline_s=0.05))
+        assert len(fake.verbs("REQ")) == 1
+
+
 async def test_an_answer_of_many_short_values_counts_as_the_memory_that_it_takes(
     fake: FakeRelay, timeouts: Timeouts
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from relay.client import Client
-from relay.client.errors import ClientError, QueryClosed
+from relay.client.errors import ClientError, QueryClosed, Unanswered
 from relay.client.nmem import Nmem, NotFound, Order, import_db, retries, summaries
 from relay.client.nmem import memory as memory_module
 from relay.client.nmem.apply import bind, drop_deleted, put_all
@@ -760,6 +760,72 @@ async def test_heavy_records_of_one_author_keep_away_none_of_others(
         assert (await memory.sync()).fetched == 10
         assert len(await memory.search("tea", limit=100)) == 10
         assert (await memory.sync()).fetched == 0
+
+
+async def test_app_data_of_others_is_not_fetched_as_records_of_nmem(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    """In an open group anybody may store it, with the tag of nmem's records."""
+    fake.information = {"memory": {"prefix_d_kinds": [30078, 78]}}
+    large = [
+        alice.sign(30078, [["h", "den"], ["d", f"foo{n}"], ["t", "nmem"]], "x", 1) for n in "ab"
+    ]
+    draft = observation_draft(Observation("s", 1000, "marker", "AgentMarker", "tea"), "rook", "den")
+    fake.events = [*large, alice.sign(*draft)]
+    async with nmem(fake, tmp_path, group="den") as memory:
+        assert (await memory.sync()).fetched == 1
+    asked = [fake.filters_in(frame) for frame in fake.verbs("REQ")]
+    assert not [row for filters in asked for row in fake.rows(filters) if row in large]
+
+
+async def test_records_that_come_too_slowly_are_fetched_in_parts(
+    fake: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each synchronisation ended with the deadline, at the same place."""
+    for number in range(20):
+        seen = Observation("s", 1000 + number, "marker", "AgentMarker", f"tea {number}")
+        fake.events.append(rover.sign(*observation_draft(seen, "rook")))
+    asked: list[int] = []
+    query_relay = Client.query
+
+    async def query_slowly(client: Client, *filters: Any, **more: Any) -> list[Event]:
+        ids = filters[0].get("ids", ()) if isinstance(filters[0], dict) else ()
+        if ids:
+            asked.append(len(ids))
+        if len(ids) > 6:
+            error = Unanswered("no answer within 30 s")
+            error.events = 6
+            raise error
+        return await query_relay(client, *filters, **more)
+
+    monkeypatch.setattr(Client, "query", query_slowly)
+    async with nmem(fake, tmp_path) as memory:
+        assert (await memory.sync()).fetched == 20
+    assert asked == [20, 3, 3, 3, 3, 6, 2]
+
+
+async def test_deletions_do_not_wait_for_records_of_others(fake: FakeRelay, tmp_path: Path) -> None:
+    """What one author wrote could keep them away, however much it was."""
+
+    async def refuse_records(visitor: Visitor, frame: list[Any]) -> None:
+        if "ids" in frame[2]:
+            await visitor.say("CLOSED", frame[1], "error: too busy")
+        else:
+            await fake.answer(visitor, frame)
+
+    drafts = [
+        observation_draft(Observation("s", at, "marker", "AgentMarker", f"tea {at}"), "rook")
+        for at in (1000, 2000)
+    ]
+    first, second = (rover.sign(*draft) for draft in drafts)
+    fake.events = [first]
+    async with nmem(fake, tmp_path) as memory:
+        assert (await memory.sync()).fetched == 1
+        fake.events = [second, rover.sign(5, [["e", first.id]], "", 3000)]
+        fake.on["REQ"] = refuse_records
+        with pytest.raises(QueryClosed, match="too busy"):
+            await memory.sync()
+        assert rows(memory.database, "observations") == []
 
 
 @pytest.mark.parametrize("held", [0, 2**28])

@@ -72,6 +72,25 @@ def test_after_large_events_pages_grow_again() -> None:
     assert len(pages) < 50
 
 
+def test_after_a_deadline_half_of_what_came_is_asked_for() -> None:
+    """A page of 5,000 large events never came in time, at any try."""
+    paging = Paging(Filter(), 5_000, 0)
+    pages: list[list[Event]] = []
+    asked: list[int | None] = []
+    while (wanted := paging.wanted) is not None:
+        answer = answer_of(NOTES, wanted, 100)
+        asked.append(wanted.limit)
+        if len(answer) > 10:
+            assert paging.narrow_to(10)
+        else:
+            pages.append(paging.add(answer))
+    assert [event for page in pages for event in page] == sorted(NOTES, key=newest_first)
+    assert asked[:2] == [5_000, 5]
+    assert len(asked) < 16
+    assert not Paging(Filter(), 5_000, 0).narrow_to(0), "the relay does not answer"
+    assert not Paging(Filter(), 1, 0).narrow_to(1)
+
+
 @given(
     events=st.lists(st.sampled_from(NOTES), unique_by=lambda event: event.id),
     most=st.integers(4, 30),
