@@ -177,9 +177,14 @@ class TranscriptsReader(MemoryClient):
         return Conversation(list(map(note_of, chain.events)), chain.notice, lines)
 
     async def _notes_of(self, session: str) -> list[Event]:
-        """What others wrote under the id of an own session is no part of it."""
-        events = await self._in_either({"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]})
-        return [event for event in events if event.pubkey == self.pubkey] or events
+        """What others wrote under the id of an own session is no part of it, and is not fetched."""
+        wanted: dict[str, object] = {"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]}
+        own = {**wanted, "authors": [self.pubkey]}
+        found = await self.read(own)
+        if not found and self._uses_envelopes:
+            # A key that may read plain sessions only has none.
+            found = await self._in_envelopes_beside([session], own)
+        return found or await self._in_either(wanted)
 
     async def _lines_of(self, session: str, notes: Sequence[Event]) -> dict[str, Fields]:
         """The lines that begin with these notes."""

@@ -12,7 +12,7 @@ import pytest
 from relay.client import Client, PublishRefused, Transcripts, paging
 from relay.client.errors import AnswerTooLong, QueryClosed
 from relay.client.paging import MAX_ALL_BYTES
-from relay.client.transcripts import Incomplete, NoSession, SeveralAuthors, reader
+from relay.client.transcripts import Detail, Incomplete, NoSession, SeveralAuthors, reader
 from relay.client.transcripts.files import files_in, root_of, session_file, session_ids
 from relay.errors import Invalid, UserError
 from relay.memory.transcripts.plan import Layout, Plan
@@ -367,10 +367,27 @@ async def test_what_another_key_says_under_the_id_of_an_own_session_is_not_shown
         await memory.import_file(file)
         before = await memory.messages(SESSION)
         fake.events += [by_alice(event) for event in told(line(message="hers"))]
+        fake.seen.clear()
         assert await memory.messages(SESSION) == before
-        assert (await memory.conversation(SESSION)).notes == before
+        assert (await memory.conversation(SESSION, Detail.LINES)).notes == before
+    # She may have stored more than can be read.
+    asked = [filters for frame in fake.verbs("REQ") for filters in fake.filters_in(frame)]
+    assert {row.pubkey for row in fake.rows(tuple(asked))} == {robot.pubkey}
     async with transcripts(fake, alice) as memory:
         assert [note.content for note in await memory.messages(SESSION)] == ["hers"]
+
+
+async def test_notes_of_others_are_not_fetched_for_an_own_session_in_envelopes(
+    fake: FakeRelay, file: Path
+) -> None:
+    async with transcripts(fake, robot, pns.derive(robot)) as memory:
+        await memory.import_file(file)
+        before = await memory.messages(SESSION)
+        fake.events += [by_alice(event) for event in told(line(message="hers"))]
+        fake.seen.clear()
+        assert await memory.messages(SESSION) == before
+    asked = [filters for frame in fake.verbs("REQ") for filters in fake.filters_in(frame)]
+    assert not [row for row in fake.rows(tuple(asked)) if row.pubkey == alice.pubkey]
 
 
 async def test_a_line_of_another_key_cuts_no_session_that_has_notes_only(
