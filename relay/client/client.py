@@ -21,6 +21,7 @@ from relay.client.connection import Reply, Timeouts
 from relay.client.errors import (
     AnswerTooLong,
     CallRefused,
+    ClientError,
     ConnectionLost,
     Incomparable,
     NoKey,
@@ -80,7 +81,11 @@ MESSAGES: Final = (
 """Kinds that are read as messages of a group; `say` writes CHAT."""
 _PREVIOUS: Final = 3
 """Number of references to earlier messages (`previous`), chosen among the newest `_LOOKED_AT`."""
-_LOOKED_AT: Final = 50
+_LOOKED_AT: Final = 10
+_MOST_LOOKED_AT: Final = 2**20
+"""Bytes of these messages in memory; of larger ones none is named."""
+_LOOK_S: Final = 5.0
+"""How long a message waits for them."""
 _DEFAULT_TIMEOUTS: Final = Timeouts()
 _COMPARISON_S: Final = 3600.0
 """Deadline of a whole comparison: a relay that answers slowly would hold the lock of a data folder
@@ -211,15 +216,16 @@ class Client:
     async def say(self, group: str, text: str, reply_to: Event | None = None) -> Event:
         """Send a message to a group (kind 9), in answer to another if given; returns it.
 
-        It names the newest messages (`previous`, NIP-29), which orders those of one second. Raises
-        NoKey, PublishRefused.
+        It names the newest messages (`previous`, NIP-29), which orders those of one second; none if
+        they are large or the relay does not give them at once. Raises NoKey, PublishRefused.
         """
         from relay.memory.snowclaw.history import oldest_first
 
         newest: list[Event] = []
-        with suppress(QueryClosed):  # who may not read is told so by the answer to the message
+        with suppress(ClientError):  # who may not read is told so by the answer to the message
             wanted = {"kinds": list(MESSAGES), "#h": [group], "limit": _LOOKED_AT}
-            newest = oldest_first(await self.query(wanted))[-_PREVIOUS:]
+            looked_at = await self.query(wanted, most_bytes=_MOST_LOOKED_AT, deadline_s=_LOOK_S)
+            newest = oldest_first(looked_at)[-_PREVIOUS:]
         tags = [["h", group]]
         if newest:
             tags.append(["previous", *(event.id[:8] for event in newest)])

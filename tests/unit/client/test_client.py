@@ -88,6 +88,28 @@ def test_a_refusal_notes_who_signed_and_what_to_do(text: str, remedy: str) -> No
     assert error.__notes__ == ["; ".join(filter(None, [f"signed with {alice.npub}", error.remedy]))]
 
 
+@pytest.mark.parametrize("number", [5, 50])
+async def test_a_message_is_sent_although_the_newest_ones_are_large(
+    fake: FakeRelay, timeouts: Timeouts, number: int
+) -> None:
+    """50 large ones of a stranger kept an agent on a slow line from speaking."""
+    fake.events = [chat("x" * 300_000, 1_700_000_000 + n) for n in range(number)]
+    async with Client(fake.url, bob, timeouts=timeouts) as relay:
+        sent = await relay.say("tea", "yes")
+    assert sent.tags == [["h", "tea"]]
+    asked = fake.rows(fake.filters_in(fake.verbs("REQ")[0]))
+    assert len(asked) <= 10
+
+
+async def test_a_message_is_sent_although_the_newest_ones_do_not_come(
+    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.client.client._LOOK_S", 0.05)
+    fake.on["REQ"] = ignoring
+    async with Client(fake.url, bob, timeouts=timeouts) as relay:
+        assert (await relay.say("tea", "yes")).tags == [["h", "tea"]]
+
+
 async def test_an_event_is_dated_by_the_client_s_clock(fake: FakeRelay, timeouts: Timeouts) -> None:
     client = Client(fake.url, alice, timeouts=timeouts, now=lambda: 1_234_567_890)
     assert client.sign(1).created_at == 1_234_567_890
