@@ -252,7 +252,6 @@ async def test_memories_that_others_let_one_supersede_are_read_up_to_a_number(
     assert max(len(each["#d"]) for each in asked if "#d" in each) <= 4 * 2 * MAX_OLD
 
 
-@pytest.mark.proves("X-19")
 async def test_app_data_of_others_with_the_hash_of_a_memory_is_not_fetched(fake: FakeRelay) -> None:
     """Whoever may write in a group could store hundreds of large ones."""
     fake.information = {"memory": {"prefix_d_kinds": [30078, 78]}}
