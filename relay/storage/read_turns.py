@@ -10,8 +10,10 @@ from ipaddress import IPv6Network
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from relay.access.shares import network_of
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from relay.storage import Verb
 
@@ -28,7 +30,8 @@ _ALIKE: Final = 2 / 3
 
 class ReadTurns:
     """Turns of reads that may take long. Each account has one of COUNTs, and one of other reads, at
-    a time: a known key, else an address; an IPv6 /56 is one address.
+    a time: a known key, else an address; an IPv6 /56 is one address. Networks (IPv4 /24, IPv6 /48)
+    share the turns, and in each its accounts: a network may have thousands of addresses.
 
     A COUNT looks at all rows that match. After one, those of other reads that wait go first for as
     long as it took.
@@ -56,7 +59,9 @@ class ReadTurns:
         `Visibility.known_as`. Owners go first for half of the time, whatever they have read."""
         line = self._counts if verb == "COUNT" else self._others
         site = None if address is None else site_of(address)
-        read = _Read(key or site or object(), site, is_owner, _turn())
+        account = key or site or object()
+        network = account if site is None else network_of(site)
+        read = _Read(account, site, network, is_owner, _turn())
         line.add(read, self._clock())
         self._give()
         try:
@@ -88,15 +93,17 @@ class ReadTurns:
 class _Read:
     account: object
     site: str | None
+    network: object
     is_owner: bool
     turn: asyncio.Future[tuple[float, bool]]
-    """When it was given, and whether no account had waited longer."""
+    """When it was given, and whether none had waited longer."""
 
 
 class _Line:
-    """Those who wait. Half of the time the account that has waited longest has its turn, half of
-    the time the one whose reads have cost others least. So a short read waits for one long one of
-    others, and nobody about twice as long as in order of arrival.
+    """Those who wait. Half of the time the network that has waited longest has its turn, and in it
+    the account that has waited longest; half of the time the network whose reads have cost others
+    least, and in it such an account. So a short read waits for one long one of others, and nobody
+    about twice as long as if networks, and in each its accounts, had turns in order of arrival.
 
     A read of t seconds costs t²: the longer it takes, the more come meanwhile, and the longer they
     wait. So quick reads beside a slow one change nothing, and a client with many short ones goes
@@ -104,76 +111,118 @@ class _Line:
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[object, list[_Read]] = {}
-        """By account, in the order in which these came or had their last turn."""
+        self._networks: dict[object, dict[object, list[_Read]]] = {}
+        """By network, in the order in which these came or had their last turn as the one that had
+        waited longest, and by account, in the order in which these came or had their last turn. An
+        account is in the network of its first read."""
+        self._network_of: dict[object, object] = {}
+        """Of the accounts that wait."""
         self._behind: dict[object, list[_Read]] = {}
         """Of the accounts that have a turn."""
         self._records: dict[object, tuple[float, float]] = {}
-        """What each account, and each address of one, has cost, and when it was in line last: it
-        is forgotten only while it has no reads here, else who waits for hours would be as good as
-        new. Of the `_MAX_RECORDS` that read last."""
+        """What each account, its addresses and their networks have cost, and when they were in line
+        last: it is forgotten only while they have no reads here, else who waits for hours would be
+        as good as new. Of the `_MAX_RECORDS` that read last."""
         self._first_cost = 0.0
         """Of first reads, a mean in which the last counts half: what to expect of who is new."""
         self._owed_s = 0.0
         """Of reading, to those who have cost less than the last who had waited longest."""
 
     def add(self, read: _Read, now: float) -> None:
-        account, site = read.account, read.site
-        behind = self._behind.get(account)
-        if behind is None and account not in self._waiting:
-            self._fade(account, now)
-        if account != site:
-            self._fade(site, now)
-        (self._waiting.setdefault(account, []) if behind is None else behind).append(read)
+        account = read.account
+        names = {account, read.site}
+        if read.network not in self._networks:
+            names.add(read.network)
+        if account in self._behind:
+            names.discard(account)
+            self._behind[account].append(read)
+        elif account in self._network_of:
+            names.discard(account)
+            self._reads_of(account).append(read)
+        else:
+            self._wait(account, [read])
+        for name in names:
+            self._fade(name, now)
+
+    def _reads_of(self, account: object) -> list[_Read]:
+        return self._networks[self._network_of[account]][account]
+
+    def _wait(self, account: object, reads: list[_Read]) -> None:
+        network = self._network_of[account] = reads[0].network
+        self._networks.setdefault(network, {})[account] = reads
+
+    def _leave(self, account: object) -> list[_Read]:
+        network = self._network_of.pop(account)
+        accounts = self._networks[network]
+        reads = accounts.pop(account)
+        if not accounts:
+            del self._networks[network]
+        return reads
 
     def drop(self, read: _Read) -> None:
         """Its client has left before its turn."""
         account = read.account
-        reads = self._waiting.get(account) or self._behind.get(account) or []
+        waits = account in self._network_of
+        reads = self._reads_of(account) if waits else self._behind.get(account, [])
         if read in reads:
             reads.remove(read)
-            if not reads:
-                self._waiting.pop(account, None)
+            if waits and not reads:
+                self._leave(account)
 
     def give(self, now: float) -> bool:
         """Whether somebody waited."""
-        while self._waiting:
-            oldest = next(iter(self._waiting))
-            account = oldest if self._owed_s <= 0 else self._least_costly(oldest)
-            reads = [read for read in self._waiting.pop(account) if not read.turn.done()]
+        while self._networks:
+            oldest = next(iter(self._networks))
+            oldest_account = next(iter(self._networks[oldest]))
+            network, account = oldest, oldest_account
+            if self._owed_s > 0:
+                network = self._cheapest(self._networks, self._cost_of_network)
+                account = self._cheapest(self._networks[network], self._cost)
+            was_oldest = account is oldest_account
+            reads = [read for read in self._leave(account) if not read.turn.done()]
+            if was_oldest and oldest in self._networks:
+                self._networks[oldest] = self._networks.pop(oldest)
             if reads:  # else their tasks are being cancelled
-                reads.pop(0).turn.set_result((now, account is oldest))
+                reads.pop(0).turn.set_result((now, was_oldest))
                 self._behind[account] = reads
                 return True
         return False
 
-    def _least_costly(self, oldest: object) -> object:
-        account = min(self._waiting, key=self._cost)
+    @staticmethod
+    def _cheapest(waiting: Iterable[object], cost: Callable[[object], float]) -> object:
+        costs = {each: cost(each) for each in waiting}
+        oldest = next(iter(costs))
+        cheapest = min(costs, key=costs.__getitem__)
         # Of two alike the one who came first, else a short read would wait for both.
-        return account if self._cost(account) < self._cost(oldest) * _ALIKE else oldest
+        return cheapest if costs[cheapest] < costs[oldest] * _ALIKE else oldest
+
+    def _cost_of_network(self, network: object) -> float:
+        accounts = self._networks[network].values()
+        return self._cost_to_expect([read for reads in accounts for read in reads], network)
 
     def _cost(self, account: object) -> float:
-        reads = self._waiting[account]
+        reads = self._reads_of(account)
+        # A member may have any number of keys: a new one is what its address is.
+        return self._cost_to_expect(reads, account, reads[0].site)
+
+    def _cost_to_expect(self, reads: Iterable[_Read], *names: object) -> float:
         # Another connection of the account may have its key without that of the owner.
         if any(read.is_owner for read in reads):
             return -1.0
-        record = self._records.get(account)
-        if record is None:
-            # A member may have any number of keys: a new one is what its address is.
-            record = self._records.get(reads[0].site)
+        record = next(filter(None, map(self._records.get, names)), None)
         return self._first_cost / _OF_NEW if record is None else record[0]
 
     def end(self, read: _Read, took: float, now: float, *, was_oldest: bool) -> None:
         account = read.account
         self._owed_s = took if was_oldest else self._owed_s - took
         if reads := self._behind.pop(account):
-            self._waiting[account] = reads
+            self._wait(account, reads)
         if read.is_owner or not isinstance(account, str):
             return
         names = {account, read.site} - {None}
         if self._records.keys().isdisjoint(names):
             self._first_cost = (self._first_cost + took**2) / 2
-        for name in names:
+        for name in names | {read.network}:
             cost, _ = self._records.pop(name, (0.0, now))
             self._records[name] = min(cost + took**2, _MOST_COST), now
         while len(self._records) > _MAX_RECORDS:

@@ -27,14 +27,18 @@ class Queue:
         self.turns = ReadTurns(at_once, lambda: self.now)
         self.read: list[str] = []
 
-    async def page(self, address: str | None, seconds: float = 0.01) -> None:
-        await self._read(address, "REQ", seconds)
+    async def page(
+        self, address: str | None, seconds: float = 0.01, key: str | None = None
+    ) -> None:
+        await self._read(address, "REQ", seconds, key)
 
     async def count(self, address: str | None, seconds: float = 3.0) -> None:
         await self._read(address, "COUNT", seconds)
 
-    async def _read(self, address: str | None, verb: Verb, seconds: float) -> None:
-        async with self.turns.of(address, verb):
+    async def _read(
+        self, address: str | None, verb: Verb, seconds: float, key: str | None = None
+    ) -> None:
+        async with self.turns.of(address, verb, key):
             await asyncio.sleep(0)
             self.now += seconds
             self.read.append(f"{'count' if verb == 'COUNT' else 'page'} of {address}")
@@ -60,7 +64,8 @@ async def test_nothing_is_left_of_reads_whose_clients_leave_before_their_turn() 
         for each in left:
             each.cancel()
         await asyncio.wait(left)
-        assert not queue.turns._others._waiting
+        assert not queue.turns._others._networks
+        assert not queue.turns._others._network_of
         assert not any(queue.turns._others._behind.values())
     assert await queue.all(queue.page("192.0.2.1")) == ["page of 192.0.2.1"]
 
@@ -124,6 +129,39 @@ async def test_reads_of_one_address_wait_for_each_other_and_not_in_front_of_othe
     )
     assert len(read) == 20
     assert {"page of 2001:db8:1:100::/64", "page of 192.0.2.1"} <= {*read[:6]}
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_an_address_waits_for_one_read_of_each_other_network(*, is_known: bool) -> None:
+    """16 networks with 64 addresses each made the short reads of others wait for 1,000."""
+
+    def page(network: int, number: int) -> Coroutine[None, None, None]:
+        key = f"{network}.{number}" if is_known else None
+        return queue.page(f"198.18.{network}.{number}", key=key)
+
+    queue = Queue()
+    others = [page(network, number) for number in range(16) for network in range(4)]
+    read = await queue.all(*others, queue.page("192.0.2.1", key="own" if is_known else None))
+    assert read.index("page of 192.0.2.1") <= 4 + 4
+
+
+def test_who_reads_all_the_time_waits_for_one_read_of_each_other_network() -> None:
+    """Also if its reads take as long as theirs."""
+    others = [
+        Client(f"198.18.{network}.{number}", repeated(0.01))
+        for network in range(4)
+        for number in range(64)
+    ]
+    waited = waits(Client("192.0.2.1", repeated(0.01), 0.1), others, for_s=60.0)
+    assert waited.longest <= 4 * 2 * 0.01
+
+
+def test_in_a_network_nobody_waits_for_long_behind_new_addresses_with_short_reads() -> None:
+    """Though the network has every turn that goes to the one whose reads cost others least."""
+    own, others = "198.18.0.1", [Client("192.0.2.1", repeated(10.0))]
+    quick = [Client(f"198.18.0.{each}", repeated(0.5)) for each in range(2, 40)]
+    waited = waits(Client(own, repeated(3.0), 1.0), [*others, *quick], for_s=20_000.0)
+    assert waited.longest <= 2 * 39 * (10.0 + 0.5) * 2
 
 
 async def test_a_client_without_an_address_counts_as_one_of_its_own() -> None:
