@@ -16,6 +16,7 @@ from relay.storage import PAGE_BYTES, PageQuery
 from relay.storage.sqlite import connections
 from relay.storage.sqlite import store as sqlite_store
 from relay.storage.sqlite.row_cache import RowCache
+from relay.storage.sqlite.sql import conditions as sql_conditions
 from relay.storage.sqlite.sql import scans
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
@@ -100,9 +101,11 @@ async def test_large_rows_behind_small_ones_make_no_larger_page(
     await store.close()
 
 
-def steps_of(store: SqliteStore, path: Path, query: PageQuery) -> tuple[list[bytes], int]:
+def steps_of(
+    store: SqliteStore, path: Path, query: PageQuery, *, is_long: bool = False
+) -> tuple[list[bytes], int]:
     """Its rows, and the instructions of SQLite that they took."""
-    sql, values = store._compiler.page(query, "e.raw")
+    sql, values = store._compiler.page(query, "e.raw", is_long=is_long)
     with closing(sqlite3.connect(path)) as db:
         worked = count()
         db.set_progress_handler(lambda: next(worked) < 0, 100)
@@ -278,6 +281,65 @@ async def test_a_page_has_its_place_however_busy_the_machine_is(
     ticks = count()
     monkeypatch.setattr(connections, "monotonic", lambda: next(ticks) * 1.0)
     assert await in_pages(store, 2) == in_order(*events)
+
+
+@pytest.mark.parametrize("buffered", [10, 10_000], ids=["tags in the table", "tags in memory"])
+async def test_a_long_read_does_not_look_up_each_value_for_each_row(
+    path: Path, buffered: int
+) -> None:
+    """440 values and 60,000 rows took 10 s, for which all other clients without a key waited."""
+    store = await SqliteStore.open(path, TERMS, tag_buffer_rows=buffered)
+    events = [unsigned(cast.alice, tags=[["p", f"{n % 40:064x}"]], at=n) for n in range(1_000)]
+    await write(store, *events)
+    made_up = [f"{n:064x}" for n in range(100, 500)]
+    for values, wanted in ((made_up, []), ([*made_up, f"{7:064x}"], in_order(*events[7::40]))):
+        filter_ = asked(authors=[cast.alice.pubkey], tag_p=values)
+        query = PageQuery(filter_, EVERYTHING, 500, store.committed(), 0, 500)
+        found, steps = steps_of(store, path, query, is_long=True)
+        assert found == wanted
+        assert steps < 100 * len(events)
+    await store.close()
+
+
+@pytest.mark.parametrize("most", [2, 50_000], ids=["many rows", "few rows"])
+@pytest.mark.parametrize("buffered", [10, 10_000], ids=["tags in the table", "tags in memory"])
+async def test_a_long_read_finds_the_same_rows(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, buffered: int, most: int
+) -> None:
+    monkeypatch.setattr(sql_conditions, "MOST_AT_ONCE", most)
+    sql_conditions.has_hash_of.cache_clear()
+    store = await SqliteStore.open(path, TERMS, tag_buffer_rows=buffered)
+    events = [
+        unsigned(author, kind, tags=[["p", f"{n % 50:064x}"], ["t", f"{n % 7}"]], at=n)
+        for n in range(300)
+        for author in (cast.alice, cast.bob)
+        for kind in (1, 7)
+    ]
+    await write(store, *events)
+    people = [f"{n:064x}" for n in range(0, 200, 3)]
+    authors = [cast.alice.pubkey, *(f"{n:064x}" for n in range(20))]
+    for filter_ in (
+        asked(authors=[cast.alice.pubkey], tag_p=people),
+        asked(authors=authors, tag_p=people, kinds=[1], since=50, until=250),
+        asked(tag_t=["3"], tag_p=people, since=50),
+        asked(tag_t=[f"{n}" for n in range(3, 40)], tag_p=people, kinds=[7, 8]),
+    ):
+        wanted = in_order(*[event for event in events if filter_.matches(event)])
+        assert wanted
+        query = PageQuery(filter_, EVERYTHING, 5_000, store.committed(), 0, 5_000)
+        assert list((await store.page(query, is_long=True)).raws) == wanted
+        after = (await store.page(query._replace(size=20), is_long=True)).next
+        page = await store.page(query._replace(size=20, after=after), is_long=True)
+        assert list(page.raws) == wanted[20:40]
+        monkeypatch.setattr(store._loop_conn, "read", lambda _query, _how: None)
+        assert await store.count([filter_], EVERYTHING, now=0) == len(wanted)
+        items = await store.items(
+            filter_, EVERYTHING, limit=None, upto=store.committed(), now=0, at_most=5_000
+        )
+        assert items is not None
+        assert len(items) == len(wanted)
+    await store.close()
+    sql_conditions.has_hash_of.cache_clear()
 
 
 @pytest.mark.parametrize("few", [0, 5_000], ids=["many rows", "few rows"])

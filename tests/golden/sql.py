@@ -1,4 +1,4 @@
-"""The SQL composed for 55 queries × 8 viewers and for six sweeps, in tests/golden/sql.txt.
+"""The SQL composed for 57 queries × 8 viewers and for six sweeps, in tests/golden/sql.txt.
 
 `python -m tests.golden.sql` prints how the file differs from what the code composes now, and writes
 it. `‹a›` in a statement stands for the condition that says which rows the viewer may read by the
@@ -143,6 +143,7 @@ FILTERS: Final[dict[str, dict[str, Any]]] = {
         f"#{letter}": [ALICE, BOB, CAROL, AGENT] for letter in ascii_lowercase
     },
     "a broad tag of authors": {"#h": ["open"], "authors": [ALICE]},
+    "broad values of an author": {"#p": MANY, "authors": [ALICE], "kinds": [1], "since": 5},
     "a group": {"#h": ["open"]},
     "recipient": {"kinds": [1059], "#p": [BOB]},
     "a tag of several letters": {"#hk": ["h1"]},
@@ -184,7 +185,12 @@ def cases() -> Iterator[Case]:
         ["one kind", "one tag"],
     ):
         yield _count(" + ".join(names), [FILTERS[name] for name in names])
-    for name, limit in (("nothing asked", None), ("nothing asked", 10), ("two tags", None)):
+    for name, limit in (
+        ("nothing asked", None),
+        ("nothing asked", 10),
+        ("two tags", None),
+        ("broad values of an author", None),
+    ):
         yield _items(name, limit)
     yield _authors("a group")
     for words in ("tea", '"green tea" kettle -milk'):

@@ -361,7 +361,7 @@ class SqliteStore:
         page = None if is_long else self.page_now(query)
         if page is not None:
             return page
-        sql = self._compiler.page(query, "e.raw")
+        sql = self._compiler.page(query, "e.raw", is_long=True)
         rows = await self._page_on_thread(sql, query.visibility, query.address)
         return self._paged(rows, query)
 
@@ -369,7 +369,7 @@ class SqliteStore:
         page = self.page_now(query)
         if page is not None:
             return page
-        sql = self._compiler.page(query, "e.raw")
+        sql = self._compiler.page(query, "e.raw", is_long=True)
         return self._paged(await self._relay_conn.page_within(sql, None), query)
 
     def page_now(self, query: PageQuery) -> Page | None:
@@ -441,8 +441,10 @@ class SqliteStore:
         if min(query.size, query.limit) <= 0 or query.filter.impossible:
             return []
         columns = "e.raw, e.created_at, e.id_key, e.seq"
-        sql = self._compiler.page(query, columns)
-        rows = await self._page_within(sql, query.visibility, query.address)
+        rows = self._loop_conn.read(self._compiler.page(query, columns), page_of)
+        if rows is None:
+            sql = self._compiler.page(query, columns, is_long=True)
+            rows = await self._page_on_thread(sql, query.visibility, query.address)
         return [(Place(*place), raw) for raw, *place in rows]
 
     async def count(
@@ -457,8 +459,8 @@ class SqliteStore:
         possible = [filter_ for filter_ in filters if not filter_.impossible]
         if not possible:
             return 0
-        query = self._compiler.count(possible, visibility, now=now)
-        rows = await self._counted(possible, query, visibility, address)
+        compiled = partial(self._compiler.count, possible, visibility, now=now)
+        rows = await self._counted(possible, compiled, visibility, address)
         number: int = rows[0][0]
         return number
 
@@ -474,22 +476,30 @@ class SqliteStore:
         self._check_open()
         if filter_.impossible:
             return []
-        query = self._compiler.authors(filter_, visibility, now=now, at_most=at_most + 1)
-        keys = [key for (key,) in await self._counted([filter_], query, visibility, address)]
+        compiled = partial(
+            self._compiler.authors, filter_, visibility, now=now, at_most=at_most + 1
+        )
+        keys = [key for (key,) in await self._counted([filter_], compiled, visibility, address)]
         return keys if len(keys) <= at_most else None
 
     async def _counted(
-        self, filters: Sequence[Filter], query: Query, visibility: Visibility, address: str | None
+        self,
+        filters: Sequence[Filter],
+        compiled: Callable[..., Query],
+        visibility: Visibility,
+        address: str | None,
     ) -> list[Any]:
+        """`compiled`: called with `is_long`, see `Shape`."""
         if any(filter_.search is not None for filter_ in filters):
             async with self._turn(visibility, address, "COUNT", searches=True):
-                return await self._searching.found(query, visibility)
+                return await self._searching.found(compiled(is_long=True), visibility)
         values = sum([filter_.values for filter_ in filters])
         if values <= _MANY_VALUES:
-            rows = self._loop_conn.read(query, _all_of)
+            rows = self._loop_conn.read(compiled(is_long=False), _all_of)
             if rows is not None:
                 return rows
         reader, within_s = self._reader_for(visibility), _COUNT_S[visibility.is_known]
+        query = compiled(is_long=True)
         async with self._turn(visibility, address, "COUNT"):
             return await reader.rows_within(query, within_s)
 

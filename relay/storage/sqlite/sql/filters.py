@@ -51,6 +51,7 @@ from relay.storage.sqlite.sql.scans import (
     merged,
     score,
     shape_of,
+    times_of,
 )
 from relay.storage.sqlite.sql.visibility import CACHED_KINDS, ReadConditions, inside
 from relay.storage.visibility_cache import CACHED_PLANS, VisibilityCache, weight_of_plan
@@ -150,9 +151,9 @@ class Compiler:
         """How many plans and conditions are kept."""
         return len(self._plans) + len(self._reading)
 
-    def page(self, query: PageQuery, columns: str | None) -> Query:
+    def page(self, query: PageQuery, columns: str | None, *, is_long: bool = False) -> Query:
         """The next rows in order. `columns` are of `e`, the events table; None: one row, that has a
-        JSON list of their seqs."""
+        JSON list of their seqs. `is_long`: see `Shape`."""
         filter_, visibility, limit, upto, now, size, after, _ = query
         arguments = Arguments(
             filter_,
@@ -163,7 +164,7 @@ class Compiler:
             size=min(size, limit),
             after=after,
         )
-        shape = shape_of(filter_, after)
+        shape = shape_of(filter_, after, is_long=is_long)
         scans_buffer = self._scans_buffer(shape, arguments)
         key = (shape, columns, scans_buffer, id(visibility))
         kept = self._plans.get(key)
@@ -228,12 +229,19 @@ class Compiler:
     def _arguments(self, filter_: Filter, now: int = 0, upto: int = 0) -> Arguments:
         return Arguments(filter_, self._hashes, self._buffer, now=now, upto=upto)
 
-    def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> Query:
+    def count(
+        self,
+        filters: Sequence[Filter],
+        visibility: Visibility,
+        *,
+        now: int,
+        is_long: bool = False,
+    ) -> Query:
         """One number: rows that match any of the filters."""
         counted = self._count_in_index(filters[0], visibility, now) if len(filters) == 1 else None
         if counted is not None:
             return counted
-        sql, values = self._found(filters, visibility, now)
+        sql, values = self._found(filters, visibility, now, is_long=is_long)
         return Query(f"SELECT count(*) FROM ({sql})", values)
 
     def _count_in_index(self, filter_: Filter, visibility: Visibility, now: int) -> Query | None:
@@ -265,20 +273,30 @@ class Compiler:
         )
         return Plan(both).bound(arguments)
 
-    def authors(self, filter_: Filter, visibility: Visibility, *, now: int, at_most: int) -> Query:
+    def authors(
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        now: int,
+        at_most: int,
+        is_long: bool = False,
+    ) -> Query:
         """Distinct public keys of the rows that `count` counts."""
-        sql, values = self._found([filter_], visibility, now)
+        sql, values = self._found([filter_], visibility, now, is_long=is_long)
         return Query(
             f"SELECT DISTINCT e.pubkey FROM ({sql}) AS k"
             " CROSS JOIN events AS e ON e.seq = k.seq LIMIT ?",
             (*values, at_most),
         )
 
-    def _found(self, filters: Sequence[Filter], visibility: Visibility, now: int) -> Query:
+    def _found(
+        self, filters: Sequence[Filter], visibility: Visibility, now: int, *, is_long: bool
+    ) -> Query:
         """Distinct seq of the rows that match any of the filters."""
         asked = asked_by(filters, visibility)
         may_read = self._reading.readable(visibility, asked).condition
-        matching = [self._scans_to_count(filter_, now) for filter_ in filters]
+        matching = [self._scans_to_count(filter_, now, is_long=is_long) for filter_ in filters]
         # The condition of visibility is most of the text, and is written once.
         is_inside = len(matching) == 1 and len(matching[0].scans) == 1
         parts = []
@@ -303,8 +321,8 @@ class Compiler:
             )
         return Query(*binding_once(found, values))  # type: ignore[arg-type]  # as they were given
 
-    def _scans_to_count(self, filter_: Filter, now: int) -> _Matching:
-        shape, arguments = shape_of(filter_), self._arguments(filter_, now)
+    def _scans_to_count(self, filter_: Filter, now: int, *, is_long: bool) -> _Matching:
+        shape, arguments = shape_of(filter_, is_long=is_long), self._arguments(filter_, now)
         search = filter_.sought
         if search is None:
             return _Matching(arguments, shape, *self._scans_for(shape, arguments))
@@ -467,7 +485,7 @@ class Compiler:
         two; the group is empty for none."""
         if limit is not None:
             newest = PageQuery(filter_, visibility, limit, upto, now, size=at_most)
-            sql, known = self.page(newest, _ITEM)
+            sql, known = self.page(newest, _ITEM, is_long=True)
         else:
             sql, known = self._all_items(filter_, visibility, upto=upto, now=now, at_most=at_most)
         return Query(f"SELECT * FROM ({sql}) ORDER BY 1, 2", known)
@@ -475,7 +493,8 @@ class Compiler:
     def _all_items(
         self, filter_: Filter, visibility: Visibility, *, upto: int, now: int, at_most: int
     ) -> Query:
-        shape, arguments = shape_of(filter_), self._arguments(filter_, now, upto)
+        shape = shape_of(filter_, is_long=True)
+        arguments = self._arguments(filter_, now, upto)
         scans, rest = self._scans_for(shape, arguments)
         if scans == [BY_TIME] and filter_.since is None and filter_.until is None:
             scans = [AS_STORED]
@@ -578,7 +597,11 @@ def _is_small(filter_: Filter) -> bool:
 
 def _tag_holds(shape: Shape, tag: int) -> Condition:
     name, number = shape.tags[tag]
-    found = has_hash_of(TAGS + tag, number)
+    among = None
+    if shape.is_long:
+        kinds = [] if shape.kinds is None else [one_of("x.kind", sorted(shape.kinds))]
+        among = all_of([*kinds, *times_of("x", shape)])
+    found = has_hash_of(TAGS + tag, number, among)
     if name == "d" and shape.d_prefixes:
         return any_of([found, starts_with_any(shape.d_prefixes)])
     return found

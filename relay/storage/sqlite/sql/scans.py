@@ -61,6 +61,8 @@ class Shape(NamedTuple):
     has_since: bool
     has_until: bool
     has_after: bool
+    is_long: bool = False
+    """It is known to take long, so that it may begin with what takes some 10 ms."""
 
     def driving_tag(self) -> int | None:
         """Index in `tags` of the condition whose index is scanned; None: another index is."""
@@ -73,7 +75,7 @@ class Shape(NamedTuple):
         return None
 
 
-def shape_of(filter_: Filter, after: Place | None = None) -> Shape:
+def shape_of(filter_: Filter, after: Place | None = None, *, is_long: bool = False) -> Shape:
     ids, authors = filter_.ids, filter_.authors
     return Shape(
         filter_.kinds,
@@ -85,7 +87,19 @@ def shape_of(filter_: Filter, after: Place | None = None) -> Shape:
         filter_.since is not None,
         filter_.until is not None,
         after is not None,
+        is_long,
     )
+
+
+def times_of(table: str, shape: Shape) -> list[Condition]:
+    out = []
+    if shape.has_since:
+        out.append(Condition(f"{table}.created_at >= ?", (SINCE,)))
+    if shape.has_until:
+        out.append(Condition(f"{table}.created_at <= ?", (UNTIL,)))
+    if shape.has_after:
+        out.append(Condition(f"{table}.created_at <= ?", (AFTER_TIME,)))
+    return out
 
 
 class Many(NamedTuple):
@@ -120,13 +134,8 @@ class IndexScan(NamedTuple):
 
     def times(self, shape: Shape) -> list[Condition]:
         of = self.times_of
-        out = []
-        if shape.has_since:
-            out.append(Condition(f"{of}.created_at >= ?", (SINCE,)))
-        if shape.has_until:
-            out.append(Condition(f"{of}.created_at <= ?", (UNTIL,)))
+        out = times_of(of, shape)
         if shape.has_after:
-            out.append(Condition(f"{of}.created_at <= ?", (AFTER_TIME,)))
             out.append(
                 Condition(
                     f"({of}.created_at < ? OR {of}.id_key > ?"
