@@ -46,6 +46,11 @@ class ReadTurns:
         self._owed_s = 0.0
         """Of reading, to others than COUNTs."""
 
+    @property
+    def is_anybody_waiting(self) -> bool:
+        """Without those of accounts that have a turn."""
+        return bool(self._counts or self._others)
+
     @asynccontextmanager
     async def of(
         self,
@@ -127,6 +132,10 @@ class _Line:
         """Of first reads, a mean in which the last counts half: what to expect of who is new."""
         self._owed_s = 0.0
         """Of reading, to those who have cost less than the last who had waited longest."""
+
+    def __bool__(self) -> bool:
+        """Whether an account waits."""
+        return bool(self._networks)
 
     def add(self, read: _Read, now: float) -> None:
         account = read.account

@@ -7,10 +7,15 @@ import shutil
 import sqlite3
 from contextlib import closing
 from itertools import count
+from time import sleep
 from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.access.actors import Actors
+from relay.access.visibility import ANONYMOUS, visibility_for
+from relay.errors import TooSlow
+from relay.groups.group import Groups
 from relay.lifecycle.rows import Stored
 from relay.storage import PAGE_BYTES, PageQuery
 from relay.storage.sqlite import connections
@@ -21,6 +26,7 @@ from relay.storage.sqlite.sql import scans
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
 from tests.contract.crowd import ORDERED, a_wide_crowd, matching
+from tests.contract.test_sqlite_erasure import becomes
 from tests.contract.test_store_search import sought
 from tests.contract.writing import (
     EVERYTHING,
@@ -369,3 +375,56 @@ async def test_a_long_count_is_not_prepared_on_the_loop(
     monkeypatch.setattr(store._loop_conn, "_db", None)
     filters = [asked(tag_t=[f"{n}"], tag_x=["y", "z"]) for n in range(100)]
     assert await store.count(filters, EVERYTHING, now=0) == 50
+
+
+UNKNOWN = visibility_for(ANONYMOUS, (), Actors(), Groups())
+
+
+async def slow_for_unknown_keys(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[bytes], PageQuery]:
+    """Pages of the query take longer than ANSWER_S on the connection for unknown keys; its rows."""
+    events = [unsigned(cast.alice, at=at) for at in range(300)]
+    await write(store, *events)
+    monkeypatch.setattr(store._loop_conn, "read", lambda _query, _how: None)
+    monkeypatch.setattr(sqlite_store, "_SHORT_S", 0.0)
+    monkeypatch.setattr(sqlite_store, "_LOOK_S", 0.001)
+    monkeypatch.setattr(sqlite_store, "_READ_S", ANSWER_S)
+    await store._unknown_conn._db.set_progress_handler(lambda: sleep(0.2), 10)
+    query = PageQuery(asked(kinds=[1]), UNKNOWN, 500, store.committed(), 0, 500)
+    return in_order(*events), query._replace(address="198.18.0.1")
+
+
+async def test_a_long_page_of_an_unknown_key_gives_way_and_ends_elsewhere(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four connections kept the others without a key waiting for 20 s."""
+    wanted, query = await slow_for_unknown_keys(store, monkeypatch)
+    page = asyncio.create_task(store.page(query, is_long=True))
+    await becomes("it has begun", store._unknown_conn._lock.locked)
+    other = query._replace(filter=asked(kinds=[7]), address="192.0.2.1")
+    assert not (await store.page(other, is_long=True)).raws
+    async with asyncio.timeout(ANSWER_S):
+        assert list((await page).raws) == wanted
+
+
+async def test_a_long_page_of_an_unknown_key_goes_on_while_nobody_waits(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, query = await slow_for_unknown_keys(store, monkeypatch)
+    await store._unknown_conn._db.set_progress_handler(lambda: sleep(0.0001), 10)
+    monkeypatch.setattr(store, "_long_conn", None)
+    assert list((await store.page(query, is_long=True)).raws) == wanted
+
+
+async def test_a_long_page_of_an_unknown_key_that_takes_too_long_elsewhere_is_refused(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, query = await slow_for_unknown_keys(store, monkeypatch)
+    await store._long_conn._db.set_progress_handler(lambda: sleep(0.01), 10)
+    monkeypatch.setattr(sqlite_store, "_READ_S", 1.0)
+    turns = store._unknown_turns
+    monkeypatch.setattr(type(turns), "is_anybody_waiting", True)
+    with pytest.raises(TooSlow):
+        await store.page(query, is_long=True)
+    assert turns._free == store._long_turns._free == 1

@@ -64,6 +64,7 @@ async def busy_sqlite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     await write(store, PROFILE, NOTE, DELETION)
     monkeypatch.setattr(store._loop_conn, "read", lambda _query, _how: None)  # none ends there
     monkeypatch.setattr(searching, "_SEARCH_S", ANSWER_S)
+    monkeypatch.setattr(sqlite_store, "_SHORT_S", ANSWER_S)
     monkeypatch.setattr(sqlite_store, "_READ_S", ANSWER_S)
     monkeypatch.setattr(sqlite_store, "_COUNT_S", {True: ANSWER_S, False: ANSWER_S})
     may_end = ThreadEvent()

@@ -7,9 +7,10 @@
   for 10 rows, `python -m tests.bench.trips`). A progress handler stops one that exceeds its budget;
   it starts again on another connection.
 - Long work runs on connections of aiosqlite: `reader_conn` for wide scans, `search_conn` for
-  full-text searches, `unknown_conn` for both by unknown keys, `relay_conn` for what the relay reads
-  for itself, `bulk_conn` for queries over the whole file, `unknown_bulk_conn` for those by unknown
-  keys, one for the text index, and one for checkpoints, which no commit waits for.
+  full-text searches, `unknown_conn` for both by unknown keys, `long_conn` for pages of theirs that
+  take over a second while others wait, `relay_conn` for what the relay reads for itself,
+  `bulk_conn` for queries over the whole file, `unknown_bulk_conn` for those by unknown keys, one
+  for the text index, and one for checkpoints, which no commit waits for.
 - The tags of the newest rows are in memory (`tag_buffer`): writing the tag table is most of a
   commit's cost.
 """
@@ -116,6 +117,11 @@ if TYPE_CHECKING:
 _NO_ROWS: Final = Page((), None)
 _MANY_VALUES: Final = 4_096
 """A query with more values is not tried on the loop: it would be compiled to SQL and read twice."""
+_SHORT_S: Final = 1.0
+"""How long a page may take for an unknown key while others wait; then it begins again on another
+connection, among others that took so long."""
+_LOOK_S: Final = 0.1
+"""Between two looks whether others wait."""
 _READ_S: Final = 10.0
 """How long one page of a query may take on the reader's thread; others wait for it."""
 _COUNT_S: Final = {True: 10.0, False: 3.0}
@@ -178,9 +184,10 @@ class SqliteStore:
         self._search_conn = AsyncReader(self._factory.search_reader)
         self._unknown_conn = AsyncReader(self._factory.search_reader)
         """For reads and searches by unknown keys, so that known keys do not wait for them."""
-        self._unknown_turns, self._known_turns, self._search_turns = [
+        self._long_conn = AsyncReader(self._factory.page_reader)
+        self._unknown_turns, self._long_turns, self._known_turns, self._search_turns = [
             ReadTurns(clock=db.unpaused_s)
-            for db in (self._unknown_conn, self._reader_conn, self._search_conn)
+            for db in (self._unknown_conn, self._long_conn, self._reader_conn, self._search_conn)
         ]
         self._relay_conn = AsyncReader(self._factory.page_reader)
         """For what the relay reads for itself: writes wait for some of it, so no read of a client
@@ -205,6 +212,7 @@ class SqliteStore:
                 self._bulk_conn,
                 self._unknown_bulk_conn,
                 self._unknown_conn,
+                self._long_conn,
                 self._reader_conn,
                 self._search_conn,
             ),
@@ -267,6 +275,7 @@ class SqliteStore:
                 self._reader_conn,
                 self._search_conn,
                 self._unknown_conn,
+                self._long_conn,
                 self._relay_conn,
                 self._bulk_conn,
                 self._unknown_bulk_conn,
@@ -736,7 +745,24 @@ class SqliteStore:
         self, query: Query, visibility: Visibility, address: str | None
     ) -> list[Any]:
         async with self._turn(visibility, address):
-            return await self._reader_for(visibility).page_within(query, _READ_S)
+            if visibility.is_known:
+                return await self._reader_conn.page_within(query, _READ_S)
+            page = await self._short_page(query)
+        if page is None:
+            async with self._long_turns.of(address):
+                page = await self._long_conn.page_within(query, _READ_S)
+        return page
+
+    async def _short_page(self, query: Query) -> list[Any] | None:
+        """None: it is not short, and others wait."""
+        reading = asyncio.create_task(self._unknown_conn.page_within(query, _READ_S))
+        try:
+            await asyncio.wait([reading], timeout=_SHORT_S)
+            while not reading.done() and not self._unknown_turns.is_anybody_waiting:
+                await asyncio.wait([reading], timeout=_LOOK_S)
+            return reading.result() if reading.done() else None
+        finally:
+            reading.cancel()
 
     def _turn(
         self,
