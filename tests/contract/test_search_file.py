@@ -299,7 +299,7 @@ async def test_a_read_that_takes_too_long_is_interrupted(
 
 async def hold_reads_of_unknown_keys(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> Event:
     """They go to their thread, and end when the event is set."""
-    monkeypatch.setattr(store._loop_conn, "read", lambda _query, _how: None)
+    monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)
     monkeypatch.setattr(searching, "_SEARCH_S", ANSWER_S)
     monkeypatch.setattr(sqlite_store, "_COUNT_S", {True: ANSWER_S, False: ANSWER_S})
     may_end = Event()
@@ -370,7 +370,7 @@ async def test_members_wait_for_one_read_of_another_however_many_it_sends(
     those that a reverse proxy gives the same address."""
     store = await opened(tmp_path)
     await says(store, "tea")
-    monkeypatch.setattr(store._loop_conn, "read", lambda _query, _how: None)
+    monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)
     monkeypatch.setattr(searching, "_SEARCH_S", ANSWER_S)
     monkeypatch.setattr(sqlite_store, "_COUNT_S", {True: ANSWER_S, False: ANSWER_S})
     held = store._search_conn if reads == "search" else store._reader_conn

@@ -283,7 +283,7 @@ async def test_a_page_has_its_place_however_busy_the_machine_is(
     """Its place is looked up on the loop, where reads that seem to take long are interrupted."""
     events = [unsigned(cast.alice, at=at) for at in range(600)]
     await write(store, *events)
-    monkeypatch.setattr(store._loop_conn, "read", lambda _query, _how: None)
+    monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)
     ticks = count()
     monkeypatch.setattr(connections, "monotonic", lambda: next(ticks) * 1.0)
     assert await in_pages(store, 2) == in_order(*events)
@@ -337,7 +337,7 @@ async def test_a_long_read_finds_the_same_rows(
         after = (await store.page(query._replace(size=20), is_long=True)).next
         page = await store.page(query._replace(size=20, after=after), is_long=True)
         assert list(page.raws) == wanted[20:40]
-        monkeypatch.setattr(store._loop_conn, "read", lambda _query, _how: None)
+        monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)
         assert await store.count([filter_], EVERYTHING, now=0) == len(wanted)
         items = await store.items(
             filter_, EVERYTHING, limit=None, upto=store.committed(), now=0, at_most=5_000
@@ -386,7 +386,7 @@ async def slow_for_unknown_keys(
     """Pages of the query take longer than ANSWER_S on the connection for unknown keys; its rows."""
     events = [unsigned(cast.alice, at=at) for at in range(300)]
     await write(store, *events)
-    monkeypatch.setattr(store._loop_conn, "read", lambda _query, _how: None)
+    monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)
     monkeypatch.setattr(sqlite_store, "_SHORT_S", 0.0)
     monkeypatch.setattr(sqlite_store, "_LOOK_S", 0.001)
     monkeypatch.setattr(sqlite_store, "_READ_S", ANSWER_S)

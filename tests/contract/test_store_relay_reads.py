@@ -62,7 +62,7 @@ async def busy(
 async def busy_sqlite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
     store = await SqliteStore.open(folder / "rookery.db", TERMS)
     await write(store, PROFILE, NOTE, DELETION)
-    monkeypatch.setattr(store._loop_conn, "read", lambda _query, _how: None)  # none ends there
+    monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)  # none ends there
     monkeypatch.setattr(searching, "_SEARCH_S", ANSWER_S)
     monkeypatch.setattr(sqlite_store, "_SHORT_S", ANSWER_S)
     monkeypatch.setattr(sqlite_store, "_READ_S", ANSWER_S)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import aiosqlite
 
+from relay.access.shares import network_of_client
 from relay.errors import StoreFault, TooSlow
 from relay.files import refuse_super_journal
 from relay.storage import CLOSED, PAGE_BYTES
@@ -69,6 +70,10 @@ _MAX_UNWASTED: Final = 80
 """Calls that interrupted reads may use at once."""
 _CALL_S: Final = 0.0005
 """A call that comes later than this counts as several: some instructions read long texts."""
+_WASTEFUL_S: Final = 60.0
+"""For so long after a read of a network was interrupted, its reads may be shorter."""
+_MAX_WASTEFUL: Final = 1024
+"""Networks of which that is known."""
 _MAX_INTERRUPTED: Final = 64
 """Statements that were interrupted, until a new connection replaces the one they were on."""
 _CHUNK_ROWS: Final = 2_000
@@ -236,8 +241,8 @@ def page_of(db: sqlite3.Connection, query: Query) -> list[Any]:
 class LoopReader:
     """The connection for reads on the event loop: it interrupts those that take long.
 
-    What an interrupted read did is lost. While clients cause many, each read may do less before it
-    is interrupted, so that they do not hold up the loop.
+    What an interrupted read did is lost. While clients cause many, each read of their networks may
+    do less before it is interrupted, so that they do not hold up the loop.
     """
 
     def __init__(self, connector: Callable[[], TagReader]) -> None:
@@ -248,13 +253,19 @@ class LoopReader:
         self._until = 0.0
         self._bytes_left: float = 0
         self._unwasted: float = _MAX_UNWASTED
+        self._wasteful: dict[object, float] = {}
+        """Network → when a read of it was interrupted last, in this order."""
         self._refilled_at = monotonic()
         self._db = self._connection()
 
     def read(
-        self, query: Query, fetch: Callable[[sqlite3.Connection, Query], list[T]]
+        self,
+        query: Query,
+        fetch: Callable[[sqlite3.Connection, Query], list[T]],
+        address: str | None = None,
     ) -> list[T] | None:
-        """None: it was interrupted, or its text is long. Raises StoreFault."""
+        """None: it was interrupted, or its text is long. `address`: of the client, as
+        `Sharer.counted_as`. Raises StoreFault."""
         if len(query.sql) > _LONG_TEXT:
             return None
         now = monotonic()
@@ -264,7 +275,11 @@ class LoopReader:
         self._refilled_at = now
         self._called_at, self._until = now, now + _LOOP_READ_S
         self._bytes_left = _LOOP_BYTES
-        calls = self._calls_left = max(_LEAST_CALLS, min(int(self._unwasted), _LOOP_CALLS))
+        network = network_of_client(address)
+        calls = _LOOP_CALLS
+        if now - self._wasteful.get(network, -inf) < _WASTEFUL_S:
+            calls = max(_LEAST_CALLS, min(int(self._unwasted), _LOOP_CALLS))
+        self._calls_left = calls
         if self._db.kept > _MOST_KEPT:
             self._replace()
         if self._interrupted:
@@ -275,6 +290,10 @@ class LoopReader:
             if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_INTERRUPT:
                 raise fault_of(error) from error
         self._unwasted = max(self._unwasted - calls + min(self._calls_left, 0), 0)
+        self._wasteful.pop(network, None)
+        self._wasteful[network] = now
+        if len(self._wasteful) > _MAX_WASTEFUL:
+            del self._wasteful[next(iter(self._wasteful))]
         self._give_up(query.sql)
         return None
 

@@ -400,9 +400,10 @@ class SqliteStore:
         ids = query.filter.ids
         if ids is not None or not self._row_cache.pays():
             fetch = _all_of if ids is not None and len(ids) == 1 else page_of
-            rows = self._loop_conn.read(self._compiler.page(query, "e.raw"), fetch)
+            sql = self._compiler.page(query, "e.raw")
+            rows = self._loop_conn.read(sql, fetch, query.address)
             return None if rows is None else self._paged(rows, query)
-        found = self._loop_conn.read(self._compiler.page(query, None), _all_of)
+        found = self._loop_conn.read(self._compiler.page(query, None), _all_of, query.address)
         return None if found is None else self._page_of_seqs(orjson.loads(found[0][0]), query)
 
     def _paged(self, rows: list[tuple[bytes]], query: PageQuery) -> Page:
@@ -423,7 +424,8 @@ class SqliteStore:
         end = len(seqs)
         if not all(kept):
             missing = [seq for seq, raw in zip(seqs, kept, strict=True) if raw is None]
-            rows = self._loop_conn.read(Query(QUERIES["raw_by_seq"], (listed(missing),)), page_of)
+            asked = Query(QUERIES["raw_by_seq"], (listed(missing),))
+            rows = self._loop_conn.read(asked, page_of, query.address)
             if rows is None:
                 return None
             fetched = {seq: raw for raw, seq in rows}
@@ -450,7 +452,8 @@ class SqliteStore:
         if min(query.size, query.limit) <= 0 or query.filter.impossible:
             return []
         columns = "e.raw, e.created_at, e.id_key, e.seq"
-        rows = self._loop_conn.read(self._compiler.page(query, columns), page_of)
+        sql = self._compiler.page(query, columns)
+        rows = self._loop_conn.read(sql, page_of, query.address)
         if rows is None:
             sql = self._compiler.page(query, columns, is_long=True)
             rows = await self._page_on_thread(sql, query.visibility, query.address)
@@ -504,7 +507,7 @@ class SqliteStore:
                 return await self._searching.found(compiled(is_long=True), visibility)
         values = sum([filter_.values for filter_ in filters])
         if values <= _MANY_VALUES:
-            rows = self._loop_conn.read(compiled(is_long=False), _all_of)
+            rows = self._loop_conn.read(compiled(is_long=False), _all_of, address)
             if rows is not None:
                 return rows
         reader, within_s = self._reader_for(visibility), _COUNT_S[visibility.is_known]
@@ -736,7 +739,7 @@ class SqliteStore:
         self, query: Query, visibility: Visibility, address: str | None
     ) -> list[Any]:
         """A page for clients. Raises TooSlow."""
-        rows = self._loop_conn.read(query, page_of)
+        rows = self._loop_conn.read(query, page_of, address)
         if rows is not None:
             return rows
         return await self._page_on_thread(query, visibility, address)

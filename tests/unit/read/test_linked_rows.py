@@ -238,7 +238,7 @@ async def test_slow_reads_of_members_hold_up_no_write_and_no_link(
         await sent(home, entry(home))
         member = follows(home, Client(alice))
         monkeypatch.setattr(fanout, "_LINKS_S", ANSWER_S)
-        monkeypatch.setattr(store._loop_conn, "read", lambda _query, _how: None)  # none ends there
+        monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)  # none ends there
         may_end = ThreadEvent()
         await store._reader_conn._db.set_progress_handler(lambda: not may_end.wait(ANSWER_S), 1)
         sees = home.state.visibility(Viewer(frozenset({bob.pubkey})))

@@ -274,12 +274,12 @@ class LoopReads:
 
         return Noting
 
-    def read(self, rows: int) -> bool:
+    def read(self, rows: int, address: str | None = None) -> bool:
         """Whether it ended."""
         self.calls = 0
         numbers = "SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < ?"
         query = Query(f"WITH c(n) AS ({numbers}) SELECT max(n) FROM c", (rows,))
-        found = self.reader.read(query, lambda db, asked: db.execute(*asked).fetchall())
+        found = self.reader.read(query, lambda db, asked: db.execute(*asked).fetchall(), address)
         assert found in (None, [(rows,)])
         return found is not None
 
@@ -312,6 +312,34 @@ def test_while_many_reads_are_interrupted_each_may_do_less(
     reads.now += 60
     assert not reads.read(10**9)
     assert reads.calls == connections._LOOP_CALLS + 1
+    reads.reader.close()
+
+
+def test_reads_of_a_network_whose_reads_were_not_interrupted_may_do_as_much_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four connections with reads that are interrupted sent ordinary pages of all to the thread."""
+    reads = LoopReads(monkeypatch)
+    for number in range(40):
+        assert not reads.read(10**9, f"198.18.0.{number}")
+    assert reads.calls == connections._LEAST_CALLS + 1
+    for address in ("192.0.2.1", "2001:db8::/64", None):
+        assert not reads.read(10**9, address)
+        assert reads.calls == connections._LOOP_CALLS + 1
+        assert not reads.read(10**9, address)
+        assert reads.calls == connections._LEAST_CALLS + 1
+    reads.now += connections._WASTEFUL_S
+    assert not reads.read(10**9, "192.0.2.1")
+    assert reads.calls == connections._LOOP_CALLS + 1
+    reads.reader.close()
+
+
+def test_the_networks_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_MAX_WASTEFUL", 3)
+    reads = LoopReads(monkeypatch)
+    for number in range(9):
+        assert not reads.read(10**9, f"198.18.{number}.1")
+    assert [*reads.reader._wasteful] == [f"198.18.{number}.0/24" for number in (6, 7, 8)]
     reads.reader.close()
 
 
