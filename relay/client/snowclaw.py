@@ -458,6 +458,7 @@ class Snowclaw(SnowclawRecords):
     async def _hear_direct(self, message: Event) -> None:
         """Process a direct message, unless it came before in another wrap."""
         await self.learn_name(message.pubkey)
+        await self._take_earlier()
         if self._chat.see(message):
             self._schedule_save()
             if self._inbox is not None:

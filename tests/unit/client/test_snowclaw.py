@@ -911,6 +911,36 @@ async def test_a_missed_message_is_heard_after_the_configuration_that_came_befor
         await messages.aclose()
 
 
+@pytest.mark.proves("S-18")
+async def test_a_missed_direct_message_is_heard_after_the_configuration_that_came_before_it(
+    fake: FakeRelay,
+) -> None:
+    held: list[tuple[Visitor, list[Any]]] = []
+
+    async def records_last(visitor: Visitor, frame: list[Any]) -> None:
+        if is_for_records(frame):
+            held.append((visitor, frame))
+        else:
+            await fake.answer(visitor, frame)
+
+    await fake.publish(record(ALICE, {"notes": ["known"]}))
+    async with started(fake) as claw:
+        messages = claw.messages()
+        await fake.stop()
+        fake.events.append(config("global", NOW + 5, respond_mode="none"))
+        fake.events.append(wrap_of("robot?", NOW + 9, NOW + 9))
+        wraps_before = len(wraps_asked(fake))
+        fake.on["REQ"] = records_last
+        await fake.start()
+        await fake.until(lambda: bool(held) and len(wraps_asked(fake)) > wraps_before)
+        for _ in range(9):  # what the relay has sent has been received
+            await claw._client.query({"ids": ["0" * 64]})
+        assert claw.direct_history(alice.npub) == []
+        await fake.answer(*held[0])
+        assert not claw.should_respond(await anext(messages))
+        await messages.aclose()
+
+
 @pytest.mark.usefixtures("open_group")
 async def test_members_are_asked_for_again_if_more_lists_and_profiles_were_missed_than_can_be_held(
     fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
