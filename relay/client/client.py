@@ -313,11 +313,11 @@ class Client:
         Filters are queried one after the other; an event that matches several is yielded once, with
         the first. `deadline_s` applies to each page. Works with relays that return fewer than
         `page` events at a time; only if one second holds more events than the relay returns at a
-        time are some missed. A `search` filter is one page. A page that is too long for one answer,
-        or of which some events came within the deadline and others not, is asked for in halves; of
-        a search the best half is given. Raises as `query`; AnswerTooLong
-        for more than 20,000 pages, or events that take more than `most_bytes` in memory together: a
-        caller that does not hold them gives MAX_READ_BYTES.
+        time are some missed. A `search` filter is one page. A page that is too long for one answer
+        is asked for in halves; of a search the best half is given. After one of which only some
+        events came within the deadline, pages are smaller, and the deadline begins again with each
+        event. Raises as `query`; AnswerTooLong for more than 20,000 pages, or events that take more
+        than `most_bytes` in memory together: a caller that does not hold them gives MAX_READ_BYTES.
         """
         async with aclosing(
             self.query_pages(*filters, page=page, most_bytes=most_bytes, deadline_s=deadline_s)
@@ -341,14 +341,14 @@ class Client:
         the events of a page may take in memory; the next page is fetched meanwhile. `is_of_each`:
         see `query`; a page holds all events of a second that came before it."""
         wanted = filters_of(filters)
-        query = partial(
-            self.query, most_bytes=page_bytes, deadline_s=deadline_s, is_of_each=is_of_each
-        )
+        patient = partial(self.query, most_bytes=page_bytes, deadline_s=deadline_s, is_of_each=True)
+        query = patient if is_of_each else partial(patient, is_of_each=False)
         seen: set[str] = set()
         budget = PageBudget(most_bytes, page)
         for position, filter_ in enumerate(wanted):
             earlier = [other for other in wanted[:position] if _is_whole(other)]
-            async with aclosing(self._pages(Paging(filter_, page, served), budget, query)) as pages:
+            paging = Paging(filter_, page, served)
+            async with aclosing(self._pages(paging, budget, query, patient)) as pages:
                 async for events in pages:
                     fresh = (
                         events
@@ -550,8 +550,10 @@ class Client:
         return lists_nip(await self.information_or_empty(), NEGENTROPY)
 
     async def _pages(
-        self, paging: Paging, budget: PageBudget, query: Query
+        self, paging: Paging, budget: PageBudget, query: Query, patient: Query
     ) -> AsyncGenerator[list[Event], None]:
+        """`patient`: the query whose deadline begins again with each event, from the first page on
+        that was not complete within its deadline."""
         pending = _prefetch(paging, query)
         try:
             while pending is not None:
@@ -559,11 +561,13 @@ class Client:
                     answer = await pending
                 except (AnswerTooLong, Unanswered) as error:
                     pending = None
-                    if not (
+                    if isinstance(error, Unanswered):
+                        if query is patient or not error.events:
+                            raise
+                        # A smaller page has all events of its first second that came before it.
+                        query = patient
                         paging.narrow_to(error.events)
-                        if isinstance(error, Unanswered)
-                        else paging.narrow()
-                    ):
+                    elif not paging.narrow():
                         raise
                     pending = _prefetch(paging, query)
                     continue

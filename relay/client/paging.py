@@ -134,10 +134,10 @@ class Paging:
             return True
         return False
 
-    def narrow_to(self, came: int) -> bool:
+    def narrow_to(self, came: int) -> None:
         """Ask for fewer, after an answer that was not complete within the deadline. `came`: events
-        until then. False: none came, or it was asked for one."""
-        return came > 0 and self._page.narrow(came - len(self._edge))
+        until then."""
+        self._page.narrow(came - len(self._edge))
 
     @property
     def _size(self) -> int:

@@ -211,10 +211,10 @@ class TranscriptsReader(MemoryClient):
 
         if self._folder is None:
             # Not all of them in memory at once.
-            found = self._client.query_all(wanted, most_bytes=MAX_READ_BYTES)
-            async with aclosing(found) as events:  # type: ignore[type-var]
-                async for event in events:
-                    add([event])
+            found = self.all_of(wanted, most_bytes=MAX_READ_BYTES)
+            async with aclosing(found) as pages:  # type: ignore[type-var]
+                async for events in pages:
+                    add(events)
         else:
             add(await self.read(wanted))
         add(await self._in_envelopes_beside(rows, wanted))

@@ -518,6 +518,28 @@ async def test_a_page_that_comes_too_slowly_is_read_in_parts(
         assert len(fake.verbs("REQ")) == 1
 
 
+async def test_a_second_with_more_events_than_come_in_time_is_read(
+    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each page has those of its first second that came before it, so it came no sooner."""
+    fake.events = [chat(f"{n}") for n in range(20)]
+
+    async def query_slowly(filter_: Filter, *, is_of_each: bool, **more: Any) -> list[Event]:
+        assert filter_.limit is not None
+        if filter_.limit > 6 and not is_of_each:
+            error = Unanswered("no answer within 30 s")
+            error.events = 6
+            raise error
+        return await query(filter_, is_of_each=is_of_each, **more)
+
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        query = relay.query
+        monkeypatch.setattr(relay, "query", query_slowly)
+        found = [event async for event in relay.query_all(CHAT)]
+        assert {event.id for event in found} == {event.id for event in fake.events}
+        assert len(found) == 20
+
+
 async def test_an_answer_of_many_short_values_counts_as_the_memory_that_it_takes(
     fake: FakeRelay, timeouts: Timeouts
 ) -> None:

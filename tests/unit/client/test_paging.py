@@ -81,14 +81,12 @@ def test_after_a_deadline_half_of_what_came_is_asked_for() -> None:
         answer = answer_of(NOTES, wanted, 100)
         asked.append(wanted.limit)
         if len(answer) > 10:
-            assert paging.narrow_to(10)
+            paging.narrow_to(10)
         else:
             pages.append(paging.add(answer))
     assert [event for page in pages for event in page] == sorted(NOTES, key=newest_first)
     assert asked[:2] == [5_000, 5]
     assert len(asked) < 16
-    assert not Paging(Filter(), 5_000, 0).narrow_to(0), "the relay does not answer"
-    assert not Paging(Filter(), 1, 0).narrow_to(1)
 
 
 @given(
