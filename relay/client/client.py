@@ -297,7 +297,7 @@ class Client:
                     )
                 )
                 return await answer.events()
-        except Unanswered as error:
+        except (AnswerTooLong, Unanswered) as error:
             error.events = came
             raise
 
@@ -567,7 +567,7 @@ class Client:
                         # A smaller page has all events of its first second that came before it.
                         query = patient
                         paging.narrow_to(error.events)
-                    elif not paging.narrow():
+                    elif not paging.narrow(error.events):
                         raise
                     pending = _prefetch(paging, query)
                     continue

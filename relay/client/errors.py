@@ -153,6 +153,9 @@ class CallRefused(ClientError):
 class AnswerTooLong(ClientError):
     """The relay returned more events than the client holds at once, or reads in pages."""
 
+    events = 0
+    """Of a query: how many could be held."""
+
     def __init__(self, most: int, of: str = "events") -> None:
         way = "use a narrower filter" if "pages" in of else "read it in pages with query_all()"
         super().__init__(f"the answer has more than {most} {of}; {way}")

@@ -122,10 +122,11 @@ class Paging:
         self._is_done = is_last or self._left == 0 or not self._has_more_after(fresh, answer)
         return fresh
 
-    def narrow(self) -> bool:
-        """Ask for half as many, after an answer that was too long to be held. False: one event is
-        too long."""
-        if self._page.narrow():
+    def narrow(self, held: int = 0) -> bool:
+        """Ask for half as many, after an answer that was too long to be held, or for half of those
+        that could be `held` besides what was already returned. False: one event is too long."""
+        fresh = held - len(self._edge)
+        if self._page.narrow(fresh if fresh > 0 else None):
             return True
         if self._until is not None and self._edge:
             # Those already returned come again with each answer: the others of this second are

@@ -480,6 +480,9 @@ async def test_pages_that_are_too_long_for_an_answer_are_read_in_halves(
     fake.events = [chat("x" * 3000, 1000 + n) for n in range(9)]
     async with Client(fake.url, alice, timeouts=timeouts) as relay:
         assert len(await read()) == 9
+        asked = [frame[2]["limit"] for frame in fake.verbs("REQ")]
+        assert asked[0] == 5000
+        assert asked[1] <= 4, "half of what could be held, not of what was asked for"
         fake.events = [chat(f"{n}" + "x" * 3000, 1000) for n in range(9)]
         fake.events.append(chat("older", 999))
         found = await read()
