@@ -35,6 +35,8 @@ class Consent:
         self._owners = frozenset(owners) | {agent}
         self._named = None if named is None else frozenset(named)
         self._said: BoundedDict[str, _Said] = BoundedDict(_MAX_GROUPS)
+        self._ended: BoundedDict[str, _Said] = BoundedDict(_MAX_GROUPS)
+        """Of groups of which nothing was said yet: stored events come newest first."""
 
     @property
     def named(self) -> frozenset[str] | None:
@@ -61,13 +63,17 @@ class Consent:
             case kinds.JOIN_REQUEST | kinds.LEAVE_REQUEST:
                 is_meant = event.pubkey == self._agent
             case kinds.DELETE_GROUP:
-                is_meant = group in self._said  # the next group of this id is another one
+                is_meant = True  # the next group of this id is another one
             case _:
                 return False
         if group and is_meant:
             is_withdrawn = event.kind not in (kinds.PUT_USER, kinds.JOIN_REQUEST)
             said = _Said(event.created_at, is_withdrawn)
-            self._said[group] = max(said, self._said.get(group, said))
+            if event.kind == kinds.DELETE_GROUP and group not in self._said:
+                self._ended[group] = max(said, self._ended.get(group, said))
+            else:
+                ended = self._ended.pop(group, said)
+                self._said[group] = max(said, ended, self._said.get(group, said))
         return True
 
     def restarted(self) -> Consent:
@@ -80,7 +86,7 @@ class Consent:
 
     def become(self, other: Consent) -> None:
         """Know what the other does, which is not used any more."""
-        self._said = other._said
+        self._said, self._ended = other._said, other._ended
 
     def listens_to(self, group: str | None) -> bool:
         return group in self.groups() if self._named is not None else self._is_consented(group)

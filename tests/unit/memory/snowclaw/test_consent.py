@@ -48,6 +48,8 @@ def listens(*events: Event, named: list[str] | None = None) -> bool:
         ([event(9000, owner), event(9001, owner, AT + 1)], False),
         ([event(9000, owner), event(9001, owner)], False),
         ([event(9000, owner), event(9022, robot, AT + 1)], False),
+        ([event(9000, owner), event(9008, bob, AT + 1)], False),
+        ([event(9008, bob), event(9000, owner, AT + 1)], True),
         ([event(9022, robot), event(9000, owner, AT + 1)], True),
         ([event(9000, owner), event(9001, bob, AT + 1)], True),
         ([event(9000, owner), event(9022, bob, AT + 1)], True),
