@@ -69,6 +69,8 @@ _ITEM: Final = "e.created_at, e.id, ifnull(e.grp, '')"
 _MAX_MERGED: Final = 16
 """Up to this many keys of a filter have one ordered scan each, merged; of more see `Many`."""
 _KIND_SCANS: Final = 8
+_LISTED_ONCE: Final = 4
+"""Filters of a COUNT of which a long list of tags is looked up once: each takes 0.6 MB."""
 _KINDS_APART: Final = 32
 """Up to this many kinds of a search have a condition each."""
 _CACHED_PREFIXES: Final = 16
@@ -296,7 +298,10 @@ class Compiler:
         """Distinct seq of the rows that match any of the filters."""
         asked = asked_by(filters, visibility)
         may_read = self._reading.readable(visibility, asked).condition
-        matching = [self._scans_to_count(filter_, now, is_long=is_long) for filter_ in filters]
+        matching = [
+            self._scans_to_count(filter_, now, is_long=is_long and place < _LISTED_ONCE)
+            for place, filter_ in enumerate(filters)
+        ]
         # The condition of visibility is most of the text, and is written once.
         is_inside = len(matching) == 1 and len(matching[0].scans) == 1
         parts = []
@@ -597,10 +602,8 @@ def _is_small(filter_: Filter) -> bool:
 
 def _tag_holds(shape: Shape, tag: int) -> Condition:
     name, number = shape.tags[tag]
-    among = None
-    if shape.is_long:
-        kinds = [] if shape.kinds is None else [one_of("x.kind", sorted(shape.kinds))]
-        among = all_of([*kinds, *times_of("x", shape)])
+    # Without the kinds, which no index has: the rows that are looked up would be any number.
+    among = all_of(times_of("x", shape)) if tag == shape.listed_once() else None
     found = has_hash_of(TAGS + tag, number, among)
     if name == "d" and shape.d_prefixes:
         return any_of([found, starts_with_any(shape.d_prefixes)])

@@ -74,6 +74,19 @@ class Shape(NamedTuple):
             return min(narrow or tags, key=lambda tag: self.tags[tag][1], default=None)
         return None
 
+    def listed_once(self) -> int | None:
+        """Index in `tags` of the first long list that is a condition on candidates; None: there is
+        none, or `is_long` is False."""
+        if not self.is_long:
+            return None
+        driving = self.driving_tag()
+        long = [
+            tag
+            for tag, (_, number) in enumerate(self.tags)
+            if number > MAX_PARAMETERS and tag != driving
+        ]
+        return long[0] if long else None
+
 
 def shape_of(filter_: Filter, after: Place | None = None, *, is_long: bool = False) -> Shape:
     ids, authors = filter_.ids, filter_.authors
