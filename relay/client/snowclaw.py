@@ -206,7 +206,8 @@ class Snowclaw(SnowclawRecords):
         self._absence.start()
         self._absence.soon()
         self._chat_task = asyncio.create_task(self._follow_chat(records_started, chat_started))
-        follow_direct = self._follow_direct(records_started, direct_started)
+        # Members of the groups are known then: of others, direct messages are not read.
+        follow_direct = self._follow_direct(chat_started, direct_started)
         self._direct_task = asyncio.create_task(follow_direct)
         if self.is_online:
             await _wait_started(records_started, self._record_task)
@@ -368,9 +369,11 @@ class Snowclaw(SnowclawRecords):
                 await self._inbox.put(message, rank)
             await asyncio.sleep(0)  # each may be long
 
-    async def _follow_direct(self, is_consent_known: asyncio.Event, started: asyncio.Event) -> None:
+    async def _follow_direct(
+        self, are_members_known: asyncio.Event, started: asyncio.Event
+    ) -> None:
         """Follow direct messages (NIP-17). A relay that refuses is no failure."""
-        await is_consent_known.wait()
+        await are_members_known.wait()
         began, seen = self._client.now(), SeenIds(_MAX_WRAPS)
         while True:
             since = self._client.now() - MAX_BACKDATED_S

@@ -260,6 +260,21 @@ async def test_direct_messages_are_heard_once_and_of_those_it_knows(fake: FakeRe
         assert bob.pubkey[:32] not in claw.users()
 
 
+@pytest.mark.proves("S-28")
+async def test_a_member_of_a_group_is_known_before_direct_messages_are_read(
+    fake: FakeRelay,
+) -> None:
+    """What it had written while the agent was off was lost at each start."""
+    fake.information = {**ROOKERY, "self": rover.pubkey}
+    tags = [["d", "tea"], ["p", robot.pubkey], ["p", bob.pubkey]]
+    await fake.publish(rover.sign(39002, tags, "", NOW - 99))
+    at = NOW - 3600
+    message = unsigned(bob.pubkey, 14, [["p", robot.pubkey]], "an hour ago", at)
+    await fake.publish(wrapped(message, bob, robot.pubkey, rover, (at - 9, at - 9)))
+    async with started(fake, groups=["tea"]) as claw:
+        assert [each.content for each in claw.direct_history(bob.npub)] == ["an hour ago"]
+
+
 @pytest.mark.parametrize("kind", [9001, 9008])
 async def test_members_of_a_group_that_was_left_are_not_heard_any_more(
     fake: FakeRelay, kind: int
