@@ -497,9 +497,14 @@ class AsyncReader:
 
             return await use.run(work_on)
 
-    async def page_within(self, query: Query, seconds: float | None) -> list[Any]:
-        """As `PageCursor.fetchmany`. None: as long as its caller waits."""
+    async def page_within(
+        self, query: Query, seconds: float | None, begun: asyncio.Event | None = None
+    ) -> list[Any]:
+        """As `PageCursor.fetchmany`. None: as long as its caller waits. `begun`: set when it has
+        the connection."""
         async with self._use(seconds) as use:
+            if begun is not None:
+                begun.set()
             return list(await use.run(lambda db: page_of(db, query)))
 
     @asynccontextmanager

@@ -211,8 +211,9 @@ class SqliteStore:
             (
                 self._bulk_conn,
                 self._unknown_bulk_conn,
-                self._unknown_conn,
+                # Waited for before the next, which else is kept from all other pages meanwhile.
                 self._long_conn,
+                self._unknown_conn,
                 self._reader_conn,
                 self._search_conn,
             ),
@@ -758,11 +759,15 @@ class SqliteStore:
 
     async def _short_page(self, query: Query) -> list[Any] | None:
         """None: it is not short, and others wait."""
-        reading = asyncio.create_task(self._unknown_conn.page_within(query, _READ_S))
+        begun, took_s = asyncio.Event(), 0.0
+        page = self._unknown_conn.page_within(query, _READ_S, begun)
+        reading = asyncio.create_task(page)
         try:
-            await asyncio.wait([reading], timeout=_SHORT_S)
-            while not reading.done() and not self._unknown_turns.is_anybody_waiting:
+            while not reading.done() and not (
+                took_s >= _SHORT_S and self._unknown_turns.is_anybody_waiting
+            ):
                 await asyncio.wait([reading], timeout=_LOOK_S)
+                took_s += _LOOK_S if begun.is_set() else 0.0  # it may wait for a truncation
             return reading.result() if reading.done() else None
         finally:
             reading.cancel()

@@ -77,7 +77,7 @@ class Shape(NamedTuple):
     def listed_once(self) -> int | None:
         """Index in `tags` of the first long list that is a condition on candidates; None: there is
         none, or `is_long` is False."""
-        if not self.is_long:
+        if not self.is_long or self.states is not None:  # those are few candidates
             return None
         driving = self.driving_tag()
         long = [
