@@ -79,6 +79,8 @@ _log = logging.getLogger("rookery")
 
 _WRITTEN_S: Final = 5.0
 """How long a start waits for policy files that are being written."""
+_TRIES_WITH_LISTS: Final = 5
+"""Then outdated lists are left: they may wait at another relay, which goes on writing."""
 _LOOK_S: Final = 0.1
 
 
@@ -305,7 +307,7 @@ async def _groups(
     store: Store, shared: PostgresStore | None, key: SecretKey, policy: policies.PolicySet
 ) -> Groups:
     """The groups by the log up to `committed`, signed by this key. Raises StoreFault."""
-    leaves_lists = False
+    tries = 0
     while True:
         groups = await rebuilt_groups(store, key.pubkey, store.committed())
         try:
@@ -317,13 +319,13 @@ async def _groups(
                 policy.groups.compat,
                 unix_now(),
                 check=store.check_groups if isinstance(store, SqliteStore) else None,
-                leaves_lists=leaves_lists,
+                leaves_lists=tries >= _TRIES_WITH_LISTS,
             )
         except Outdated:  # other relays have written since
             if shared is None:
                 raise
             shared.follow_from(await store.head())
-            leaves_lists = True  # they may wait at another relay, which goes on writing
+            tries += 1
 
 
 async def _opened_database(

@@ -214,7 +214,8 @@ def is_outdated(event: Event, group: Group, compat: Set[Compat]) -> bool:
         return False
     _, wanted = next(iter(_changed(None, group, compat, {event.kind})))
     if is_of_members and len(wanted) <= len(group.members):  # `d` and as many as fit, in any order
-        return not group.members.keys() >= set(event.tag_values("p"))
+        listed = set(event.tag_values("p"))
+        return len(listed) != len(wanted) - 1 or not group.members.keys() >= listed
     return frozenset(map(tuple, event.tags)) != frozenset(wanted)
 
 

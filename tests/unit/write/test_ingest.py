@@ -1030,6 +1030,23 @@ async def test_lists_that_waited_are_signed_in_small_transactions(
     assert [each for each in signed if each] == [["g0"], ["g1"], ["g2"], ["g3"]]
 
 
+async def test_a_list_that_waited_has_as_many_members_as_fit(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One from before the group grew that far was taken for right."""
+    monkeypatch.setattr("relay.groups.notices._LONG_LIST", 3)
+    sign_lists_at_any_pace(relay, monkeypatch)
+    monkeypatch.setattr(list_signing, "_PAUSE", 0)
+    people = [["p", person(f"{number}").pubkey] for number in range(30)]
+    assert await relay.take(on(owner, 9000, *people[:5])) == [STORED]
+    await relay.ingest._lane.drained()
+    monkeypatch.setattr("relay.groups.notices.MAX_TAGS_BYTES", 1000)
+    assert await relay.take(on(owner, 9000, *people[5:])) == [STORED]
+    await relay.ingest._lane.drained()
+    (stored,) = [each for each in await relay.log() if each.kind == 39002 and each.d == "tea"]
+    assert len(stored.tag_values("p")) == 13
+
+
 async def test_the_pause_after_lists_counts_their_delivery(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
