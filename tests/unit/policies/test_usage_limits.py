@@ -17,6 +17,7 @@ from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
 from tests.cast import alice
 from tests.harness.folders import loaded
+from tests.harness.relay_in_process import policy_of
 from tests.unit.policies.facts import NOBODY, event_by
 
 if TYPE_CHECKING:
@@ -206,3 +207,13 @@ def test_with_write_the_words_of_the_admin_are_for_whom_it_keeps_out(tmp_path: P
     policy = rules(tmp_path, f'write = ["anyone"]\nreject = "agents only"\n{RATE}')
     [limit] = policy.usage_limits(event_by(alice, 1), NOBODY)
     assert limit.reject is None
+
+
+def test_what_names_a_message_of_a_group_has_the_limit_of_a_network_on_an_open_relay() -> None:
+    """A reader passes over rows of groups that he may not see, whatever kind they have."""
+    policy = policy_of("open")
+    without_h = policy.groups.derived - {kinds.DELETION}
+    assert without_h
+    for kind in without_h:
+        limits = policy.usage_limits(event_by(alice, kind), NOBODY)
+        assert Per.NETWORK in {each.quota.per for each in limits if each.quota}, kind
