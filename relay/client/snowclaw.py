@@ -363,6 +363,8 @@ class Snowclaw(SnowclawRecords):
         await self.learn_name(*(message.pubkey for message in messages))
         await self._take_earlier()
         for message in messages:
+            if not self._consent.listens_to(message.tag("h")):
+                continue  # any more
             self.see(message)
             if self._inbox is not None:
                 self._chat.wait_for(message)

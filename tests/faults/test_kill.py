@@ -230,22 +230,23 @@ async def test_what_was_acknowledged_survives_kills(tmp_path: Path) -> None:
 @pytest.mark.mutant
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "fault"),
+    ("name", "faults"),
     [
-        ("answers_first", "is missing"),
-        ("deletes_later", "came back"),
-        ("groups_in_memory", "give other members or flags than the tables"),  # the next start
+        ("answers_first", ("is missing", "of a key that vanished")),
+        ("deletes_later", ("came back",)),
+        # The next start tells it.
+        ("groups_in_memory", ("give other members or flags than the tables",)),
     ],
 )
 async def test_a_relay_that_loses_something_by_a_kill_is_found(
-    tmp_path: Path, name: str, fault: str
+    tmp_path: Path, name: str, faults: tuple[str, ...]
 ) -> None:
     async with Mutant(tmp_path / "data", name) as rookery:
         try:
             found = await killed_again_and_again(rookery, Load(seed=20), 6)
         except AssertionError as refusal:
             found = [str(refusal)]
-    assert any(fault in line for line in found), found
+    assert any(fault in line for fault in faults for line in found), found
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ from relay.memory.anamnesis.records import (
     timestamp_of,
     vouch_draft,
 )
-from relay.memory.anamnesis.references import PATCH, SUPERSEDED, VOUCH
+from relay.memory.anamnesis.references import ENTRY, PATCH, SUPERSEDED, VOUCH
 from relay.memory.check_options import MAX_CHARS
 from relay.memory.fields import compact
 from relay.nostr import kinds
@@ -300,7 +300,9 @@ class Anamnesis(AnamnesisReader):
         return await self.write(kinds.APP_DATA, PATCH + hashed, draft_at)
 
     async def _rows_of(self, hashed: str) -> list[Memory]:
-        wanted = Filter(kinds=frozenset({kinds.APP_RECORD}), tags=(("x", frozenset({hashed})),))
+        # By name: anybody in a group may store other records with this `x`.
+        name = ENTRY + hashed
+        wanted = Filter(kinds=frozenset({kinds.APP_RECORD}), tags=(("d", frozenset({name})),))
         found = await self._claims.memories(await self.read(wanted))
         return [memory for memory in found if memory.hash == hashed]
 

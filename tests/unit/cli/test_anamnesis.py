@@ -244,7 +244,7 @@ async def test_get_prints_the_document(rookery: Rookery, relay: FakeRelay, capsy
         told(robot, nasty, tags=("t",)),
         vouched(alice, hashed, confidence=0.9),
         superseded(robot, hashed, B, at=NOON + 5),
-        rover.sign(78, [["d", f"anamnesis:memory:{A}"], ["x", hashed]], "{}", NOON),
+        rover.sign(78, [["d", f"anamnesis:memory:{hashed}"], ["x", A]], "{}", NOON),
     ):
         await relay.publish(event)
     assert await rookery("get", hashed[:9], "--json") == 0
