@@ -553,8 +553,14 @@ class Snowclaw(SnowclawRecords):
             if event.kind == kinds.DELETION:
                 with suppress(OSError):
                     await self._take_deletion(event)
-            else:
-                self._take(event)
+                continue
+            group = event.tag("h")
+            listened = self._consent.listens_to(group)
+            self._take(event)
+            if group and not listened and self._consent.listens_to(group):
+                # Its name and members may have been told before, and were ignored.
+                self._learned.pop(group, None)
+                await self.learn_group(group)
 
     async def _obey_quietly(self, events: Sequence[Event]) -> None:
         """`_obey`; tried again with the next connection."""

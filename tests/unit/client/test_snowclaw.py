@@ -260,6 +260,17 @@ async def test_direct_messages_are_heard_once_and_of_those_it_knows(fake: FakeRe
         assert bob.pubkey[:32] not in claw.users()
 
 
+async def test_the_members_of_a_group_are_known_although_its_list_was_told_first(
+    fake: FakeRelay,
+) -> None:
+    fake.information = {**ROOKERY, "self": rover.pubkey}
+    async with started(fake) as claw:
+        tags = [["d", "pub"], ["p", robot.pubkey], ["p", bob.pubkey]]
+        await fake.publish(rover.sign(39002, tags, "", NOW))
+        await fake.publish(added("pub", NOW))
+        await until(lambda: bob.pubkey in claw._chat.members("pub"))
+
+
 @pytest.mark.proves("S-28")
 async def test_a_member_of_a_group_is_known_before_direct_messages_are_read(
     fake: FakeRelay,
