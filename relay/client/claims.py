@@ -88,11 +88,8 @@ class ClaimReader:
 
     async def _superseded_by(self, hashes: frozenset[str], archive: Archive) -> set[str]:
         """Hashes of memories that these supersede by what somebody says: a bounded number."""
-        of = Filter(kinds=frozenset({kinds.APP_DATA}), tags=(("X", hashes),), limit=MAX_OLD)
-        if reads_prefixes(await self._information(), kinds.APP_DATA):
-            # Anybody in a group may store other app data with these tags.
-            tags = (*of.tags, ("d", frozenset({SUPERSEDED})))
-            of = structs.replace(of, tags=tags, d_prefixes=(SUPERSEDED,))
+        of = await self.naming(hashes, kinds.APP_DATA, SUPERSEDED)
+        of = structs.replace(of, limit=MAX_OLD)
         found = list(await self._read(of))
         if len(found) < MAX_OLD:
             return _olds(await self._records(found))
@@ -107,6 +104,15 @@ class ClaimReader:
                 told |= _olds(await self._records(await self._read(of_it)))
             olds |= told
         return olds
+
+    async def naming(self, hashes: Iterable[str], kind: int, prefix: str) -> Filter:
+        """Records of this kind that name these hashes in `X`; only those called so, where the relay
+        can tell: anybody in a group may store others with these tags."""
+        wanted = Filter(kinds=frozenset({kind}), tags=(("X", frozenset(hashes)),))
+        if not reads_prefixes(await self._information(), kind):
+            return wanted
+        tags = (*wanted.tags, ("d", frozenset({prefix})))
+        return structs.replace(wanted, tags=tags, d_prefixes=(prefix,))
 
     async def archive_about(self, hashed: str) -> Archive:
         check_hash(hashed)

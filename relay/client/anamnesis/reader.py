@@ -140,7 +140,7 @@ class AnamnesisReader(MemoryClient):
     async def children(self, hashed: str) -> Sequence[Memory]:
         """Direct descendants, oldest first."""
         check_hash(hashed)
-        naming = Filter(kinds=frozenset({kinds.APP_RECORD}), tags=(("X", frozenset({hashed})),))
+        naming = await self._claims.naming([hashed], kinds.APP_RECORD, ENTRY)
         found = await self._claims.memories(await self.read(naming))
         records = await self._claims.about({memory.hash for memory in found})
         return provenance.children(hashed, await self._claims.archive(records))

@@ -453,6 +453,29 @@ async def test_a_walk_asks_for_many_parents_at_a_time(fake: FakeRelay) -> None:
         assert (await memory.trace(gone)).order == ()
 
 
+async def test_what_is_said_of_a_memory_is_asked_for_by_name(fake: FakeRelay) -> None:
+    """1,400 records of a stranger with its hash, in a group that anybody writes in, made vouching
+    for it, amending it and asking for its children fail, with 3.5 GB."""
+    fake.information = {"memory": {"prefix_d_kinds": [78, 30078]}}
+    memory_of_robot = told(robot, "rain")
+    hashed = memory_of_robot.tag("x") or ""
+    await fake.publish(memory_of_robot)
+    asked: list[dict[str, Any]] = []
+
+    async def noted(visitor: Visitor, frame: list[Any]) -> None:
+        asked.extend(frame[2:])
+        await fake.answer(visitor, frame)
+
+    fake.on["REQ"] = noted
+    async with memory_of(fake) as memory:
+        await memory.children(hashed)
+        await memory.vouch(hashed, confidence=0.9)
+        await memory.amend(hashed, confidence=0.8)
+    of_claims = [each for each in asked if 78 in each.get("kinds", ())]
+    assert of_claims
+    assert all("#d" in each for each in of_claims), of_claims
+
+
 async def test_memories_that_name_each_other_are_walked_once(fake: FakeRelay) -> None:
     for event in (
         told(robot, "a", parents=(B,)),
