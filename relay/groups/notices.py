@@ -191,19 +191,15 @@ def bytes_of_lists(group: Group) -> int:
 
 def bytes_of_changed_lists(before: Group | None, after: Group) -> int:
     """As `bytes_of_lists`; 0 if neither changes."""
-    is_other = before is None or any(
-        before.members.get(key) != after.members.get(key)
-        for key in before.members.differing(after.members)
-    )
-    return bytes_of_lists(after) if is_other else 0
+    changes = before is None or _has_other_members(before, after) or _has_other_roles(before, after)
+    return bytes_of_lists(after) if changes else 0
 
 
 def notices_again(
     group: Group, which: Set[int], now: int, compat: Set[Compat]
 ) -> tuple[Group, tuple[Draft, ...]]:
     """The notices of these kinds once more, although the group has not changed."""
-    found = (notice for notice in _changed(None, group, compat) if notice[0] in which)
-    return _dated(found, group, now)
+    return _dated(_changed(None, group, compat, which), group, now)
 
 
 def is_outdated(event: Event, group: Group, compat: Set[Compat]) -> bool:

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from relay.write.commands import SignLists
     from relay.write.world import World
 
+BYTES_AT_ONCE: Final = 1_000_000
+"""Of lists that a `SignLists` makes signed in a transaction, unless they are of one group."""
 _LARGE_GROUP: Final = 50
 """Members. Its lists are signed once for all changes of a batch: one takes up to 15 ms and 700 kB,
 and so many changes would keep all other events waiting for seconds."""
-BYTES_AT_ONCE: Final = 1_000_000
-"""Of lists that are signed in a transaction, unless they are of one group."""
 _LARGE_STATE: Final = 8192
 """Bytes of what it is and pins: that is signed once then, too."""
 
@@ -61,8 +61,8 @@ class Changes:
         signed_before: Mapping[tuple[int, str], int],
     ) -> None:
         """`unsigned`: of `world`, empty. `unlisted`: groups whose lists are due since an earlier
-        batch. `list_room`: bytes of lists that may be
-        signed with their changes. `signed_before`: as `Pieces.signed`."""
+        batch. `list_room`: bytes of lists that may be signed with their changes. `signed_before`:
+        as `Pieces.signed`."""
         self.world = world
         self.found = world.found
         self.now = world.now
