@@ -44,7 +44,7 @@ class Hearing:
         consent: Consent,
         chat: Chat,
         *,
-        learn_group: Callable[[str], Awaitable[None]],
+        learn_group: Callable[[str], Awaitable[bool]],
         see: Callable[[Event], None],
         hear: Callable[[Sequence[Event], Rank], Awaitable[None]],
     ) -> None:

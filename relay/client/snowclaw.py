@@ -160,6 +160,9 @@ class Snowclaw(SnowclawRecords):
             hear=self._hear,
         )
         self._learned: BoundedDict[str, None] = BoundedDict(_MAX_GROUPS)
+        self._joined = set[str]()
+        """Groups that the agent was put into, and that are not learned yet."""
+        self._has_joined = asyncio.Event()
         self._absence = Debounce(
             self._drop_absent_quietly, ABSENCE_S, later, jitter_s=ABSENCE_S / 10
         )
@@ -355,9 +358,22 @@ class Snowclaw(SnowclawRecords):
         )
         async with people:
             await self._learn_agents()
-            for group in sorted(self._consent.groups()):
-                await self.learn_group(group)
-            await until_one_ends(self._follow_people(people), self._hearing.follow(started))
+            if not await self._learn_groups():
+                await asyncio.sleep(_AGAIN_S)
+                await self._learn_groups()
+            following = self._follow_people(people), self._hearing.follow(started)
+            await until_one_ends(*following, self._learn_joined())
+
+    async def _learn_groups(self) -> bool:
+        """Whether the relay answered for each."""
+        return all([await self.learn_group(group) for group in sorted(self._consent.groups())])
+
+    async def _learn_joined(self) -> None:
+        """Apart from the records, which wait for nothing that others have stored."""
+        while await self._has_joined.wait():
+            self._has_joined.clear()
+            while self._joined:
+                await self.learn_group(self._joined.pop())
 
     async def _hear(self, messages: Sequence[Event], rank: Rank) -> None:
         await self.learn_name(*(message.pubkey for message in messages))
@@ -521,7 +537,9 @@ class Snowclaw(SnowclawRecords):
                         await ended
                     return
                 message = reading.result()
-                if not self._is_withdrawn(message):
+                group = message.tag("h")  # which the agent may have left
+                is_left = group is not None and not self._consent.listens_to(group)
+                if not is_left and not self._is_withdrawn(message):
                     yield message
                 self._chat.answered(message)
         finally:
@@ -560,7 +578,8 @@ class Snowclaw(SnowclawRecords):
             if group and not listened and self._consent.listens_to(group):
                 # Its name and members may have been told before, and were ignored.
                 self._learned.pop(group, None)
-                await self.learn_group(group)
+                self._joined.add(group)
+                self._has_joined.set()
 
     async def _obey_quietly(self, events: Sequence[Event]) -> None:
         """`_obey`; tried again with the next connection."""
@@ -576,14 +595,17 @@ class Snowclaw(SnowclawRecords):
             authors = unknown[start : start + _MAX_AUTHORS]
             await self._learn({"kinds": [kinds.PROFILE], "authors": authors})
 
-    async def learn_group(self, group: str) -> None:
-        """Query a group's name and members, and their names, once; later changes are followed."""
+    async def learn_group(self, group: str) -> bool:
+        """Query a group's name and members, and their names, once; later changes are followed.
+        Whether the relay answered."""
         if group in self._learned:
-            return
+            return True
         self._learned[group] = None
-        if not await self._learn(await self._of_groups() | {"#d": [group]}):
-            del self._learned[group]
+        is_answered = await self._learn(await self._of_groups() | {"#d": [group]})
+        if not is_answered:
+            self._learned.pop(group, None)
         await self.learn_name(*self._chat.members(group))
+        return is_answered
 
     async def _learn_agents(self) -> None:
         await self.learn_name(*sorted(self._working_copy.authors))

@@ -271,6 +271,76 @@ async def test_the_members_of_a_group_are_known_although_its_list_was_told_first
         await until(lambda: bob.pubkey in claw._chat.members("pub"))
 
 
+async def test_an_owner_silences_the_agent_while_it_learns_the_members_of_another_group(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.information = {**ROOKERY, "self": rover.pubkey}
+    asked = asyncio.Event()
+
+    async def without_names(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[2].get("authors") == [bob.pubkey]:
+            asked.set()
+        else:
+            await fake.answer(visitor, frame)
+
+    members = [["d", "tea"], ["p", robot.pubkey], ["p", owner.pubkey]]
+    await fake.publish(rover.sign(39002, members, "", NOW - 9))
+    await fake.publish(added("tea"))
+    await fake.publish(config("group:tea", respond_mode="all"))
+    async with started(fake) as claw:
+        messages = claw.messages()
+        fake.on["REQ"] = without_names
+        members = [["d", "pub"], ["p", robot.pubkey], ["p", bob.pubkey]]
+        await fake.publish(rover.sign(39002, members, "", NOW))
+        await fake.publish(added("pub", NOW))
+        await asked.wait()
+        await fake.publish(config("group:tea", NOW, respond_mode="none"))
+        await fake.publish(said("are you silent?", by=owner))
+        assert not claw.should_respond(await anext(messages))
+
+
+async def test_messages_of_a_group_that_the_agent_has_left_are_not_given_out(
+    fake: FakeRelay,
+) -> None:
+    await fake.publish(added("den"))
+    await fake.publish(config("group:den", respond_mode="all"))
+    async with started(fake) as claw:
+        messages = claw.messages()
+        for number in range(3):
+            await fake.publish(said(str(number), group="den"))
+        await until(lambda: len(claw.history("den")) == 3)
+        await fake.publish(added("den", NOW, kind=9001))
+        await fake.publish(added("tea", NOW))
+        await until(lambda: claw._consent.groups() == {"tea"})
+        await fake.publish(said("tea?", group="tea"))
+        assert (await anext(messages)).content == "tea?"
+
+
+async def test_a_list_of_members_that_was_refused_once_is_read_before_direct_messages(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snowclaw, "_AGAIN_S", 0.01)
+    fake.information = {**ROOKERY, "self": rover.pubkey}
+    members = [["d", "tea"], ["p", robot.pubkey], ["p", bob.pubkey]]
+    await fake.publish(rover.sign(39002, members, "", NOW - 5000))
+    message = unsigned(bob.pubkey, 14, [["p", robot.pubkey]], "an hour ago", NOW - 3600)
+    await fake.publish(wrapped(message, bob, robot.pubkey, rover, (NOW - 3600, NOW - 3600)))
+    refused: list[Any] = []
+
+    async def refuse_once(visitor: Visitor, frame: list[Any]) -> None:
+        is_wanted = frame[2].get("#d") == ["tea"] and "since" not in frame[2]
+        if is_wanted and not refused:
+            refused.append(frame)
+            await visitor.say("CLOSED", frame[1], "rate-limited: later")
+        else:
+            await fake.answer(visitor, frame)
+
+    fake.on["REQ"] = refuse_once
+    async with started(fake, groups=["tea"]) as claw:
+        assert refused
+        assert [each.content for each in claw.direct_history(bob.npub)] == ["an hour ago"]
+
+
 @pytest.mark.proves("S-28")
 async def test_a_member_of_a_group_is_known_before_direct_messages_are_read(
     fake: FakeRelay,
