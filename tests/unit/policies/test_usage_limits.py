@@ -216,3 +216,20 @@ def test_what_names_a_message_of_a_group_has_the_limit_of_a_network_on_an_open_r
     for kind in policy.groups.derived:
         limits = policy.usage_limits(event_by(alice, kind), NOBODY)
         assert Per.NETWORK in {each.quota.per for each in limits if each.quota}, kind
+
+
+@pytest.mark.parametrize("kind", [0, 1, kinds.DELETION, 1059, 9735, 10002, 30023, 40003])
+def test_what_expires_has_the_limit_of_a_network_on_an_open_relay(kind: int) -> None:
+    """A reader passes over expired rows until a sweep has removed them, whatever kind they have."""
+    limits = policy_of("open").usage_limits(
+        event_by(alice, kind, [["expiration", "4102444800"]]), NOBODY
+    )
+    assert "expiring events of a network" in {each.rule for each in limits if each.quota}
+
+
+@pytest.mark.parametrize("kind", [kinds.VANISH, 9007, 9021, 20001])
+def test_it_does_not_bound_what_has_limits_of_its_own(kind: int) -> None:
+    limits = policy_of("open").usage_limits(
+        event_by(alice, kind, [["expiration", "4102444800"]]), NOBODY
+    )
+    assert "expiring events of a network" not in {each.rule for each in limits}
