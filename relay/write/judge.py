@@ -58,6 +58,7 @@ from relay.lifecycle.versions import is_rival, unstored_outcome
 from relay.nostr import kinds
 from relay.nostr.event import address_of
 from relay.nostr.kinds import is_ephemeral
+from relay.nostr.nip40 import check_expiry
 from relay.write.candidate import refused_form
 from relay.write.derived import derived_group
 from relay.write.pins import outdated_pins
@@ -535,6 +536,8 @@ def _judge_membership(candidate: Candidate, world: World, facts: Facts) -> Judge
 def _unstored(candidate: Candidate, world: World) -> WriteOutcome | None:
     """Why the event is not stored although no rule refuses it; None: it is stored. Raises
     Invalid."""
+    if candidate.sender.origin is not Origin.TRUSTED_IMPORT:
+        check_expiry(candidate.event, world.now)
     outcome = unstored_outcome(
         candidate.event,
         candidate.slot,

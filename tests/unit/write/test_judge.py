@@ -10,7 +10,7 @@ import pytest
 
 from relay.access.management import ListChange, ListName, Management
 from relay.access.quotas import GUESSES_PER_KEY, Size
-from relay.errors import Prefix, Reject, WriteOutcome
+from relay.errors import Prefix, Reject, Result, WriteOutcome
 from relay.facts import Origin
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
@@ -360,6 +360,25 @@ def test_an_expiration_that_is_no_number_is_refused(policy: PolicySet, value: st
         candidate(alice.sign(1, [["expiration", value]], "", NOON), policy), world(policy)
     )
     assert judged.outcome == Reject(Prefix.INVALID, "bad expiration", "form")
+
+
+@pytest.mark.parametrize("origin", [*Origin])
+@pytest.mark.parametrize("kind", [4, 20001, 30023])
+def test_an_expiration_is_after_the_date(policy: PolicySet, kind: int, origin: Origin) -> None:
+    """Else rows dated ahead expire and stand in front of all others. Not of one's own export."""
+
+    def outcome(at: int, expires: int) -> Result:
+        event = alice.sign(kind, [["d", "x"], ["expiration", str(expires)]], "", at)
+        return judge(candidate(event, policy, origin), world(policy)).outcome
+
+    stored = WriteOutcome.PASSED_ON if kind == 20001 else WriteOutcome.STORED
+    refused = Reject(Prefix.INVALID, "expiration: must be after created_at", "form")
+    for at, expires in ((NOON + 60, NOON + 30), (NOON + 60, NOON + 60)):
+        is_own = origin is Origin.TRUSTED_IMPORT
+        assert outcome(at, expires) == (stored if is_own else refused)
+    assert outcome(NOON + 60, NOON + 61) == stored
+    assert outcome(NOON - 60, NOON + 1) == stored
+    assert outcome(NOON + 60, NOON) is WriteOutcome.EXPIRED
 
 
 def test_an_address_of_a_group_is_not_replaced_outside_of_it(policy: PolicySet) -> None:
