@@ -332,6 +332,11 @@ class Ingest:
         }
 
     @property
+    def is_busy(self) -> bool:
+        """Whether something is committed, or could be."""
+        return self._lane.is_busy
+
+    @property
     def waiting_weight(self) -> int:
         """Of the events that wait: bytes of memory, roughly."""
         return self._weights.used

@@ -161,6 +161,7 @@ class Lane(Generic[T]):
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing = False
+        self._is_committing = False
         self.is_ending = False
         """Nothing rests or is held any more."""
 
@@ -289,6 +290,11 @@ class Lane(Generic[T]):
         for items in [*self._held.values()]:
             self.release(items[0])
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it commits, or has what it can commit: neither rests nor is held."""
+        return self._is_committing or bool(self._turns)
+
     def __len__(self) -> int:
         return self._size
 
@@ -303,7 +309,9 @@ class Lane(Generic[T]):
                         return
                 await self._wake.wait()
             elif batch := self._batch():
+                self._is_committing = True
                 await self._commit(batch)
+                self._is_committing = False
 
     def _batch(self) -> list[T]:
         """Empty if all that is next rests or is held."""

@@ -40,6 +40,9 @@ _log = logging.getLogger(__name__)
 
 _FIRST_SWEEP_S: Final = 5.0
 _INTERVAL_S: Final = 60.0
+_LOOK_S: Final = 5.0
+"""Between two sweeps: how often it looks whether as many rows have expired as a transaction takes.
+Every reader passes over them."""
 _FULL_SCAN_S: Final = 3600
 """Interval of scans of all rows; the others look only at rows that changed since. A removed pin or
 a new summary takes effect within this time."""
@@ -49,9 +52,9 @@ _BATCH_BYTES: Final = MOST_DELETED
 in it."""
 _SCAN_ROWS: Final = 200_000
 """Rows found per query: their seq only."""
-_PAUSE_FACTOR: Final = 8.0
+_PAUSE_FACTOR: Final = 8
 """Pause after a transaction, in multiples of its duration without its wait in the lane: writers
-come first."""
+come first. Of expired rows: at most."""
 _MAX_PAUSE_S: Final = 60.0
 _MAX_PAUSE_AFTER_READ_S: Final = 1.0
 """A read holds up no writer, and may have waited for the reads of others for long."""
@@ -149,7 +152,7 @@ async def _pause_after(took_s: float, read_s: float = 0.0) -> None:
 
 class Sweeper:
     """A context manager: sweeps inside, after 5 s and then every minute, or at once while more has
-    expired than was removed in a minute."""
+    expired than was removed in a minute. Many rows that expire between are removed then."""
 
     def __init__(
         self,
@@ -199,13 +202,17 @@ class Sweeper:
     async def _run(self) -> None:
         await asyncio.sleep(self._first_s)
         while True:
-            rest_s = self._every_s
+            rest_s, self._is_behind = self._every_s, False
             try:
                 if self._is_due():
                     await self.once()
                     await self.check()
-                    if self._is_behind:
-                        rest_s = 0.0
+                while rest_s > 0 and not self._is_behind:
+                    await asyncio.sleep(min(_LOOK_S, rest_s))
+                    rest_s -= _LOOK_S
+                    if self._is_due() and await self._many_expired():
+                        await self._expired()
+                rest_s = 0.0
             except StoreFault as fault:
                 _log.error("sweep failed: %s", fault)
             except Exception:  # outermost frame: the task must go on  # noqa: BLE001
@@ -242,6 +249,11 @@ class Sweeper:
             self._is_whole = True
         return not self._checked
 
+    async def _many_expired(self) -> bool:
+        """Whether they fill a transaction."""
+        vanishing = self._ingest.vanishing
+        return len(await self._store.expired(self._clock(), _BATCH_ROWS, vanishing)) >= _BATCH_ROWS
+
     async def _expired(self) -> int:
         """For one interval at most: while more expires than is deleted, rules must have turns."""
         swept = self._expiring(Purpose.SWEEP, within_s=self._every_s)
@@ -273,9 +285,17 @@ class Sweeper:
                     if expiry.removed:  # else all of them have to stay for now
                         is_done = False
                     swept.update(row.event.kind for row in expiry.removed)
-                    await _pause_after(expiry.took_s)
+                    await self._give_way(expiry.took_s)
         self._is_behind = not is_done
         self._report(swept, "expired events")
+
+    async def _give_way(self, took_s: float) -> None:
+        """Pause for as long as the transaction took, and again while writers wait: one waits for
+        one transaction at most."""
+        for _ in range(_PAUSE_FACTOR):
+            await asyncio.sleep(min(took_s, _MAX_PAUSE_S / _PAUSE_FACTOR))
+            if not self._ingest.is_busy:
+                break
 
     def _report(self, swept: Counter[int], what: str) -> None:
         """Log and count swept rows by kind (G-15)."""

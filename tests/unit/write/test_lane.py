@@ -376,6 +376,19 @@ async def test_a_client_rests_on_all_its_connections(clerk: Clerk, resting: Lane
     assert clerk.committed.index("aa") > clerk.committed.index("AA")
 
 
+async def test_what_rests_makes_the_lane_not_busy(clerk: Clerk, resting: Lane[str]) -> None:
+    assert not resting.is_busy
+    async with running(resting):
+        await clerk.busy_with(resting, "a1")
+        assert resting.is_busy
+        resting.rest("b", 3600.0)
+        put_all(resting, ["b1"])
+        clerk.may_go_on.set()
+        while resting.is_busy:  # noqa: ASYNC110 -- the lane tells nobody
+            await asyncio.sleep(0)
+    assert clerk.committed == ["a1", "b1"]
+
+
 async def test_a_rest_ends_by_itself(clerk: Clerk, resting: Lane[str]) -> None:
     async with running(resting), asyncio.timeout(PLENTY):
         resting.rest("a", 0.01)

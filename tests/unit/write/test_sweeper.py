@@ -12,6 +12,7 @@ from relay.errors import StoreFault
 from relay.lifecycle.retention import DAY_S
 from relay.observe import Metrics
 from relay.write.commands import ExpireRows, Purpose, SweepRows
+from relay.write.sweeper import _LOOK_S as LOOK_S
 from relay.write.sweeper import Sweeper
 from tests.cast import admin, alice, owner, robot
 from tests.harness.patience import ANSWER_S
@@ -250,12 +251,70 @@ async def test_while_more_has_expired_than_is_deleted_it_does_not_rest(
     monkeypatch.setattr("relay.write.sweeper._BATCH_ROWS", 1)
     monkeypatch.setattr(asyncio, "sleep", rest)
     sweeper = Sweeper(
-        home.store, home.state, home.ingest, clock=lambda: home.now, metrics=Metrics(), every_s=60.0
+        home.store, home.state, home.ingest, clock=lambda: home.now, metrics=Metrics(), first_s=0.0
     )
     async with sweeper:
-        while 60.0 not in rests:
+        while LOOK_S not in rests:
             await sleep(0)
     assert await stored(home) == []
+
+
+@pytest.mark.parametrize(("is_busy", "times"), [(False, 1), (True, 8)])
+async def test_expired_rows_are_swept_faster_while_no_writer_waits(
+    home: Home,
+    monkeypatch: pytest.MonkeyPatch,
+    is_busy: bool,  # noqa: FBT001
+    times: int,
+) -> None:
+    """900,000 took half an hour, in which every reader passed over them."""
+    rests = list[float]()
+    expire = home.ingest.expire
+
+    def for_a_second(expiry: ExpireRows) -> None:
+        expiry.done.add_done_callback(lambda _: setattr(expiry, "took_s", 1.0))
+        expire(expiry)
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+
+    await home.do(alice, 1, until(10))
+    home.now = NOON + 10
+    monkeypatch.setattr(home.ingest, "expire", for_a_second)
+    monkeypatch.setattr(type(home.ingest), "is_busy", is_busy)
+    monkeypatch.setattr(asyncio, "sleep", rest)
+    assert await swept(home) == 1
+    assert rests == [1.0] * times
+
+
+@pytest.mark.parametrize(("number", "intervals"), [(3, 0), (2, 1)])
+async def test_many_that_expire_wait_for_no_interval(
+    home: Home, monkeypatch: pytest.MonkeyPatch, number: int, intervals: int
+) -> None:
+    elapsed, sleep = 0.0, asyncio.sleep
+
+    async def rest(seconds: float) -> None:
+        nonlocal elapsed
+        elapsed += seconds
+        home.now = NOON + int(elapsed)
+        await sleep(0)
+
+    for _ in range(number):
+        await home.do(alice, 1, until(7))
+    monkeypatch.setattr("relay.write.sweeper._BATCH_ROWS", 3)
+    monkeypatch.setattr(asyncio, "sleep", rest)
+    sweeper = Sweeper(
+        home.store,
+        home.state,
+        home.ingest,
+        clock=lambda: home.now,
+        metrics=Metrics(),
+        first_s=0.0,
+        every_s=3600.0,
+    )
+    async with sweeper:
+        while await stored(home):
+            await sleep(0)
+    assert elapsed // 3600.0 == intervals
 
 
 async def _until_gone(home: Home, event: Event) -> None:
