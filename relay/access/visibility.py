@@ -44,6 +44,7 @@ _KNOWN: Final = frozenset({Who.KNOWN, Who.OWNER, Who.AGENT, Who.MEMBER})
 _NOT_OF_HOUSEHOLDS: Final = frozenset({Who.AGENT, Who.MEMBER})
 """Words that alone do not hold for rows of a household."""
 _NO_TARGETS: Final[frozenset[Target]] = frozenset()
+_ANY_ROW: Final = Match()
 _CACHED_KINDS: Final = 32
 _MAX_COMBINATIONS: Final = 512
 """With more (kind, d, h) combinations in the filters of a query `gate` skips the rules, because
@@ -706,6 +707,17 @@ def _covers(rule: ReadRule, kind: int, d: str | None, *, in_group: bool) -> bool
     if match.d_prefixes is not None and not (d is not None and d.startswith(match.d_prefixes)):
         return False
     return not any(_might_match(other, kind, d, in_group=in_group) for other in rule.excepts)
+
+
+def covers_groups(rule: ReadRule, kind: int) -> bool:
+    """Whether the rule applies to every row of this kind in groups."""
+    match = rule.match
+    return (
+        replace(match, kinds=None, h=None, classes=()) == _ANY_ROW
+        and (match.kinds is None or kind in match.kinds)
+        and (match.h is None or match.h is True)
+        and not any(_might_match(other, kind, None, in_group=True) for other in rule.excepts)
+    )
 
 
 def _might_match(match: Match, kind: int, d: str | None, *, in_group: bool) -> bool:

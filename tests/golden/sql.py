@@ -1,4 +1,4 @@
-"""The SQL composed for 57 queries × 8 viewers and for six sweeps, in tests/golden/sql.txt.
+"""The SQL composed for 64 queries × 8 viewers and for six sweeps, in tests/golden/sql.txt.
 
 `python -m tests.golden.sql` prints how the file differs from what the code composes now, and writes
 it. `‹a›` in a statement stands for the condition that says which rows the viewer may read by the
@@ -208,6 +208,29 @@ def _page(name: str, after: Place | None = None) -> Case:
     return Case(f"{'page' if after is None else 'next page'}: {name}", [filter_], compose)
 
 
+def long_cases() -> Iterator[Case]:
+    for name in ("one kind", "kinds side by side", "moderation"):
+        yield _long_page(name)
+    yield _long_page("one kind", after=Place(7, -5, 3), since=5)
+    filter_ = filter_from(FILTERS["kinds side by side"], TERMS)
+    yield Case(
+        "long count: kinds side by side",
+        [filter_],
+        lambda by, seen: by.count([filter_], seen, now=NOW, is_long=True),
+    )
+    yield _items("kinds side by side", None)
+
+
+def _long_page(name: str, after: Place | None = None, **more: int) -> Case:
+    filter_ = filter_from({**FILTERS[name], **more}, TERMS)
+
+    def compose(by: Compiler, seen: Visibility) -> Query:
+        query = PageQuery(filter_, seen, 1000, 1000, NOW, 50, after)
+        return by.page(query, "e.raw", is_long=True)
+
+    return Case(f"long {'page' if after is None else 'next page'}: {name}", [filter_], compose)
+
+
 def _count(name: str, asked: Sequence[dict[str, Any]]) -> Case:
     filters = [filter_from(one, TERMS) for one in asked]
     return Case(f"count: {name}", filters, lambda by, seen: by.count(filters, seen, now=NOW))
@@ -274,18 +297,24 @@ def _compiler() -> Compiler:
 
 def composed() -> str:
     """What the file should hold."""
-    return text_of(str(__doc__), _compiler(), sweeps())
+    return text_of(str(__doc__), _compiler(), sweeps(), long_cases())
 
 
-def text_of(title: str, compiler: Any, sweeps: Iterable[tuple[str, Query]] = ()) -> str:
-    """All cases. `compiler`: a Compiler, or what composes the SQL of another store as one."""
+def text_of(
+    title: str,
+    compiler: Any,
+    sweeps: Iterable[tuple[str, Query]] = (),
+    more: Iterable[Case] = (),
+) -> str:
+    """All cases. `compiler`: a Compiler, or what composes the SQL of another store as one; `more`:
+    cases of this store only."""
     viewers = {
         name: visibility_for(viewer, RULES, ACTORS, GROUPS) for name, viewer in VIEWERS.items()
     }
     everything = everything_visible(ACTORS, GROUPS)
     numbers: dict[Condition, int] = {}
     out = [*[f"# {line}".rstrip() for line in title.strip().splitlines()], ""]
-    for case in cases():
+    for case in (*cases(), *more):
         statements: dict[str, list[str]] = {}
         for name, visibility in viewers.items():
             text, names = _apart(case.compose(compiler, visibility)).sql, [name]

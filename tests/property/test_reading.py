@@ -24,8 +24,17 @@ from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.agents import Attestation
 from relay.nostr.filters import Filter, filter_from
 from relay.nostr.kinds import GROUP_RECORDS
+from relay.storage.sqlite.connections import LoopReader
 from tests import cast
-from tests.contract.writing import NOTHING_WANTED, TERMS, asked, group_of
+from tests.contract.test_store_items import ascending, items
+from tests.contract.writing import (
+    NOTHING_WANTED,
+    TERMS,
+    asked,
+    group_of,
+    in_order,
+    read_in_pages,
+)
 from tests.effort import examples
 from tests.property import world
 
@@ -207,6 +216,72 @@ def test_may_read_equals_its_sql_with_the_packaged_rules(
     new_store: world.NewStore, case: ReadCase, asking: list[tuple[Viewer, Filter]]
 ) -> None:
     world.run(may_read_equals_its_sql(new_store, case, asking))
+
+
+grouped_cases = st.builds(
+    ReadCase,
+    noted(world.group_drafts),
+    world.groups_of_the_world(),
+    world.peoples,
+    world.group_rule_sets,
+)
+
+
+def asked_of_kinds(kinds: list[int]) -> st.SearchStrategy[list[tuple[Viewer, Filter]]]:
+    """Viewers, and filters without any condition but kinds and times."""
+    of_kinds = st.lists(st.sampled_from(kinds), min_size=1, max_size=8)
+    times = {"since": world.times, "until": world.times}
+    drawn = st.fixed_dictionaries({"kinds": of_kinds}, optional=times)
+    filters = drawn.map(lambda asked: filter_from(asked, TERMS))
+    return st.lists(st.tuples(world.viewers, filters), min_size=1, max_size=4)
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(400))
+@given(grouped_cases, asked_of_kinds(world.GROUP_KINDS))
+def test_a_long_read_of_kinds_gives_the_readable_rows(
+    case: ReadCase, asking: list[tuple[Viewer, Filter]]
+) -> None:
+    """It leaves out groups that the viewer may not read: see `groups_of_kinds`."""
+    long_reads_give_the_readable_rows(case, asking)
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(120))
+@given(st.data(), packaged_cases())
+def test_a_long_read_of_kinds_gives_what_the_packaged_rules_allow(
+    data: st.DataObject, case: ReadCase
+) -> None:
+    asking = data.draw(asked_of_kinds(world.kinds_in(packaged_rules())))
+    long_reads_give_the_readable_rows(case, asking)
+
+
+def long_reads_give_the_readable_rows(case: ReadCase, asking: list[tuple[Viewer, Filter]]) -> None:
+    async def law() -> None:
+        async with world.sqlite_store() as store:
+            rows = await played(store, case)
+            by_id = {row.event.id: row.event for row in rows}
+            for viewer, filter_ in asking:
+                visibility = seen(case, viewer)
+                wanted = readable(rows, filter_, visibility)
+                ordered = in_order(*[by_id[each] for each in wanted])
+                for size in (2, 100):
+                    pages = await read_in_pages(store, filter_, visibility, size=size)
+                    assert [raw for page in pages for raw in page] == ordered
+                for limit in (None, 3):
+                    found = await items(store, filter_, visibility, limit=limit)
+                    assert found == ascending(ordered[:limit])
+                both = wanted | readable(rows, asking[0][1], visibility)
+                for filters, ids in (([filter_], wanted), ([filter_, asking[0][1]], both)):
+                    assert await store.count(filters, visibility, now=0) == len(ids)
+                keys = {bytes.fromhex(by_id[each].pubkey) for each in wanted}
+                authors = await store.authors(filter_, visibility, now=0, at_most=9)
+                assert authors is not None
+                assert {*authors} == keys
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(LoopReader, "read", lambda *_: None)
+        world.run(law())
 
 
 @pytest.mark.proves("B-11", "B-14", "B-17")

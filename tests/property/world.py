@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from relay.access.actors import Actors, Attestations, Household
 from relay.access.read_rules import Match, ReadRule, Target
 from relay.access.visibility import Viewer
-from relay.facts import Who
+from relay.facts import OF_A_GROUP, Who
 from relay.groups.actions import Flag
 from relay.groups.group import EndedGroup, Group, Groups
 from relay.groups.key_map import OrderedMap
@@ -234,6 +234,35 @@ read_rules = st.builds(
     target=_maybe(targets),
 )
 rule_sets = st.lists(read_rules, max_size=3)
+
+GROUP_KINDS: Final = [1, 9, 9000]
+_some_group_kinds = st.none() | st.sampled_from([KindSet.of(1), KindSet.of((1, 9))])
+_words_of_groups = [word for word in Who if word in OF_A_GROUP]
+_other_words = [Who.AUTHOR, Who.RECIPIENT, Who.TARGET, Who.MEMBER, Who.OWNER, Who.ANYONE]
+
+group_rules = st.builds(
+    ReadRule,
+    name=st.just("a rule of groups"),
+    match=st.builds(Match, kinds=_some_group_kinds, h=st.sampled_from([True, None]))
+    | st.builds(
+        Match, kinds=_some_group_kinds, authors=_maybe(some_pubkeys), ended=_maybe(st.booleans())
+    ),
+    readers=st.builds(
+        frozenset.union,
+        st.frozensets(st.sampled_from(_words_of_groups), max_size=2),
+        st.sampled_from([frozenset(), *(frozenset({word}) for word in _other_words)]),
+    ),
+    excepts=st.just(())
+    | st.tuples(
+        st.builds(Match, kinds=_some_group_kinds, h=_maybe(st.booleans()), tags=matched_tags)
+    ),
+    tag_readers=st.sampled_from([(), (), ("p",)]),
+    only_by=st.sampled_from([None, None, frozenset({"ids"})]),
+    target=st.just(Target(frozenset({9}), "t")),
+)
+"""Most say of what groups alone a viewer may read rows of GROUP_KINDS."""
+group_rule_sets = st.lists(group_rules, min_size=1, max_size=2)
+group_drafts = drafts_of(GROUP_KINDS, plain_tags)
 
 pointing_rules = st.builds(
     ReadRule,

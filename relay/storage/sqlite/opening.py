@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from relay.nostr.filters import FilterTerms
     from relay.storage.sqlite.tag_buffer import TagBuffer, TagRow
 
-SCHEMA_VERSION: Final = 12
+SCHEMA_VERSION: Final = 13
 APPLICATION_ID: Final = 0x526F6F6B  # "Rook"
 _COMMENT: Final = re.compile(r"--[^\n\0]*")
 _SPACE: Final = re.compile(r"[ \n]+")

@@ -188,7 +188,7 @@ class Compiler:
         *,
         scans_buffer: bool,
     ) -> Condition:
-        scans, rest = self._scans(shape, _MAX_MERGED, scans_buffer=scans_buffer)
+        scans, rest = self._scans(shape, _MAX_MERGED, visibility, scans_buffer=scans_buffer)
         rest = all_of(
             [
                 rest,
@@ -240,13 +240,16 @@ class Compiler:
         is_long: bool = False,
     ) -> Query:
         """One number: rows that match any of the filters."""
-        counted = self._count_in_index(filters[0], visibility, now) if len(filters) == 1 else None
-        if counted is not None:
-            return counted
+        if len(filters) == 1:
+            counted = self._count_in_index(filters[0], visibility, now, is_long=is_long)
+            if counted is not None:
+                return counted
         sql, values = self._found(filters, visibility, now, is_long=is_long)
         return Query(f"SELECT count(*) FROM ({sql})", values)
 
-    def _count_in_index(self, filter_: Filter, visibility: Visibility, now: int) -> Query | None:
+    def _count_in_index(
+        self, filter_: Filter, visibility: Visibility, now: int, *, is_long: bool
+    ) -> Query | None:
         """A count that is index-only for rows that anyone may read; None: not possible.
 
         Fetching a row takes fifty times as long as skipping it in the index. Authors are
@@ -256,9 +259,9 @@ class Compiler:
         named = filter_.ids is not None or filter_.tags or filter_.search is not None
         if plain is None or named or (filter_.authors is None and filter_.kinds is None):
             return None
-        shape, arguments = shape_of(filter_), self._arguments(filter_, now)
-        (scan,), rest = self._scans_for(shape, arguments)
-        if scan == BY_TIME:
+        shape, arguments = shape_of(filter_, is_long=is_long), self._arguments(filter_, now)
+        (scan, *others), rest = self._scans_for(shape, arguments, visibility)
+        if scan == BY_TIME or any(other.of_groups is None for other in others):
             return None
         of = [UNEXPIRED]
         of += scan.times(shape)
@@ -267,13 +270,17 @@ class Compiler:
         if filter_.kinds is not None:
             of.append(one_of("e.kind", sorted(filter_.kinds)))
         in_index = all_of([*of, plain])
-        in_table = all_of([*of, plain.negated(), scan.start, rest, condition])
-        both = Condition(
-            f"SELECT (SELECT count(*) {scan.source} WHERE {in_index.sql})"
-            f" + (SELECT count(*) {scan.source} WHERE {in_table.sql})",
-            (*in_index.values, *in_table.values),
-        )
-        return Plan(both).bound(arguments)
+        beside = TRUE if others else plain.negated()  # the others find no plain rows
+        counts = [
+            Condition(f"(SELECT count(*) {scan.source} WHERE {in_index.sql})", in_index.values)
+        ]
+        for other in others or [scan]:
+            in_table = all_of([*of, beside, other.start, rest, condition])
+            number = f"(SELECT count(*) {other.source} WHERE {in_table.sql})"
+            counts.append(Condition(number, in_table.values))
+        sql = " + ".join([each.sql for each in counts])
+        values = tuple([value for each in counts for value in each.values])
+        return Plan(Condition(f"SELECT {sql}", values)).bound(arguments)
 
     def authors(
         self,
@@ -299,7 +306,7 @@ class Compiler:
         asked = asked_by(filters, visibility)
         may_read = self._reading.readable(visibility, asked).condition
         matching = [
-            self._scans_to_count(filter_, now, is_long=is_long and place < _LISTED_ONCE)
+            self._scans_to_count(filter_, visibility, now, is_long=is_long and place < _LISTED_ONCE)
             for place, filter_ in enumerate(filters)
         ]
         # The condition of visibility is most of the text, and is written once.
@@ -326,11 +333,13 @@ class Compiler:
             )
         return Query(*binding_once(found, values))  # type: ignore[arg-type]  # as they were given
 
-    def _scans_to_count(self, filter_: Filter, now: int, *, is_long: bool) -> _Matching:
+    def _scans_to_count(
+        self, filter_: Filter, visibility: Visibility, now: int, *, is_long: bool
+    ) -> _Matching:
         shape, arguments = shape_of(filter_, is_long=is_long), self._arguments(filter_, now)
         search = filter_.sought
         if search is None:
-            return _Matching(arguments, shape, *self._scans_for(shape, arguments))
+            return _Matching(arguments, shape, *self._scans_for(shape, arguments, visibility))
         return _Matching(arguments, shape, [by_words(search)], self._conditions(shape))
 
     def search(
@@ -500,7 +509,7 @@ class Compiler:
     ) -> Query:
         shape = shape_of(filter_, is_long=True)
         arguments = self._arguments(filter_, now, upto)
-        scans, rest = self._scans_for(shape, arguments)
+        scans, rest = self._scans_for(shape, arguments, visibility)
         if scans == [BY_TIME] and filter_.since is None and filter_.until is None:
             scans = [AS_STORED]
         rest = all_of(
@@ -529,16 +538,25 @@ class Compiler:
         tag = shape.driving_tag()
         return tag is not None and bool(self._buffer.seqs_of(arguments.hashes[tag]))
 
-    def _scans_for(self, shape: Shape, arguments: Arguments) -> tuple[list[IndexScan], Condition]:
+    def _scans_for(
+        self, shape: Shape, arguments: Arguments, visibility: Visibility | None = None
+    ) -> tuple[list[IndexScan], Condition]:
         """`_scans`, in no order."""
-        return self._scans(shape, 1, scans_buffer=self._scans_buffer(shape, arguments))
+        scans_buffer = self._scans_buffer(shape, arguments)
+        return self._scans(shape, 1, visibility, scans_buffer=scans_buffer)
 
     def _scans(
-        self, shape: Shape, at_most: int, *, scans_buffer: bool
+        self,
+        shape: Shape,
+        at_most: int,
+        visibility: Visibility | None,
+        *,
+        scans_buffer: bool,
     ) -> tuple[list[IndexScan], Condition]:
         """The scans that find candidates, and what else must hold of them. Chosen by fixed rules.
 
         Up to `at_most` keys have one ordered scan each, more keys have one scan for all of them.
+        With `visibility` a long query may leave out rows that this may not read.
         """
         authors, kinds = shape.authors, shape.kinds
         sorted_kinds = None if kinds is None else sorted(kinds)
@@ -564,7 +582,10 @@ class Compiler:
             scans = by_authors(authors, at_most, sorted_kinds)
             authors = kinds = None
         elif kinds is not None and len(kinds) <= _KIND_SCANS:
-            scans = by_kinds(sorted(kinds), at_most)
+            groups = {}
+            if shape.is_long and visibility is not None:
+                groups = self._reading.groups_of_kinds(visibility, kinds)
+            scans = by_kinds(sorted(kinds), at_most, groups)
             kinds = None
         else:
             scans = [BY_TIME]

@@ -24,6 +24,7 @@ from relay.storage.sqlite.sql.conditions import (
     Condition,
     Late,
     all_of,
+    listed,
     one_of,
     one_of_late,
     starts_with_any,
@@ -31,7 +32,7 @@ from relay.storage.sqlite.sql.conditions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from relay.nostr.filters import Filter
     from relay.nostr.nip50 import Search
@@ -129,6 +130,17 @@ class Many(NamedTuple):
     """On the row."""
 
 
+class OfGroups(NamedTuple):
+    """The kinds and the groups of rows, of which there may be any number. The first rows are found
+    by going through all groups at once: the next row of a group is looked up when the one before it
+    is taken."""
+
+    kinds: str
+    """As JSON."""
+    groups: Condition
+    """A query."""
+
+
 class IndexScan(NamedTuple):
     """A FROM clause and the condition on its index."""
 
@@ -139,6 +151,7 @@ class IndexScan(NamedTuple):
     one: bool = False
     """It finds at most one row, so that nothing must be sorted."""
     many: Many | None = None
+    of_groups: OfGroups | None = None
 
     @property
     def keys(self) -> str:
@@ -169,6 +182,8 @@ class IndexScan(NamedTuple):
 
     def first(self, shape: Shape, rest: Condition) -> Condition:
         """The places of the first `size` rows of an unordered scan."""
+        if self.of_groups is not None:
+            return self._taken(self.of_groups, shape, rest)
         if self.many is None:  # a row may be found by several of its tags
             return self.in_order(shape, rest, f"DISTINCT {self.keys}")
         keys, column, among, full = self.many
@@ -193,6 +208,42 @@ class IndexScan(NamedTuple):
             f"WITH found AS MATERIALIZED ({number}) SELECT * FROM ({sorted_.sql})"
             f" UNION ALL SELECT * FROM ({merged_.sql})",
             (keys, *index.values, *sorted_.values, *merged_.values),
+        )
+
+    def _taken(self, of_groups: OfGroups, shape: Shape, rest: Condition) -> Condition:
+        """`taken` is a queue in the order of results, with one row for each group and kind."""
+        is_short = 3 * len(rest.sql) <= _REPEATED_CHARS
+        inside, outside = (rest, TRUE) if is_short else (TRUE, rest)
+
+        def first(of: str, times: Sequence[Condition]) -> Condition:
+            where = all_of([Condition(of), *times, inside])
+            return Condition(
+                f"(SELECT e.seq {self.source} WHERE {where.sql}"
+                " ORDER BY e.created_at DESC, e.id_key, e.seq LIMIT 1)",
+                where.values,
+            )
+
+        begin = first("e.grp = g.id AND e.kind = w.value", self.times(shape))
+        # In two parts, so that no row of the same second is passed over again.
+        next_ = "e.grp = k.grp AND e.kind = k.kind AND e.created_at"
+        after = "e.id_key >= k.id_key AND (e.id_key > k.id_key OR e.seq > k.seq)"
+        same = first(f"{next_} = k.created_at AND {after}", ())
+        since = [Condition("e.created_at >= ?", (SINCE,))] if shape.has_since else []
+        before = first(f"{next_} < k.created_at", since)
+        columns = "n.created_at, n.id_key, n.seq, n.grp, n.kind"
+        groups = of_groups.groups
+        values = [value for each in (groups, begin, same, before) for value in each.values]
+        return Condition(
+            "WITH RECURSIVE taken (created_at, id_key, seq, grp, kind) AS ("
+            f"SELECT {columns} FROM json_each(?) AS w CROSS JOIN"
+            f" ({groups.sql}) AS g"
+            f" CROSS JOIN events AS n ON n.seq = {begin.sql}"
+            f" UNION ALL SELECT {columns} FROM taken AS k CROSS JOIN events AS n ON n.seq ="
+            f" coalesce({same.sql}, {before.sql})"
+            " ORDER BY 1 DESC, 2, 3 LIMIT -1)"
+            " SELECT k.created_at, k.id_key, k.seq FROM taken AS k"
+            f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {outside.sql} LIMIT ?",
+            (of_groups.kinds, *values, *outside.values, SIZE),
         )
 
     def _merged(self, source: str, many: Many, index: Condition, rest: Condition) -> Condition:
@@ -251,11 +302,31 @@ def score(search: Search) -> tuple[str, tuple[str, ...]]:
     return " + ".join(parts), tuple(values)
 
 
-def by_kinds(kinds: Sequence[int], at_most: int) -> list[IndexScan]:
-    source = "FROM events AS e INDEXED BY events_kind"
+def by_kinds(
+    kinds: Sequence[int], at_most: int, groups: Mapping[int, Condition]
+) -> list[IndexScan]:
+    """`groups`: as of `groups_of_kinds`; rows of other groups are not passed over."""
+    apart = [kind for kind in kinds if kind in groups]
+    others = [kind for kind in kinds if kind not in groups]
+    scans = _by_kinds("FROM events AS e INDEXED BY events_kind", TRUE, others, at_most)
+    if apart:
+        source = "FROM events AS e INDEXED BY events_group"
+        scans += _by_kinds(source, Condition("e.grp IS NULL"), apart, at_most)
+        for query in dict.fromkeys(groups.values()):
+            of_query = [kind for kind in apart if groups[kind] == query]
+            start = Condition(f"e.grp IN ({query.sql})", query.values)
+            start = all_of([start, one_of("e.kind", of_query)])
+            of_groups = OfGroups(listed(of_query), query)
+            scans.append(IndexScan(source, start, "e", ordered=False, of_groups=of_groups))
+    return scans
+
+
+def _by_kinds(source: str, start: Condition, kinds: Sequence[int], at_most: int) -> list[IndexScan]:
     if len(kinds) > at_most:
-        return [IndexScan(source, one_of("e.kind", kinds), "e", ordered=False)]
-    return [IndexScan(source, one_of("e.kind", [kind]), "e", ordered=True) for kind in kinds]
+        of = all_of([start, one_of("e.kind", kinds)])
+        return [IndexScan(source, of, "e", ordered=False)]
+    of_each = [all_of([start, one_of("e.kind", [kind])]) for kind in kinds]
+    return [IndexScan(source, of, "e", ordered=True) for of in of_each]
 
 
 def by_authors(number: int, at_most: int, kinds: Sequence[int] | None) -> list[IndexScan]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import orjson
 
 from relay.access.read_rules import RULE_TAGS
+from relay.access.visibility import covers_groups
 from relay.facts import Who
 from relay.nostr.kinds import GROUP_RECORDS, KindSet
 from relay.storage.asked import asked_by_tag
@@ -127,7 +128,7 @@ class ReadConditions:
             return any_of(outs)
         if visibility.allows_every_row(rule.readers):
             return TRUE if by == TRUE else any_of([*outs, by])
-        lets = self._allowed(rule, visibility)
+        lets = [let.condition for let in self._allowed(rule, visibility)]
         if rule.effective_target is not None:
             lets.append(
                 self._target_condition(rule.effective_target, visibility)
@@ -158,48 +159,62 @@ class ReadConditions:
             (target.tag, target.d_prefix, target.tag, target.d_prefix, *rows.values, *at_d.values),
         )
 
-    def _allowed(self, rule: ReadRule, visibility: Visibility) -> list[Condition]:
+    def groups_of_kinds(self, visibility: Visibility, kinds: Iterable[int]) -> dict[int, Condition]:
+        """Kind → a query for groups: of groups the viewer may read no rows of the kind but theirs.
+        Without the kinds of which this is not known."""
+        found = {}
+        for kind in kinds:
+            for rule in visibility.rules:
+                groups = self._groups_of(rule, visibility) if covers_groups(rule, kind) else None
+                if groups is not None:
+                    found[kind] = groups
+                    break
+        return found
+
+    def _groups_of(self, rule: ReadRule, visibility: Visibility) -> Condition | None:
+        """A query for the groups whose rows alone the rule allows; None: it allows others."""
+        if visibility.allows_every_row(rule.readers) or rule.effective_target is not None:
+            return None
+        queries = [_NO_GROUPS]
+        for let in self._allowed(rule, visibility):
+            if let.groups is None:
+                return None
+            queries.append(let.groups)
+        values = tuple([value for query in queries for value in query.values])
+        return Condition(" UNION ".join([query.sql for query in queries]), values)
+
+    def _allowed(self, rule: ReadRule, visibility: Visibility) -> list[_Let]:
         readers = rule.readers
         keys = sorted(visibility.viewer.keys)
         blobs = [bytes.fromhex(key) for key in keys]
         out = []
         member = one_of("pubkey", blobs)
         lent = one_of("pubkey", [bytes.fromhex(key) for key in sorted(visibility.members)])
-        insider = Condition(f"e.grp IN (SELECT grp FROM members WHERE {lent.sql})", lent.values)
         if Who.GROUP in readers:
             out.append(_OPEN_GROUP)
             if visibility.was_insider_of:
-                out.append(
-                    Condition(
-                        f"e.grp IN (SELECT grp FROM former_members WHERE {member.sql})",
-                        member.values,
-                    )
-                )
+                out.append(_in_groups("SELECT grp FROM former_members WHERE %s", member))
         if Who.VISIBLE in readers:
             out.append(_SHOWN_GROUP)
         if not keys:
             return out
         if Who.AUTHOR in readers:
-            out.append(one_of("e.pubkey", blobs))
+            out.append(_Let(one_of("e.pubkey", blobs)))
         if readers & {Who.INSIDER, Who.GROUP, Who.VISIBLE} and visibility.insider_of:
-            out.append(insider)
+            out.append(_in_groups("SELECT grp FROM members WHERE %s", lent))
         if Who.ADMIN in readers and visibility.insider_of:
-            out.append(
-                Condition(
-                    f"e.grp IN (SELECT grp FROM members WHERE {member.sql} AND admin = 1)",
-                    member.values,
-                )
-            )
+            out.append(_in_groups("SELECT grp FROM members WHERE %s AND admin = 1", member))
         if Who.RECIPIENT in readers:
-            out.append(self._has("p", keys))
-        out.extend(self._with_tag(name, keys) for name in rule.tag_readers)
+            out.append(_Let(self._has("p", keys)))
+        out.extend(_Let(self._with_tag(name, keys)) for name in rule.tag_readers)
         if rule.readers & visibility.global_words:  # `agent`, `member`: not rows of households
-            out.append(_by(chain(*(home.keys for home in visibility.actors.households))).negated())
+            homes = chain(*(home.keys for home in visibility.actors.households))
+            out.append(_Let(_by(homes).negated()))
         for home in visibility.actors.households:
             if visibility.allows_household(readers - {Who.OWNER}, home):
-                out.append(_by(home.keys))
+                out.append(_Let(_by(home.keys)))
             elif visibility.allows_household(readers, home):
-                out.append(all_of([_by(home.keys), _NO_GROUP_RECORD]))
+                out.append(_Let(all_of([_by(home.keys), _NO_GROUP_RECORD])))
         return out
 
     def matching(self, match: Match) -> Condition:
@@ -258,12 +273,31 @@ class ReadConditions:
 _NO_GROUP_RECORD: Final = Condition(
     f"e.kind NOT BETWEEN {GROUP_RECORDS[0]} AND {GROUP_RECORDS[-1]}"
 )
-_OPEN_GROUP: Final = Condition(
-    "EXISTS (SELECT 1 FROM groups AS g WHERE g.id = e.grp AND g.guarded = 0)"
-)
-_SHOWN_GROUP: Final = Condition(
-    "EXISTS (SELECT 1 FROM groups AS g WHERE g.id = e.grp AND g.hidden = 0 AND g.ended = 0)"
-)
+
+
+class _Let(NamedTuple):
+    """One of the conditions under which a rule allows a row."""
+
+    condition: Condition
+    groups: Condition | None = None
+    """A query for groups, if it is that the row is of one of these."""
+
+
+def _of_groups(flags: str) -> _Let:
+    return _Let(
+        Condition(f"EXISTS (SELECT 1 FROM groups AS g WHERE g.id = e.grp AND {flags})"),
+        Condition(f"SELECT g.id FROM groups AS g WHERE {flags}"),
+    )
+
+
+def _in_groups(query: str, members: Condition) -> _Let:
+    query %= members.sql
+    return _Let(Condition(f"e.grp IN ({query})", members.values), Condition(query, members.values))
+
+
+_OPEN_GROUP: Final = _of_groups("g.guarded = 0")
+_SHOWN_GROUP: Final = _of_groups("g.hidden = 0 AND g.ended = 0")
+_NO_GROUPS: Final = Condition("SELECT NULL AS id WHERE 0")
 
 
 def _by(authors: Iterable[str]) -> Condition:
