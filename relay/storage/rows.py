@@ -60,8 +60,8 @@ MAX_REFERRERS: Final = 10_000
 """Rows that one step of a lookup reads, for a whole batch of an import."""
 MAX_REFERRING_STEPS: Final = 16
 FOUND_BY_KEY: Final = SENT_TO_ONE | {kinds.PUT_USER}
-"""Kinds of the rows that are looked up by the `p` that names a key: those of the index
-`tags_kind`."""
+"""Kinds of the rows that are looked up by the `p` that names a key: in PostgreSQL those of the
+index `tags_kind`."""
 EVERYTHING: Final = everything_visible(Actors(), Groups())
 _HEX: Final = frozenset("0123456789abcdef")
 DAMAGED: Final = "if `rookery verify` says so too, the file is damaged: restore a backup"

@@ -44,6 +44,7 @@ from tests.contract.writing import (
     unsigned,
     write,
 )
+from tests.harness.former_schema import put_back_to_schema_12
 from tests.harness.patience import PROGRAM_S
 from tests.harness.super_journal import make_hot_journal
 
@@ -386,6 +387,7 @@ async def test_the_gift_wraps_of_a_file_of_version_6_are_counted(path: Path) -> 
     await write(store, *wraps)
     await store.close()
     db = sqlite3.connect(path)
+    put_back_to_schema_12(db)
     db.executescript(
         "DROP TABLE old_versions; DROP TABLE received; DROP INDEX events_group;"
         " DROP INDEX tags_kind; DROP INDEX former_members_group; PRAGMA user_version = 6"
@@ -408,6 +410,7 @@ async def test_the_labelled_records_of_a_file_of_version_8_leave_their_group(pat
         await write(store, event, history=History(3))
     await store.close()
     db = sqlite3.connect(path)
+    put_back_to_schema_12(db)
     db.executescript(
         "DROP INDEX events_group; DROP INDEX tags_kind; DROP INDEX former_members_group;"
         " PRAGMA user_version = 8"
@@ -508,3 +511,22 @@ def test_a_store_that_was_not_closed_does_not_keep_the_process_from_exiting(path
         [sys.executable, "-c", program, str(path)], timeout=PROGRAM_S, check=False
     )
     assert ended.returncode == 7
+
+
+async def test_the_tags_of_a_file_of_version_12_are_kept(path: Path) -> None:
+    tags = "SELECT hash, kind, created_at, id_key, seq FROM tags"
+    events = [unsigned(cast.alice, kind, [["t", "tea"]], at=at) for kind in (7, 1) for at in (1, 2)]
+    store = await SqliteStore.open(path, TERMS)
+    await write(store, *events)
+    await store.close()
+    with closing(sqlite3.connect(path)) as db:
+        before = db.execute(tags).fetchall()
+        put_back_to_schema_12(db)
+    store = await SqliteStore.open(path, TERMS)
+    assert await read(store, asked(tag_t=["tea"])) == in_order(*events)
+    assert await read(store, asked(tag_t=["tea"], kinds=[7])) == in_order(*events[:2])
+    await store.close()
+    with closing(sqlite3.connect(path)) as db:
+        assert (
+            db.execute("SELECT hash, kind, created_at, id_key, seq FROM tags").fetchall() == before
+        )

@@ -289,10 +289,14 @@ def sweeps() -> Iterator[tuple[str, Query]]:
 
 
 def _compiler() -> Compiler:
-    recent = (HASHES.tag("t", "recent"), 1, 1, 7, 1)
+    recent = (HASHES.tag("t", "recent"), 1, 1, 1, 7)
     buffer = TagBuffer()
     buffer.add([recent])
-    return Compiler(HASHES, TERMS.index_tags, buffer)
+
+    def pairs_of(hashes: Sequence[int], most: int) -> Sequence[tuple[int, int]]:
+        return [(hash_, kind) for hash_ in hashes for kind in (1, 7)][:most]
+
+    return Compiler(HASHES, TERMS.index_tags, buffer, pairs_of)
 
 
 def composed() -> str:

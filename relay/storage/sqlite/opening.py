@@ -41,7 +41,7 @@ def fill_tag_buffer(
     rows: list[TagRow] = []
     for seq, created_at, key, kind, raw in db.execute(QUERIES["rows_after"], (upto,)):
         for hash_ in hashes.of_event(event_in(raw), terms.index_tags):
-            rows.append((hash_, created_at, key, seq, kind))  # noqa: PERF401
+            rows.append((hash_, kind, created_at, key, seq))  # noqa: PERF401
     tag_buffer.add(rows)
 
 
@@ -64,9 +64,10 @@ def open_file(
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {'NORMAL' if synchronous == 'NORMAL' else 'FULL'}")
         db.execute("PRAGMA wal_autocheckpoint = 0")
+        # Read before the checkpoint, which fails as the first statement after ALTER TABLE.
+        key = bytes.fromhex(_needed(db, "hash_key"))
         # After a crash it may hold texts that were deleted.
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        key = bytes.fromhex(_needed(db, "hash_key"))
         hashes = Hashes(key)
         _index_new_tags(db, hashes, terms)
         kept = db.execute(QUERIES["get_meta"], ("head",)).fetchone()
@@ -201,7 +202,7 @@ def _index_new_tags(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms) 
                 db.executemany(
                     QUERIES["add_tag"],
                     [
-                        (hashes.tag(name, value), created_at, key, seq, kind)
+                        (hashes.tag(name, value), kind, created_at, key, seq)
                         for value in event_in(raw).tag_values(name)
                     ],
                 )

@@ -204,7 +204,7 @@ class _Repair:
             for row, event in self._events(page):
                 key = id_key(event.id)
                 tags += [
-                    (hash_, event.created_at, key, row.seq, event.kind)
+                    (hash_, event.kind, event.created_at, key, row.seq)
                     for hash_ in hashes.of_event(event, names)
                 ]
             if len(tags) > _TAGS_AT_ONCE:

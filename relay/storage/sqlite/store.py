@@ -156,7 +156,8 @@ class SqliteStore:
     ) -> None:
         """Use `open`."""
         self._hashes = hashes
-        self._compiler = Compiler(hashes, terms.index_tags, tag_buffer)
+        self._compiler = Compiler(hashes, terms.index_tags, tag_buffer, self._pairs_of)
+        self._tag_kinds = tag_buffer.kinds
         self._index = index
         self._row_cache = RowCache()
         self._page_cache = PageCache()
@@ -858,6 +859,18 @@ class SqliteStore:
             query = Query(f"EXPLAIN QUERY PLAN {sql}", values)
             steps += [step for *_, step in await self._search_conn.rows(query)]
         return steps[:_MAX_STEPS]
+
+    def _pairs_of(self, hashes: Sequence[int], most: int) -> Sequence[tuple[int, int]]:
+        """As `PairsOf`."""
+        pairs = self._tag_kinds.pairs_of(hashes)
+        if pairs is None:
+            flushes = self._tag_kinds.flushes
+            asked = (listed(hashes), most + len(hashes))
+            found = self._loop_conn.one(QUERIES["kinds_of_tags"], asked)
+            pairs = [*zip(*map(orjson.loads, found), strict=True)]
+            if len(pairs) < most:
+                self._tag_kinds.keep(hashes, pairs, flushes)
+        return pairs
 
     def _first_page(self, filter_: Filter, visibility: Visibility, now: int) -> Query:
         """Its size does not matter for its plan."""

@@ -18,16 +18,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from heapq import merge
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from relay.storage.sqlite.tag_kinds import TagKinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence, Set
 
 TagRow = tuple[int, int, int, int, int]
-"""hash, created_at, id_key, seq, kind"""
-
-Snapshot = tuple[dict[int, list[TagRow]], ...]
-"""hash → its rows, for each list: from those being flushed, if any, to the one being filled."""
+"""hash, kind, created_at, id_key, seq: the key of the table"""
 
 TAG_BUFFER_ROWS: Final = 32_768
 """Tag rows of one list; two lists together take about 10 MB."""
@@ -41,21 +40,30 @@ MAX_SLICE: Final = 2048
 rows are on pages of their own, 8 us each."""
 
 
-def buffered_seqs(
-    snapshot: Snapshot, hashes: Sequence[int], kinds: Set[int] | None = None
-) -> list[int]:
-    """Rows with one of these tags, of these kinds (None: of any), perhaps deleted since."""
-    out: list[int] = []
-    for rows in snapshot:
-        if rows:
-            for hash_ in hashes:
-                if hash_ not in rows:
-                    continue
-                if kinds is None:
-                    out += [row[3] for row in rows[hash_]]
-                else:
-                    out += [row[3] for row in rows[hash_] if row[4] in kinds]
-    return out
+class Snapshot(NamedTuple):
+    """What a reader found in the buffer; later rows may join it."""
+
+    lists: tuple[dict[int, list[TagRow]], ...]
+    """hash → its rows, for each list: from those being flushed, if any, to the one being
+    filled."""
+
+    def seqs_of(self, hashes: Iterable[int], kinds: Set[int] | None = None) -> list[int]:
+        """Rows with one of these tags, of these kinds (None: of any), perhaps deleted since."""
+        out: list[int] = []
+        for rows in self.lists:
+            if rows:
+                for hash_ in hashes:
+                    if hash_ not in rows:
+                        continue
+                    if kinds is None:
+                        out += [row[4] for row in rows[hash_]]
+                    else:
+                        out += [row[4] for row in rows[hash_] if row[1] in kinds]
+        return out
+
+    def has_any(self, hashes: frozenset[int]) -> bool:
+        """False: `seqs_of` finds no row."""
+        return not all(rows.keys().isdisjoint(hashes) for rows in self.lists)
 
 
 class _Full:
@@ -63,7 +71,7 @@ class _Full:
 
     def __init__(self, rows: list[TagRow]) -> None:
         self.rows = sorted(rows)
-        self.newest = max([row[3] for row in rows])
+        self.newest = max([row[4] for row in rows])
         """The greatest seq."""
         self.flushed = 0
 
@@ -82,10 +90,11 @@ class TagBuffer:
         """Lists that wait for the flush, the oldest first."""
         self._flushing: list[_Full] = []
         """Lists that are flushed together."""
-        self._slice_end: TagRow | None = None
-        """The last row of the slice that is being flushed."""
+        self._due: list[TagRow] = []
+        """The slice that is being flushed."""
+        self.kinds = TagKinds()
         self._deleted: set[int] = set()
-        self._by_hash: Snapshot = ({},)
+        self._by_hash: tuple[dict[int, list[TagRow]], ...] = ({},)
 
     def __len__(self) -> int:
         return len(self._filling) + sum(map(len, self._all_full()))
@@ -102,15 +111,11 @@ class TagBuffer:
     def seqs_of(self, hashes: Sequence[int], kinds: Set[int] | None = None) -> list[int]:
         """Rows with one of these tags that the table may lack; of these kinds, None: of any;
         perhaps deleted since."""
-        return buffered_seqs(self.snapshot(), hashes, kinds)
-
-    def has_any(self, hashes: frozenset[int]) -> bool:
-        """False: `seqs_of` finds no row."""
-        return not all(rows.keys().isdisjoint(hashes) for rows in self.snapshot())
+        return self.snapshot().seqs_of(hashes, kinds)
 
     def snapshot(self) -> Snapshot:
         """The tags that `seqs_of` reads now; tags that are flushed later stay in it."""
-        return self._by_hash
+        return Snapshot(self._by_hash)
 
     # -- before the commit ----------------------------------------------------------------------
 
@@ -137,7 +142,7 @@ class TagBuffer:
             size = max(size, new_rows)
         parts = [each.rows[each.flushed : each.flushed + size] for each in self._flushing]
         rows = [*islice(merge(*parts), size)]
-        self._slice_end = rows[-1] if rows else None
+        self._due = rows
         return rows
 
     def all_rows(self) -> list[TagRow]:
@@ -151,7 +156,7 @@ class TagBuffer:
 
     def without_deleted(self, rows: Iterable[TagRow]) -> list[TagRow]:
         deleted = self._deleted
-        return [row for row in rows if row[3] not in deleted] if deleted else list(rows)
+        return [row for row in rows if row[4] not in deleted] if deleted else list(rows)
 
     def complete_upto(self, rows: int) -> int | None:
         """The seq up to which the table has all tags once `rows` more are inserted; None:
@@ -163,10 +168,11 @@ class TagBuffer:
     # -- after the commit -----------------------------------------------------------------------
 
     def slice_flushed(self, rows: int) -> None:
-        if not rows or self._slice_end is None:
+        if not rows or not self._due:
             return
+        self.kinds.flushed(self._due)
         for each in self._flushing:
-            each.flushed = bisect_right(each.rows, self._slice_end, each.flushed)
+            each.flushed = bisect_right(each.rows, self._due[-1], each.flushed)
         if not any(self._flushing):
             newest = max(each.newest for each in self._flushing)
             self._by_hash = self._by_hash[len(self._flushing) :]

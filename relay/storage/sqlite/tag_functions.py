@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from relay.storage.sqlite.sql.conditions import listed
-from relay.storage.sqlite.tag_buffer import buffered_seqs
 
 if TYPE_CHECKING:
     import sqlite3
@@ -50,7 +49,7 @@ class TagFunctions:
 
     def buffered_rows(self, hash_: int | None) -> str:
         """seqs as a JSON list."""
-        return listed([] if hash_ is None else buffered_seqs(self._snapshot, [hash_]))
+        return listed([] if hash_ is None else self._snapshot.seqs_of([hash_]))
 
 
 def add_functions(db: sqlite3.Connection) -> None:

@@ -251,13 +251,13 @@ class Writer:
         )
         self._forget(change.deleted)
         self._tag_buffer.slice_flushed(change.flushed)
-        self._tag_buffer.add([row for row in change.tags if row[3] not in change.deleted])
+        self._tag_buffer.add([row for row in change.tags if row[4] not in change.deleted])
         self.head = change.head
 
     def _newest(self, p: int, change: _Change) -> str:
         """FOUND_BY_KEY rows with this tag that the table may lack, as JSON."""
         seqs = self._tag_buffer.seqs_of([p], FOUND_BY_KEY)
-        return orjson.dumps([*seqs, *(row[3] for row in change.tags if row[0] == p)]).decode()
+        return orjson.dumps([*seqs, *(row[4] for row in change.tags if row[0] == p)]).decode()
 
     def flush_some(self) -> bool:
         """Flush a slice of the tag buffer, in a transaction of its own. False: it is empty.
@@ -284,7 +284,7 @@ class Writer:
         tag_buffer = self._tag_buffer
         due = tag_buffer.next_slice(new_rows)
         change.flushed = len(due)
-        kept = [row for row in tag_buffer.without_deleted(due) if row[3] not in change.deleted]
+        kept = [row for row in tag_buffer.without_deleted(due) if row[4] not in change.deleted]
         self._insert("tags", _TAG_COLUMNS, kept)
         upto = tag_buffer.complete_upto(len(due))
         if upto is not None:
@@ -396,7 +396,7 @@ class Writer:
                 )
             )
             for hash_ in hashes:
-                tags.append((hash_, at, key, seq, kind))  # noqa: PERF401
+                tags.append((hash_, kind, at, key, seq))  # noqa: PERF401
             change.grow((pubkey, kind, row.group or ""), 1, len(event.raw))
             if kind == kinds.GIFT_WRAP:
                 change.grow_received(event, 1)
@@ -524,7 +524,7 @@ class Writer:
             return
         db = self._db
         named = orjson.dumps(sorted(seqs)).decode()
-        tags: list[tuple[int, int, int, int]] = []
+        tags: list[TagRow] = []
         stones: list[Tombstone] = []
         found = db.execute(QUERIES["raws_by_seq"], {"seqs": named})
         for seq, created_at, key, *of, raw, has_slot, version in found:
@@ -533,7 +533,7 @@ class Writer:
                 change.grow(tuple(of), -1, -len(raw))
                 change.grow_received(event, -1)
             for hash_ in self._hashes.of_event(event, self._index_tags):
-                tags.append((hash_, created_at, key, seq))  # noqa: PERF401
+                tags.append((hash_, event.kind, created_at, key, seq))  # noqa: PERF401
             if len(tags) > _TAGS_AT_ONCE:
                 db.executemany(QUERIES["delete_tag"], tags)
                 tags.clear()
@@ -666,9 +666,9 @@ class Writer:
         )
 
     def tags_of(self, rows: Sequence[CheckedRow]) -> str:
-        """[[hash, created_at, id_key, seq]] of all tags of rows, as JSON; on any thread."""
+        """[[hash, kind, created_at, id_key, seq]] of all tags of rows, as JSON; on any thread."""
         tags = [
-            (hash_, row[4], row[2], row[0])
+            (hash_, row[3], row[4], row[2], row[0])
             for row in rows
             for hash_ in self._hashes.of_event(event_in(row[-1]), self._index_tags)
         ]

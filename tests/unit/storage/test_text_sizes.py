@@ -41,7 +41,7 @@ def naming(names: str, values: int) -> Filter:
 
 
 def sqlite_text(filter_: Filter) -> int:
-    compiler = Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10))
+    compiler = Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10), lambda *_: [])
     return len(compiler.page(PageQuery(filter_, SEEN, 5, upto=9, now=1, size=5), None).sql)
 
 
@@ -51,7 +51,7 @@ def postgres_text(filter_: Filter) -> int:
 
 
 def sqlite_count(filters: list[Filter], seen: Visibility) -> int:
-    compiler = Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10))
+    compiler = Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10), lambda *_: [])
     return len(compiler.count(filters, seen, now=1).sql)
 
 

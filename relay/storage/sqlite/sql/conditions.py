@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import orjson
 
-from relay.nostr.kinds import GROUP_STATE
 from relay.storage.hashes import id_key
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence, Set
 
     from relay.nostr.filters import Filter
     from relay.storage import Place
@@ -42,6 +41,8 @@ class BufferedRows(NamedTuple):
 
     hashes: tuple[int, ...] | int
     """The hashes, or their index in `Arguments.hashes` plus TAGS."""
+    kinds: frozenset[int] | None = None
+    """Rows of other kinds may be among them; None: of all."""
 
 
 Bound = Value | Late | BufferedRows
@@ -61,11 +62,8 @@ AUTHORS: Final = 3
 AUTHOR_KEYS: Final = 4
 TAGS: Final = 5
 """Index in `Arguments.lists` of the first tag condition's hashes; those of the next conditions
-follow, and at last `states_of`."""
+follow, and at last those of `Arguments.add_pairs`."""
 
-_STATE: Final = frozenset(GROUP_STATE)
-_MAX_STATES: Final = 1_000
-"""Groups: all their rows are found and sorted."""
 MAX_PARAMETERS: Final = 16
 """Longer lists of values are bound as one JSON text."""
 _MAX_LITERAL: Final = 256
@@ -76,11 +74,17 @@ MOST_AT_ONCE: Final = 50_000
 class Buffer(Protocol):
     """Rows with tags that the tag table may lack."""
 
-    def seqs_of(self, hashes: Sequence[int]) -> Sequence[int]:
-        """Rows with one of these tags, perhaps deleted since."""
+    def seqs_of(self, hashes: Sequence[int], kinds: Set[int] | None = None) -> Sequence[int]:
+        """Rows with one of these tags, of these kinds (None: of any), perhaps deleted since."""
 
     def has_any(self, hashes: frozenset[int]) -> bool:
         """False: there is no row with one of these tags."""
+
+
+class Tagged(Protocol):
+    """The tag buffer, which changes."""
+
+    def snapshot(self) -> Buffer: ...
 
 
 class Arguments:
@@ -109,13 +113,17 @@ class Arguments:
         """The hashes of each tag condition."""
         for of_tag in self.hashes:
             self.lists.append(of_tag if len(of_tag) <= MAX_PARAMETERS else (_json(of_tag),))
-        if states := states_of(filter_):
-            self.lists.append(states if len(states) <= MAX_PARAMETERS else (_json(states),))
         self.buffer = buffer
 
+    def add_pairs(self, pairs: Sequence[tuple[int, int]], number: int) -> None:
+        """Hashes and kinds, as the last list: with so many pairs."""
+        flat = [value for pair in pairs for value in pair]
+        self.lists.append(flat + [0, _NO_KIND] * (number - len(pairs)))
+
     def rows(self, buffered: BufferedRows) -> str:
-        of = buffered.hashes
-        return listed(self.buffer.seqs_of(self.hashes[of - TAGS] if isinstance(of, int) else of))
+        of, kinds = buffered
+        hashes = self.hashes[of - TAGS] if isinstance(of, int) else of
+        return listed(self.buffer.seqs_of(hashes, kinds))
 
     def value(self, bound: Bound) -> Value:
         if isinstance(bound, Late):
@@ -123,17 +131,7 @@ class Arguments:
         return self.rows(bound) if isinstance(bound, BufferedRows) else bound
 
 
-def states_of(filter_: Filter) -> Sequence[str]:
-    """The groups of whose states some are asked for, in order; empty: other rows, or too many.
-    Only the relay signs these, with one `d`: `events_d` finds them, however many notes of others
-    have such a tag."""
-    kinds = filter_.kinds
-    if not kinds or not kinds <= _STATE or filter_.d_prefixes:
-        return ()
-    of = filter_.tag_values("d")
-    return sorted(of) if of and len(of) <= _MAX_STATES and not any("\0" in d for d in of) else ()
-
-
+_NO_KIND: Final = -1
 _NO_KEYS: Final[tuple[Sequence[Value], Sequence[Value]]] = (), ()
 
 
@@ -318,8 +316,8 @@ def has_hash_of(list_: int, number: int, among: Condition | None = None) -> Cond
 
 def _has_tag(found: Condition, buffered: BufferedRows, among: Condition | None = None) -> Condition:
     has_one = Condition(
-        f"EXISTS (SELECT 1 FROM tags AS x WHERE {found.sql} AND x.created_at = e.created_at"
-        " AND x.id_key = e.id_key AND x.seq = e.seq)",
+        f"EXISTS (SELECT 1 FROM tags AS x WHERE {found.sql} AND x.kind = e.kind"
+        " AND x.created_at = e.created_at AND x.id_key = e.id_key AND x.seq = e.seq)",
         found.values,
     )
     if among is not None:

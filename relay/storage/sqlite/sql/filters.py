@@ -37,6 +37,7 @@ from relay.storage.sqlite.sql.conditions import (
 from relay.storage.sqlite.sql.scans import (
     AS_STORED,
     BY_TIME,
+    MOST_PAIRS,
     IndexScan,
     Shape,
     by_authors,
@@ -44,7 +45,7 @@ from relay.storage.sqlite.sql.scans import (
     by_d_prefixes,
     by_ids,
     by_kinds,
-    by_states,
+    by_pairs,
     by_tag,
     by_words,
     listed_seqs,
@@ -63,11 +64,16 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.nostr.nip50 import Search
     from relay.storage.hashes import Hashes
-    from relay.storage.sqlite.sql.conditions import Bound, Buffer, Value
+    from relay.storage.sqlite.sql.conditions import Bound, Tagged, Value
+
+    PairsOf = Callable[[Sequence[int], int], Sequence[tuple[int, int]]]
+    """Hashes of tags and kinds, as many as are given, of which there are rows in the tag table."""
 
 _ITEM: Final = "e.created_at, e.id, ifnull(e.grp, '')"
 _MAX_MERGED: Final = 16
 """Up to this many keys of a filter have one ordered scan each, merged; of more see `Many`."""
+_MAX_PAIRS: Final = 32
+"""The same of hashes of a tag with a kind; of more see `ManyTags`."""
 _KIND_SCANS: Final = 8
 _LISTED_ONCE: Final = 4
 """Filters of a COUNT of which a long list of tags is looked up once: each takes 0.6 MB."""
@@ -125,6 +131,20 @@ class Plan:
         return Query(self.sql, values)  # type: ignore[arg-type]  # nothing late is left
 
 
+class _LookedUp(NamedTuple):
+    """How rows are found by a tag."""
+
+    tag: int | None
+    """The condition whose index is scanned; None: another index is."""
+    pairs: int | None
+    """Number of hashes with a kind, in order; None: they are too many, or no order is needed."""
+    scans_buffer: bool
+    """The tag buffer has rows for it."""
+
+
+_NO_TAG: Final = _LookedUp(None, None, scans_buffer=False)
+
+
 class _Matching(NamedTuple):
     """How the rows that match a filter are found."""
 
@@ -141,10 +161,12 @@ class Compiler:
         self,
         hashes: Hashes,
         index_tags: frozenset[str],
-        buffer: Buffer,
+        buffer: Tagged,
+        pairs_of: PairsOf,
     ) -> None:
         self._hashes = hashes
         self._buffer = buffer
+        self._pairs_of = pairs_of
         self._reading = ReadConditions(hashes, index_tags)
         self._plans = VisibilityCache[Plan](CACHED_PLANS, lambda plan: weight_of_plan(*plan.parts))
 
@@ -160,18 +182,19 @@ class Compiler:
         arguments = Arguments(
             filter_,
             self._hashes,
-            self._buffer,
+            self._buffer.snapshot(),
             now=now,
             upto=upto,
             size=min(size, limit),
             after=after,
         )
         shape = shape_of(filter_, after, is_long=is_long)
-        scans_buffer = self._scans_buffer(shape, arguments)
-        key = (shape, columns, scans_buffer, id(visibility))
+        tag = shape.driving_tag()
+        looked_up = _NO_TAG if tag is None else self._looked_up(tag, shape, arguments)
+        key = (shape, columns, looked_up, id(visibility))
         kept = self._plans.get(key)
         if kept is None:
-            plan = Plan(self._page(shape, filter_, visibility, columns, scans_buffer=scans_buffer))
+            plan = Plan(self._page(shape, filter_, visibility, columns, looked_up))
             if _is_small(filter_):
                 self._plans.keep(key, visibility, plan)
         else:
@@ -185,10 +208,9 @@ class Compiler:
         filter_: Filter,
         visibility: Visibility,
         columns: str | None,
-        *,
-        scans_buffer: bool,
+        looked_up: _LookedUp,
     ) -> Condition:
-        scans, rest = self._scans(shape, _MAX_MERGED, visibility, scans_buffer=scans_buffer)
+        scans, rest = self._scans(shape, _MAX_MERGED, looked_up, visibility)
         rest = all_of(
             [
                 rest,
@@ -229,7 +251,7 @@ class Compiler:
         return Plan(Condition(sql, values)).bound(self._arguments(Filter()))
 
     def _arguments(self, filter_: Filter, now: int = 0, upto: int = 0) -> Arguments:
-        return Arguments(filter_, self._hashes, self._buffer, now=now, upto=upto)
+        return Arguments(filter_, self._hashes, self._buffer.snapshot(), now=now, upto=upto)
 
     def count(
         self,
@@ -533,50 +555,69 @@ class Compiler:
 
     # -- which index is scanned -----------------------------------------------------------------
 
-    def _scans_buffer(self, shape: Shape, arguments: Arguments) -> bool:
-        """Whether the tag buffer has rows for the tag whose index is scanned."""
-        tag = shape.driving_tag()
-        return tag is not None and bool(self._buffer.seqs_of(arguments.hashes[tag]))
+    def _looked_up(self, tag: int, shape: Shape, arguments: Arguments) -> _LookedUp:
+        """Adds the pairs to `arguments`, if they are few. Their snapshot of the buffer is older: a
+        row that left it meanwhile is in the table."""
+        hashes, kinds = arguments.hashes[tag], shape.kinds
+        scans_buffer = bool(arguments.buffer.seqs_of(hashes, kinds))
+        pairs: Sequence[tuple[int, int]]
+        if kinds is not None and len(hashes) * len(kinds) <= _MAX_PAIRS:
+            pairs = [(hash_, kind) for hash_ in hashes for kind in kinds]
+        elif len(hashes) > _MAX_PAIRS:
+            return _LookedUp(tag, None, scans_buffer)
+        else:
+            pairs = self._pairs_of(hashes, _MAX_PAIRS + 1)
+            if len(pairs) > _MAX_PAIRS:
+                return _LookedUp(tag, None, scans_buffer)
+            if kinds is not None:
+                pairs = [pair for pair in pairs if pair[1] in kinds]
+        number = max(len(pairs), 1)
+        if number > 4:
+            number = (number + 3) & ~3  # so that there are few texts
+        arguments.add_pairs(pairs, number)
+        return _LookedUp(tag, number, scans_buffer)
 
     def _scans_for(
         self, shape: Shape, arguments: Arguments, visibility: Visibility | None = None
     ) -> tuple[list[IndexScan], Condition]:
         """`_scans`, in no order."""
-        scans_buffer = self._scans_buffer(shape, arguments)
-        return self._scans(shape, 1, visibility, scans_buffer=scans_buffer)
+        tag = shape.driving_tag()
+        if tag is None:
+            return self._scans(shape, 1, _NO_TAG, visibility)
+        newest = arguments.buffer.seqs_of(arguments.hashes[tag], shape.kinds)
+        return self._scans(shape, 1, _LookedUp(tag, None, bool(newest)), visibility)
 
     def _scans(
         self,
         shape: Shape,
         at_most: int,
+        looked_up: _LookedUp,
         visibility: Visibility | None,
-        *,
-        scans_buffer: bool,
     ) -> tuple[list[IndexScan], Condition]:
         """The scans that find candidates, and what else must hold of them. Chosen by fixed rules.
 
-        Up to `at_most` keys have one ordered scan each, more keys have one scan for all of them.
-        With `visibility` a long query may leave out rows that this may not read.
+        Up to `at_most` keys have one ordered scan each, more keys have one scan for all of them; 1:
+        no order is needed. With `visibility` a long query may leave out rows that this may not
+        read.
         """
         authors, kinds = shape.authors, shape.kinds
         sorted_kinds = None if kinds is None else sorted(kinds)
         rest: list[Condition] = []
         scans: list[IndexScan]
-        tag = shape.driving_tag()
+        tag = looked_up.tag
         if shape.ids is not None:
             scans = [by_ids(shape.ids)]
-        elif shape.states is not None and sorted_kinds is not None:
-            scans = [by_states(TAGS + len(shape.tags), shape.states, sorted_kinds)]
-            kinds = None
         elif tag is not None:
             name, number = shape.tags[tag]
-            scans = by_tag(TAGS + tag, number, at_most, sorted_kinds)
-            has_prefixes = name == "d" and bool(shape.d_prefixes)
-            if scans_buffer:
-                scans.append(by_buffer(TAGS + tag))
-            if has_prefixes:
+            if looked_up.pairs is not None:
+                scans = by_pairs(TAGS + len(shape.tags), looked_up.pairs)
+            else:
+                scans = [by_tag(TAGS + tag, number, sorted_kinds, in_order=at_most > 1)]
+            if looked_up.scans_buffer:
+                scans.append(by_buffer(TAGS + tag, kinds))
+            if name == "d" and shape.d_prefixes:
                 scans.append(by_d_prefixes(shape.d_prefixes))
-            if not scans_buffer and not has_prefixes:
+            else:
                 kinds = None
         elif authors is not None:
             scans = by_authors(authors, at_most, sorted_kinds)
@@ -623,8 +664,12 @@ def _is_small(filter_: Filter) -> bool:
 
 def _tag_holds(shape: Shape, tag: int) -> Condition:
     name, number = shape.tags[tag]
-    # Without the kinds, which no index has: the rows that are looked up would be any number.
-    among = all_of(times_of("x", shape)) if tag == shape.listed_once() else None
+    among = None
+    if tag == shape.listed_once():
+        parts = times_of("x", shape)
+        if shape.kinds is not None and number * len(shape.kinds) <= MOST_PAIRS:
+            parts.append(one_of("x.kind", sorted(shape.kinds)))
+        among = all_of(parts)
     found = has_hash_of(TAGS + tag, number, among)
     if name == "d" and shape.d_prefixes:
         return any_of([found, starts_with_any(shape.d_prefixes)])

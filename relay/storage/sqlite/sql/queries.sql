@@ -41,7 +41,7 @@ WHERE e.author_key = json_extract(j.value, '$[1]') OR e.grp = json_extract(j.val
 OR coalesce(json_extract(j.value, '$[1]'), json_extract(j.value, '$[2]')) IS NULL
 OR (e.kind = 1059 AND (
     e.seq IN (SELECT value FROM json_each(:newest)) OR EXISTS (
-        SELECT 1 FROM tags AS t WHERE t.hash = json_extract(j.value, '$[3]')
+        SELECT 1 FROM tags AS t WHERE t.hash = json_extract(j.value, '$[3]') AND t.kind = e.kind
         AND t.created_at = e.created_at AND t.id_key = e.id_key AND t.seq = e.seq
     )
 ));
@@ -61,8 +61,8 @@ FROM json_each(:slots) AS j CROSS JOIN events AS e INDEXED BY events_slot ON e.s
 SELECT e.id FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_id ON e.id_key = j.value
 WHERE e.kind IN (1059, 44100, 44101) AND (
     e.seq IN (SELECT value FROM json_each(:newest)) OR EXISTS (
-        SELECT 1 FROM tags AS t
-        WHERE t.hash = :p AND t.created_at = e.created_at AND t.id_key = e.id_key AND t.seq = e.seq
+        SELECT 1 FROM tags AS t WHERE t.hash = :p AND t.kind = e.kind
+        AND t.created_at = e.created_at AND t.id_key = e.id_key AND t.seq = e.seq
     )
 );
 
@@ -117,14 +117,11 @@ UPDATE events SET expires_at = :at WHERE seq IN (SELECT value FROM json_each(:se
 -- :content_kinds  -> low, high: the kinds of what is no record of a group. Records are not read, anybody can ask to join
 (SELECT 0 AS low, 8999 AS high UNION ALL VALUES (9023, 38999), (39006, 65535)) AS k;
 
--- :tags_by_kind  -> the tags in the index `tags_kind`, by its own condition. After it: which of these kinds
-tags INDEXED BY tags_kind WHERE (kind = 1059 OR kind = 9000 OR kind = 44100 OR kind = 44101);
-
 -- :rows_of_key  id_key and pubkey, hash of p, until, last seq, [newest seq] -> seq of rows to delete when a key vanishes (N62-01)
 SELECT seq FROM events INDEXED BY events_author
 WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey AND seq <= :upto
 UNION  -- wraps and notices that were sent to it (N62-05)
-SELECT seq FROM {tags_by_kind} AND hash = :p AND kind IN (1059, 44100, 44101)
+SELECT seq FROM tags WHERE hash = :p AND kind IN (1059, 44100, 44101)
 AND created_at <= :until AND seq <= :upto
 UNION
 SELECT e.seq FROM json_each(:newest) AS j CROSS JOIN events AS e ON e.seq = j.value
@@ -138,7 +135,7 @@ SELECT ifnull(sum(bytes), 0) FROM (
     SELECT bytes FROM (
         SELECT * FROM (
             SELECT e.seq, length(e.raw) AS bytes FROM (
-                SELECT seq FROM {tags_by_kind} AND hash = :p AND kind IN (1059, 44100, 44101)
+                SELECT seq FROM tags WHERE hash = :p AND kind IN (1059, 44100, 44101)
             ) AS t CROSS JOIN events AS e ON e.seq = t.seq LIMIT :limit
         )
         UNION  -- a slice of the newest may be in the table already
@@ -171,7 +168,7 @@ AND (kind NOT BETWEEN 9000 AND 9020 OR expires_at IS 1) AND kind NOT BETWEEN 390
 UNION ALL
 SELECT e.seq, {size}, {about}
 FROM (
-    SELECT seq FROM {tags_by_kind} AND hash = :p AND kind IN (1059, 44100, 44101)
+    SELECT seq FROM tags WHERE hash = :p AND kind IN (1059, 44100, 44101)
     AND created_at <= :until
     UNION ALL
     SELECT value FROM json_each(:newest)
@@ -198,7 +195,7 @@ WHERE o.grp = :grp AND NOT EXISTS (
 -- By `sizes`: the rows of another key may have the same id_key.
 SELECT 1 FROM sizes WHERE pubkey = :pubkey
 UNION ALL
-SELECT 1 FROM {tags_by_kind} AND hash = :p
+SELECT 1 FROM tags WHERE hash = :p AND kind IN (1059, 9000, 44100, 44101)
 UNION ALL
 SELECT 1 FROM json_each(:newest) AS j CROSS JOIN events AS e ON e.seq = j.value
 WHERE e.kind IN (1059, 9000, 44100, 44101)
@@ -208,7 +205,7 @@ LIMIT 1;
 SELECT grp FROM sizes WHERE pubkey = :pubkey AND grp > ''
 UNION
 SELECT e.grp FROM (
-    SELECT seq FROM {tags_by_kind} AND hash = :p AND kind = 1059
+    SELECT seq FROM tags WHERE hash = :p AND kind = 1059
     UNION
     SELECT value FROM json_each(:newest)
 ) AS t CROSS JOIN events AS e ON e.seq = t.seq
@@ -227,7 +224,7 @@ AND kind BETWEEN 9000 AND 9020 AND grp IS NOT NULL AND expires_at IS NOT 1 LIMIT
 -- :groups_put_into  hash of p, after, [newest seq], limit -> the group of each later 9000 that puts the key into one
 SELECT e.grp
 FROM (
-    SELECT seq FROM {tags_by_kind} AND hash = :p AND kind = 9000 AND created_at > :after
+    SELECT seq FROM tags WHERE hash = :p AND kind = 9000 AND created_at > :after
     UNION ALL
     SELECT value FROM json_each(:newest)
 ) AS t CROSS JOIN events AS e ON e.seq = t.seq
@@ -347,7 +344,7 @@ SELECT seq, created_at, id_key, kind, raw FROM events WHERE seq > ?;
 -- :all_rows  -> seq, created_at, id_key, kind, raw
 SELECT seq, created_at, id_key, kind, raw FROM events;
 
--- :add_tag  hash, created_at, id_key, seq, kind; ignored when it exists
+-- :add_tag  hash, kind, created_at, id_key, seq; ignored when it exists
 INSERT OR IGNORE INTO tags VALUES (?, ?, ?, ?, ?);
 
 -- :count_tables  -> how many tables and indices the file has
@@ -375,8 +372,8 @@ WHERE typeof(m.value) <> o.type AND (o.is_needed OR m.name IS NOT NULL);
 -- :delete_events  [seq]
 DELETE FROM events WHERE seq IN (SELECT value FROM json_each(:seqs));
 
--- :delete_tag  hash, created_at, id_key, seq
-DELETE FROM tags WHERE hash = ? AND created_at = ? AND id_key = ? AND seq = ?;
+-- :delete_tag  hash, kind, created_at, id_key, seq
+DELETE FROM tags WHERE hash = ? AND kind = ? AND created_at = ? AND id_key = ? AND seq = ?;
 
 -- :drop_empty_size  pubkey, kind, grp
 DELETE FROM sizes WHERE pubkey = ? AND kind = ? AND grp = ? AND events = 0;
@@ -505,11 +502,20 @@ FROM (SELECT seq, sum(size) OVER (ORDER BY seq) - size AS before
 CROSS JOIN events AS e ON e.seq = next.seq
 WHERE next.before < ? ORDER BY e.seq;
 
--- :missing_tags  [[hash, created_at, id_key, seq]] -> seq and hash of those not in the table
-SELECT t.value ->> 3, t.value ->> 0 FROM json_each(?) AS t
-WHERE EXISTS (SELECT 1 FROM events WHERE seq = t.value ->> 3)
-  AND NOT EXISTS (SELECT 1 FROM tags WHERE hash = t.value ->> 0 AND created_at = t.value ->> 1
-                  AND id_key = t.value ->> 2 AND seq = t.value ->> 3);
+-- :missing_tags  [[hash, kind, created_at, id_key, seq]] -> seq and hash of those not in the table
+SELECT t.value ->> 4, t.value ->> 0 FROM json_each(?) AS t
+WHERE EXISTS (SELECT 1 FROM events WHERE seq = t.value ->> 4)
+  AND NOT EXISTS (SELECT 1 FROM tags WHERE hash = t.value ->> 0 AND kind = t.value ->> 1
+                  AND created_at = t.value ->> 2 AND id_key = t.value ->> 3 AND seq = t.value ->> 4);
+
+-- :kinds_of_tags  [hash], limit -> JSON lists of hashes and kinds: of which kinds the table has rows with each. Counts one more for each hash
+WITH RECURSIVE found (hash, kind) AS (
+    SELECT j.value, (SELECT min(kind) FROM tags WHERE hash = j.value) FROM json_each(?) AS j
+    UNION ALL
+    SELECT f.hash, (SELECT min(t.kind) FROM tags AS t WHERE t.hash = f.hash AND t.kind > f.kind)
+    FROM found AS f WHERE f.kind IS NOT NULL LIMIT ?
+)
+SELECT json_group_array(hash), json_group_array(kind) FROM found WHERE kind IS NOT NULL;
 
 -- :number_of_rows  -> number of rows and old versions in the tables themselves, and as the totals have it
 SELECT (SELECT count(*) FROM events NOT INDEXED) + (SELECT count(*) FROM old_versions), (SELECT ifnull(sum(events), 0) FROM sizes);

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import orjson
+
 from relay.nostr.filters import BROAD_TAGS
 from relay.storage.sqlite.fts import expression, more_often
 from relay.storage.sqlite.sql.conditions import (
@@ -28,7 +30,6 @@ from relay.storage.sqlite.sql.conditions import (
     one_of,
     one_of_late,
     starts_with_any,
-    states_of,
 )
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from relay.storage import Place
     from relay.storage.sqlite.sql.conditions import Bound
 
+MOST_PAIRS: Final = 4_096
+"""Hashes with a kind each that are looked up one by one at most; each takes some 0.5 us."""
 _SORTED_OUT: Final = "ORDER BY k.created_at DESC, k.id_key, k.seq"
 _FEW: Final = 5_000
 """Rows; to count so many in an index takes 1 ms."""
@@ -57,8 +60,6 @@ class Shape(NamedTuple):
     tags: tuple[tuple[str, int], ...]
     """(name, number of values) of each condition."""
     d_prefixes: tuple[str, ...]
-    states: int | None
-    """Number of groups of whose states (39000–39005) some are asked for; None: of other rows."""
     has_since: bool
     has_until: bool
     has_after: bool
@@ -67,7 +68,7 @@ class Shape(NamedTuple):
 
     def driving_tag(self) -> int | None:
         """Index in `tags` of the condition whose index is scanned; None: another index is."""
-        if self.ids is not None or self.states is not None:
+        if self.ids is not None:
             return None
         tags = range(len(self.tags))
         narrow = [tag for tag in tags if self.tags[tag][0] not in BROAD_TAGS]
@@ -78,7 +79,7 @@ class Shape(NamedTuple):
     def listed_once(self) -> int | None:
         """Index in `tags` of the first long list that is a condition on candidates; None: there is
         none, or `is_long` is False."""
-        if not self.is_long or self.states is not None:  # those are few candidates
+        if not self.is_long:
             return None
         driving = self.driving_tag()
         long = [
@@ -97,7 +98,6 @@ def shape_of(filter_: Filter, after: Place | None = None, *, is_long: bool = Fal
         None if authors is None else len(authors),
         tuple([(name, len(values)) for name, values in filter_.tags]),
         filter_.d_prefixes,
-        len(states_of(filter_)) or None,
         filter_.since is not None,
         filter_.until is not None,
         after is not None,
@@ -141,6 +141,62 @@ class OfGroups(NamedTuple):
     """A query."""
 
 
+class ManyTags(NamedTuple):
+    """More hashes with kinds than are merged. If they have more than `_FEW` rows, a queue holds the
+    next row of each, so that the first rows are found without those behind them."""
+
+    hashes: Condition
+    """A JSON list."""
+    kinds: Sequence[int] | None
+    """None: those that the table has, which are found one after the other."""
+    among: Condition
+    """On `p.kind`, of those that are found."""
+
+    def queued(self, times: Condition, since: Condition) -> Condition:
+        """The table `queue`, which is read in the order of results; needs the table `found`.
+        `times`: of the first row of each; `since`: of the next ones."""
+        hashes = (
+            f"json_each(CASE WHEN (SELECT few FROM found) THEN '[]' ELSE {self.hashes.sql} END)"
+        )
+        if self.kinds is not None:
+            kinds = orjson.dumps(self.kinds).decode()
+            pairs = Condition(
+                f"SELECT h.value, k.value FROM {hashes} AS h CROSS JOIN json_each(?) AS k",
+                (*self.hashes.values, kinds),
+            )
+        else:
+            kind = "(SELECT min(t.kind) FROM tags AS t WHERE t.hash = {hash}{after})"
+            first = kind.format(hash="h.value", after="")
+            next_ = kind.format(hash="p.hash", after=" AND t.kind > p.kind")
+            pairs = Condition(
+                f"SELECT h.value, {first} FROM {hashes} AS h UNION ALL"
+                f" SELECT p.hash, {next_} FROM pairs AS p WHERE p.kind IS NOT NULL",
+                self.hashes.values,
+            )
+        # A tag may be left of a row that is gone.
+        row = (
+            "(SELECT t.seq FROM tags AS t CROSS JOIN events AS r ON r.seq = t.seq WHERE {} LIMIT 1)"
+        )
+        of = "t.hash = {0}.hash AND t.kind = {0}.kind AND {1}"
+        order = " ORDER BY t.created_at DESC, t.id_key, t.seq"
+        first = row.format(of.format("p", times.sql) + order)
+        same = "t.created_at = q.created_at AND (t.id_key, t.seq) > (q.id_key, q.seq)"
+        beside = row.format(of.format("q", same) + " ORDER BY t.id_key, t.seq")
+        behind = row.format(of.format("q", f"t.created_at < q.created_at AND {since.sql}") + order)
+        columns = "k.created_at, k.id_key, k.seq"
+        return Condition(
+            f"pairs (hash, kind) AS ({pairs.sql}),"
+            " queue (hash, kind, created_at, id_key, seq) AS ("
+            f"SELECT p.hash, p.kind, {columns} FROM pairs AS p"
+            f" CROSS JOIN events AS k ON k.seq = {first} WHERE {self.among.sql} UNION ALL"
+            f" SELECT q.hash, q.kind, {columns} FROM queue AS q"
+            f" CROSS JOIN events AS k ON k.seq = coalesce({beside}, {behind})"
+            # LIMIT -1: without it, SQLite leaves out the ORDER BY of a subquery.
+            " ORDER BY 3 DESC, 4, 5 LIMIT -1)",
+            (*pairs.values, *times.values, *self.among.values, *since.values),
+        )
+
+
 class IndexScan(NamedTuple):
     """A FROM clause and the condition on its index."""
 
@@ -150,7 +206,7 @@ class IndexScan(NamedTuple):
     ordered: bool
     one: bool = False
     """It finds at most one row, so that nothing must be sorted."""
-    many: Many | None = None
+    many: Many | ManyTags | None = None
     of_groups: OfGroups | None = None
 
     @property
@@ -186,8 +242,10 @@ class IndexScan(NamedTuple):
             return self._taken(self.of_groups, shape, rest)
         if self.many is None:  # a row may be found by several of its tags
             return self.in_order(shape, rest, f"DISTINCT {self.keys}")
+        if isinstance(self.many, ManyTags):
+            return self._first_of_tags(self.many, shape, rest)
         keys, column, among, full = self.many
-        source = "FROM tags AS t" if self.source == FROM_TAGS else self.source
+        source = self.source
         index = all_of([among, *self.times(shape)])
         merged_ = self._merged(source, self.many, index, rest)
         if 2 * len(rest.sql) > _REPEATED_CHARS:
@@ -244,6 +302,24 @@ class IndexScan(NamedTuple):
             " SELECT k.created_at, k.id_key, k.seq FROM taken AS k"
             f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {outside.sql} LIMIT ?",
             (of_groups.kinds, *values, *outside.values, SIZE),
+        )
+
+    def _first_of_tags(self, many: ManyTags, shape: Shape, rest: Condition) -> Condition:
+        times = all_of(self.times(shape))
+        # Without a kind no time is looked up in the index, and there may be a million rows.
+        counted = all_of([self.start, TRUE if many.kinds is None else times])
+        sorted_ = all_of([Condition("(SELECT few FROM found)"), self.start, times])
+        since = Condition("t.created_at >= ?", (SINCE,)) if shape.has_since else TRUE
+        queue = many.queued(times, since)
+        return Condition(
+            f"WITH RECURSIVE found AS MATERIALIZED (SELECT count(*) <= {_FEW} AS few FROM"
+            f" (SELECT 1 FROM tags AS t WHERE {counted.sql} LIMIT {_FEW + 1})), {queue.sql}"
+            " SELECT DISTINCT k.created_at, k.id_key, k.seq FROM (SELECT * FROM"
+            f" (SELECT {self.keys} FROM tags AS t WHERE {sorted_.sql}"
+            " ORDER BY 1 DESC, 2, 3 LIMIT -1)"
+            " UNION ALL SELECT created_at, id_key, seq FROM queue) AS k"
+            f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {rest.sql} LIMIT ?",
+            (*counted.values, *queue.values, *sorted_.values, *rest.values, SIZE),
         )
 
     def _merged(self, source: str, many: Many, index: Condition, rest: Condition) -> Condition:
@@ -364,39 +440,46 @@ def _one(keys: int, values: int, columns: tuple[str, str], item: int) -> Conditi
     return Condition(f"(e.{key} = ? AND e.{value} = ?)", (Late(keys, item), Late(values, item)))
 
 
-def by_tag(list_: int, number: int, at_most: int, kinds: Sequence[int] | None) -> list[IndexScan]:
-    """Rows with one of the first `number` hashes in this list of `Arguments`, of these kinds; None:
-    of any kind. The index has the kinds, so no row of another kind is looked up."""
-    of = [] if kinds is None else [one_of("t.kind", kinds)]
-    if number > at_most:
-        hashes = [one_of_late("t.hash", list_, number)]
-    else:
-        hashes = [Condition("t.hash = ?", (Late(list_, item),)) for item in range(number)]
-    is_ordered = number <= at_most
-    many = None
-    if number > MAX_PARAMETERS:
-        many = Many(Late(list_, 0), "t.hash", all_of(of), TRUE)
+def by_pairs(list_: int, number: int) -> list[IndexScan]:
+    """Rows with one of the first `number` pairs of hash and kind in this list of `Arguments`."""
     return [
-        IndexScan(FROM_TAGS, all_of([hash_, *of]), "t", is_ordered, many=many) for hash_ in hashes
+        IndexScan(
+            FROM_TAGS,
+            Condition("(t.hash = ? AND t.kind = ?)", (Late(list_, at), Late(list_, at + 1))),
+            "t",
+            ordered=True,
+        )
+        for at in range(0, 2 * number, 2)
     ]
 
 
-def by_buffer(list_: int) -> IndexScan:
-    """Rows of the tag buffer with one of the hashes."""
-    start = Condition("e.seq IN (SELECT value FROM json_each(?))", (BufferedRows(list_),))
-    return IndexScan("FROM events AS e NOT INDEXED", start, "e", ordered=False)
-
-
-def by_states(list_: int, number: int, kinds: Sequence[int]) -> IndexScan:
-    """Rows of these kinds whose `d` is one of the first `number` values in this list of
-    `Arguments`."""
-    start = all_of([Condition("e.d > ''"), one_of_late("e.d", list_, number)])
+def by_tag(list_: int, number: int, kinds: Sequence[int] | None, *, in_order: bool) -> IndexScan:
+    """Rows with one of the first `number` hashes in this list of `Arguments`, of these kinds; None:
+    of any kind."""
+    of = among = TRUE
+    if kinds is not None and number * len(kinds) <= MOST_PAIRS:
+        of = one_of("t.kind", kinds)
+    elif kinds is not None:  # with + SQLite does not look up each of them
+        of, among = one_of("+t.kind", kinds), one_of("p.kind", kinds)
+        kinds = None
+    if number > MAX_PARAMETERS:
+        hashes = Condition("?", (Late(list_, 0),))
+    else:
+        items = tuple([Late(list_, item) for item in range(number)])
+        hashes = Condition(f"json_array({','.join('?' * number)})", items)
     return IndexScan(
-        "FROM events AS e INDEXED BY events_d",
-        all_of([start, one_of("e.kind", kinds)]),
-        "e",
-        ordered=False,
+        FROM_TAGS,
+        all_of([one_of_late("t.hash", list_, number), of]),
+        "t",
+        ordered=number == 1 and not in_order,  # then only: each row once
+        many=ManyTags(hashes, kinds, among),
     )
+
+
+def by_buffer(list_: int, kinds: frozenset[int] | None) -> IndexScan:
+    """Rows of the tag buffer with one of the hashes, of these kinds; None: of any kind."""
+    start = Condition("e.seq IN (SELECT value FROM json_each(?))", (BufferedRows(list_, kinds),))
+    return IndexScan("FROM events AS e NOT INDEXED", start, "e", ordered=False)
 
 
 def by_d_prefixes(prefixes: Sequence[str]) -> IndexScan:
@@ -409,11 +492,13 @@ def by_d_prefixes(prefixes: Sequence[str]) -> IndexScan:
 
 
 def merged(scans: Sequence[IndexScan], shape: Shape, rest: Condition, columns: str) -> Condition:
-    """The first `size` rows of several scans."""
+    """The first `size` rows of several scans, in order."""
+    if _are_of_tags(scans):
+        return _first_of_tags(scans, shape, rest, columns)
     places = _places(scans, shape, rest)
+    # They come in order: SQLite sorts a subquery that has a LIMIT before it takes from it.
     return Condition(
-        f"SELECT {columns} FROM ({places.sql}) AS k CROSS JOIN events AS e ON e.seq = k.seq"
-        f" {_SORTED_OUT}",
+        f"SELECT {columns} FROM ({places.sql}) AS k CROSS JOIN events AS e ON e.seq = k.seq",
         places.values,
     )
 
@@ -425,7 +510,6 @@ def listed_seqs(scans: Sequence[IndexScan], shape: Shape, rest: Condition) -> Co
         found = scans[0].in_order(shape, rest, "e.seq AS seq")
     else:
         found = _places(scans, shape, rest)
-    # Its rows come in order: SQLite sorts a subquery that has a LIMIT before it takes from it.
     return Condition(f"SELECT json_group_array(seq) FROM ({found.sql})", found.values)
 
 
@@ -434,6 +518,8 @@ def _places(scans: Sequence[IndexScan], shape: Shape, rest: Condition) -> Condit
     ordered = [scan for scan in scans if scan.ordered]
     found = [_first_of(ordered, shape, rest)] if ordered else []
     found += [scan.first(shape, rest) for scan in scans if not scan.ordered]
+    if len(ordered) == len(scans) > 0:
+        return found[0]
     parts = " UNION ".join([f"SELECT * FROM ({part.sql})" for part in found])
     values = [value for part in found for value in part.values]
     return Condition(f"{parts} ORDER BY 1 DESC, 2, 3 LIMIT ?", (*values, SIZE))
@@ -441,20 +527,42 @@ def _places(scans: Sequence[IndexScan], shape: Shape, rest: Condition) -> Condit
 
 def _first_of(scans: Sequence[IndexScan], shape: Shape, rest: Condition) -> Condition:
     """The first `size` rows of ordered scans, which are merged while they are read."""
+    if _are_of_tags(scans):
+        return _first_of_tags(scans, shape, rest, "k.created_at, k.id_key, k.seq")
     is_short = len(scans) * len(rest.sql) <= _REPEATED_CHARS
-    parts = []
-    values: list[Bound] = []
-    for scan in scans:
-        source = scan.source if is_short or scan.source != FROM_TAGS else "FROM tags AS t"
-        where = all_of([scan.start, *scan.times(shape), rest if is_short else TRUE])
-        parts.append(f"SELECT {scan.keys} {source} WHERE {where.sql}")
-        values.extend(where.values)
-    keys = f"{' UNION '.join(parts)} ORDER BY 1 DESC, 2, 3 LIMIT"
+    keys = _merged_keys(scans, shape, rest if is_short else TRUE)
     if is_short:
-        return Condition(f"{keys} ?", (*values, SIZE))
+        return Condition(f"{keys.sql} ?", (*keys.values, SIZE))
+    return _first_of_keys(keys, rest, "k.*")
+
+
+def _are_of_tags(scans: Sequence[IndexScan]) -> bool:
+    return all(scan.ordered and scan.source == FROM_TAGS for scan in scans)
+
+
+def _first_of_tags(
+    scans: Sequence[IndexScan], shape: Shape, rest: Condition, columns: str
+) -> Condition:
+    """Nothing of `rest` is decided in the index, so it is not repeated."""
+    scans = [scan._replace(source="FROM tags AS t") for scan in scans]
+    return _first_of_keys(_merged_keys(scans, shape, TRUE), rest, columns)
+
+
+def _merged_keys(scans: Sequence[IndexScan], shape: Shape, rest: Condition) -> Condition:
+    """All places, in order. Ends with LIMIT."""
+    wheres = [all_of([scan.start, *scan.times(shape), rest]) for scan in scans]
+    parts = [
+        f"SELECT {scan.keys} {scan.source} WHERE {where.sql}"
+        for scan, where in zip(scans, wheres, strict=True)
+    ]
+    values = [value for where in wheres for value in where.values]
+    return Condition(f"{' UNION '.join(parts)} ORDER BY 1 DESC, 2, 3 LIMIT", tuple(values))
+
+
+def _first_of_keys(keys: Condition, rest: Condition, columns: str) -> Condition:
     # LIMIT -1: without it, SQLite leaves out the ORDER BY of a subquery.
     return Condition(
-        f"SELECT k.* FROM ({keys} -1) AS k CROSS JOIN events AS e ON e.seq = k.seq"
+        f"SELECT {columns} FROM ({keys.sql} -1) AS k CROSS JOIN events AS e ON e.seq = k.seq"
         f" WHERE {rest.sql} LIMIT ?",
-        (*values, *rest.values, SIZE),
+        (*keys.values, *rest.values, SIZE),
     )

@@ -64,19 +64,16 @@ CREATE INDEX old_versions_author ON old_versions (pubkey);
 CREATE INDEX old_versions_group  ON old_versions (grp) WHERE grp IS NOT NULL;
 CREATE INDEX old_versions_drop   ON old_versions (drop_at) WHERE drop_at IS NOT NULL;
 
--- One row per indexed tag value, in the order of results; `kind` narrows a query in the index.
+-- One row per indexed tag value; those of a kind in the order of results. `kind` comes before: a query
+-- for one kind passes over no rows of another, of which anybody may plant any number.
 CREATE TABLE tags (
     hash       INTEGER NOT NULL,
+    kind       INTEGER NOT NULL,
     created_at INTEGER NOT NULL,
     id_key     INTEGER NOT NULL,
     seq        INTEGER NOT NULL,
-    kind       INTEGER NOT NULL,
-    PRIMARY KEY (hash, created_at DESC, id_key, seq)
+    PRIMARY KEY (hash, kind, created_at DESC, id_key, seq)
 ) WITHOUT ROWID;
--- What a request to vanish looks up by its key, which any number of other events may mention. No IN:
--- it would take each INSERT several times as long to find out that a tag does not belong here.
-CREATE INDEX tags_kind ON tags (hash, kind, created_at DESC)
-    WHERE kind = 1059 OR kind = 9000 OR kind = 44100 OR kind = 44101;
 
 -- What was deleted: stays after the event, and refuses it when it is sent again.
 CREATE TABLE tombstones (

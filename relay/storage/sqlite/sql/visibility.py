@@ -139,9 +139,11 @@ class ReadConditions:
         """`e` shares its tag with a target row that may be read."""
         unlinked = visibility.without_targets()
         asked = asked_by_tag(target.lookup_tag, target.kinds, unlinked)
+        kinds = sorted(target.kinds)
+        of_kind = one_of("y.kind", kinds)
         rows = all_of(
             [
-                one_of("e.kind", sorted(target.kinds)),
+                one_of("e.kind", kinds),
                 UNEXPIRED,
                 self._readable(unlinked, asked).condition,
             ]
@@ -152,11 +154,18 @@ class ReadConditions:
         # Within the subquery `e` is the target row; in its FROM it still is the outer row.
         return Condition(
             "EXISTS (SELECT 1 FROM (SELECT e.raw AS raw) AS o CROSS JOIN"
-            " (SELECT y.seq AS seq FROM tags AS y WHERE y.hash = tag_hash(e.raw, ?, ?)"
+            " (SELECT y.seq AS seq FROM tags AS y"
+            f" WHERE y.hash = tag_hash(e.raw, ?, ?) AND {of_kind.sql}"
             " UNION ALL"
             " SELECT j.value FROM json_each(buffered_rows(tag_hash(e.raw, ?, ?))) AS j) AS k"
             f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {rows.sql}{at_d.sql})",
-            (target.tag, target.d_prefix, target.tag, target.d_prefix, *rows.values, *at_d.values),
+            (
+                *(target.tag, target.d_prefix),
+                *of_kind.values,
+                *(target.tag, target.d_prefix),
+                *rows.values,
+                *at_d.values,
+            ),
         )
 
     def groups_of_kinds(self, visibility: Visibility, kinds: Iterable[int]) -> dict[int, Condition]:

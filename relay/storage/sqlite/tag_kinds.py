@@ -1,0 +1,59 @@
+"""Of which kinds the tag table has rows with a tag: what was looked up for the newest filters that
+name no kind. Such a look-up takes as long as a short page.
+
+Invariant: no kind is missing that a row had before it left the tag buffer. Kinds of rows that were
+deleted since may be left.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_MAX_KNOWN: Final = 4096
+"""Tags; of each some 32 kinds at most, 4 MB together."""
+
+
+class TagKinds:
+    """May be used by several threads."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[int, ...]] = {}
+        self._lock = Lock()
+        self.flushes = 0
+        """How many slices of the buffer the table has got."""
+
+    def pairs_of(self, hashes: Iterable[int]) -> list[tuple[int, int]] | None:
+        """Hashes and kinds; None: not all are known."""
+        out: list[tuple[int, int]] = []
+        for hash_ in hashes:
+            known = self._known.get(hash_)
+            if known is None:
+                return None
+            out += [(hash_, kind) for kind in known]
+        return out
+
+    def keep(self, hashes: Iterable[int], pairs: Iterable[tuple[int, int]], flushes: int) -> None:
+        """All pairs of these hashes, as they were looked up after so many flushes."""
+        kinds: dict[int, list[int]] = {hash_: [] for hash_ in hashes}
+        for hash_, kind in pairs:
+            kinds[hash_].append(kind)
+        with self._lock:
+            if flushes != self.flushes:
+                return
+            for hash_, known in kinds.items():
+                self._known[hash_] = tuple(known)
+            while len(self._known) > _MAX_KNOWN:
+                del self._known[next(iter(self._known))]
+
+    def flushed(self, rows: Sequence[tuple[int, int, int, int, int]]) -> None:
+        """Call after the commit, before rows of the buffer leave it. `rows`: as `TagRow`."""
+        with self._lock:
+            self.flushes += 1
+            known = self._known
+            for row in rows:
+                if row[0] in known and row[1] not in known[row[0]]:
+                    del known[row[0]]

@@ -1,0 +1,93 @@
+"""Rows of others that have the tag asked for, and that nobody gets, take no time."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.storage import PageQuery
+from relay.storage.sqlite.store import SqliteStore
+from tests import cast
+from tests.contract.writing import EVERYTHING, TERMS, asked, in_order, read, unsigned, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
+
+PLANTED = 3_000
+STEPS = 2_000
+"""Of the virtual machine, that planted rows may add; to pass over each takes three."""
+ID = "ab" * 32
+TAGS = [["e", ID], ["p", ID], ["h", "tea"], ["d", "tea"], ["t", "tea"], ["k", "x"]]
+
+
+async def stored_beside(path: Path, planted: int) -> tuple[SqliteStore, list[Event]]:
+    """A store of ten events each of some kinds, and of so many newer ones of another kind, all in
+    the file; and those ten of each."""
+    store = await SqliteStore.open(path, TERMS)
+    wanted = [
+        unsigned(cast.alice, kind, [*TAGS, ["e", f"{at:064x}"]], f"{at}", at)
+        for kind in (7, 9, 9735, 1059)
+        for at in range(10)
+    ]
+    wanted += [unsigned(cast.alice, kind, [["d", "tea"]]) for kind in (39_000, 39_001)]
+    await write(store, *wanted)
+    for start in range(0, planted, 1000):
+        some = [
+            unsigned(cast.bob, 445, [*TAGS, ["e", f"{at % 10:064x}"]], f"{at}", 2000)
+            for at in range(start, start + 1000)
+        ]
+        await write(store, *some)
+    await store.close()
+    return await SqliteStore.open(path, TERMS), wanted
+
+
+async def steps_of(store: SqliteStore, filter_: Filter) -> int:
+    """Of a page, and of a COUNT."""
+    steps = count(1)
+    query = PageQuery(filter_, EVERYTHING, 5, await store.head(), 0, 5)
+    sql = store._compiler.page(query, None)
+    counted = store._compiler.count([filter_], EVERYTHING, now=0)
+    db = store._loop_conn._db
+    db.set_progress_handler(lambda: next(steps) < 0, 1)
+    for each in (sql, counted):
+        db.execute(*each).fetchall()
+    return next(steps)
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        {"kinds": [7], "tag_e": [ID]},
+        {"kinds": [1, 6, 7, 9735], "tag_p": [ID]},
+        {"kinds": [9], "tag_h": ["tea"], "since": 1},
+        {"kinds": [9], "tag_h": ["tea"], "until": 5000},
+        {"kinds": [39_000, 39_001], "tag_d": ["tea"]},
+        {"kinds": [7], "tag_e": [f"{number:064x}" for number in range(100)]},
+        {"kinds": [1, 6, 7, 9735], "tag_e": [ID, *[f"{number:064x}" for number in range(20)]]},
+        {"kinds": [7], "tag_t": ["tea"], "tag_k": ["x"]},
+        {"kinds": [*range(400), 9735], "tag_t": ["tea"]},
+        {"kinds": [1059], "tag_p": [ID]},
+    ],
+    ids=lambda conditions: " ".join(
+        f"{name} {len(conditions[name])}" if isinstance(conditions[name], list) else name
+        for name in conditions
+    ),
+)
+async def test_a_tag_of_some_kinds_is_looked_up_beside_any_number_of_others(
+    tmp_path: Path, conditions: dict[str, Any]
+) -> None:
+    filter_ = asked(**conditions)
+    steps = []
+    for planted in (0, PLANTED):
+        store, events = await stored_beside(tmp_path / f"{planted}.db", planted)
+        wanted = in_order(*[event for event in events if filter_.matches(event)])
+        assert await read(store, filter_) == wanted
+        steps.append(await steps_of(store, filter_))
+        await store.close()
+    alone, beside = steps
+    assert beside < alone + STEPS

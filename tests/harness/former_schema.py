@@ -1,0 +1,30 @@
+"""Files as schema 12 had them, made from new ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import sqlite3
+
+
+def put_back_to_schema_12(db: sqlite3.Connection) -> None:
+    db.executescript(
+        """
+        CREATE TEMP TABLE kept AS SELECT * FROM tags;
+        DROP TABLE tags;
+        CREATE TABLE tags (
+            hash       INTEGER NOT NULL,
+            created_at INTEGER NOT NULL,
+            id_key     INTEGER NOT NULL,
+            seq        INTEGER NOT NULL,
+            kind       INTEGER NOT NULL,
+            PRIMARY KEY (hash, created_at DESC, id_key, seq)
+        ) WITHOUT ROWID;
+        CREATE INDEX tags_kind ON tags (hash, kind, created_at DESC)
+            WHERE kind = 1059 OR kind = 9000 OR kind = 44100 OR kind = 44101;
+        INSERT INTO tags SELECT hash, created_at, id_key, seq, kind FROM kept;
+        DROP TABLE kept;
+        PRAGMA user_version = 12;
+        """
+    )
