@@ -198,7 +198,7 @@ CREATE INDEX events_kind   ON events (kind, created_at DESC, id_key, grp, expire
 CREATE INDEX events_author ON events (author_key, created_at DESC, id_key, kind, grp, expires_at);
 CREATE INDEX events_slot   ON events (slot) WHERE slot IS NOT NULL;
 CREATE INDEX events_d      ON events (d, kind) WHERE d > '';
-CREATE INDEX events_group  ON events (grp, kind) WHERE grp IS NOT NULL;
+CREATE INDEX events_group  ON events (grp, kind, created_at DESC, id_key, expires_at);
 CREATE INDEX events_expiry ON events (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX old_versions_slot   ON old_versions (slot, seq);
 CREATE INDEX old_versions_id     ON old_versions (id);

@@ -25,6 +25,8 @@ def put_back_to_schema_12(db: sqlite3.Connection) -> None:
             WHERE kind = 1059 OR kind = 9000 OR kind = 44100 OR kind = 44101;
         INSERT INTO tags SELECT hash, created_at, id_key, seq, kind FROM kept;
         DROP TABLE kept;
+        DROP INDEX events_group;
+        CREATE INDEX events_group ON events (grp, kind) WHERE grp IS NOT NULL;
         PRAGMA user_version = 12;
         """
     )
