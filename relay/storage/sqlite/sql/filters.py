@@ -74,6 +74,7 @@ _MAX_MERGED: Final = 16
 """Up to this many keys of a filter have one ordered scan each, merged; of more see `Many`."""
 _MAX_PAIRS: Final = 32
 """The same of hashes of a tag with a kind; of more see `ManyTags`."""
+_FEW_PAIRS: Final = 4
 _KIND_SCANS: Final = 8
 _LISTED_ONCE: Final = 4
 """Filters of a COUNT of which a long list of tags is looked up once: each takes 0.6 MB."""
@@ -560,19 +561,21 @@ class Compiler:
         row that left it meanwhile is in the table."""
         hashes, kinds = arguments.hashes[tag], shape.kinds
         scans_buffer = bool(arguments.buffer.seqs_of(hashes, kinds))
-        pairs: Sequence[tuple[int, int]]
-        if kinds is not None and len(hashes) * len(kinds) <= _MAX_PAIRS:
-            pairs = [(hash_, kind) for hash_ in hashes for kind in kinds]
-        elif len(hashes) > _MAX_PAIRS:
-            return _LookedUp(tag, None, scans_buffer)
-        else:
+        pairs: Sequence[tuple[int, int]] | None = None
+        product = _MAX_PAIRS + 1 if kinds is None else len(hashes) * len(kinds)
+        # To merge scans without rows takes longer than to look up which kinds there are.
+        if product > _FEW_PAIRS and len(hashes) <= _MAX_PAIRS:
             pairs = self._pairs_of(hashes, _MAX_PAIRS + 1)
             if len(pairs) > _MAX_PAIRS:
-                return _LookedUp(tag, None, scans_buffer)
-            if kinds is not None:
+                pairs = None
+            elif kinds is not None:
                 pairs = [pair for pair in pairs if pair[1] in kinds]
+        if pairs is None and kinds is not None and product <= _MAX_PAIRS:
+            pairs = [(hash_, kind) for hash_ in hashes for kind in kinds]
+        if pairs is None:
+            return _LookedUp(tag, None, scans_buffer)
         number = max(len(pairs), 1)
-        if number > 4:
+        if number > _FEW_PAIRS:
             number = (number + 3) & ~3  # so that there are few texts
         arguments.add_pairs(pairs, number)
         return _LookedUp(tag, number, scans_buffer)
