@@ -23,6 +23,7 @@ from relay.nostr.event import event_from_raw
 from relay.nostr.filters import filter_from
 from relay.nostr.kinds import GROUP_STATE, KindSet
 from relay.storage import PageQuery
+from relay.storage.sqlite.sql.conditions import MAX_PARAMETERS
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
 from tests.contract.writing import MAX, TERMS, change, unsigned
@@ -45,6 +46,8 @@ GROUPS: Final = ["tea", "den"]
 KINDS: Final = [0, 1, 5, 9, 78, 1059, 9000, 9007, 30078, 30093, 30095, 39000]
 DS: Final = ["", "x", "snow:", "snow:a"]
 WORDS: Final = ["a", "b", "snow:a"]
+MADE_UP: Final = [f"{number:064x}" for number in range(MAX_PARAMETERS)]
+"""No event has such a tag. With these a list of values is long."""
 RULE_TAGS: Final = ["enc", "snow:tier", "visibility", "scope"]
 
 actors = st.sampled_from(ACTORS)
@@ -171,6 +174,8 @@ def filters(draw: st.DrawFn, kinds: list[int] | None = None) -> Filter:
     size = draw(st.sampled_from([0, 0, 1, 1, 1, 2, 2, 3]))
     names = draw(st.permutations(sorted(CONDITIONS)))[:size]
     asked = {name: draw(CONDITIONS[name]) for name in names}
+    if draw(st.booleans()):
+        asked |= {name: [*asked[name], *MADE_UP] for name in names if name.startswith("#")}
     if kinds is not None and "kinds" in asked:
         asked["kinds"] = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=3))
     return filter_from(asked, TERMS)

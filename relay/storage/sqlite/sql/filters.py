@@ -28,7 +28,7 @@ from relay.storage.sqlite.sql.conditions import (
     all_of,
     any_of,
     binding_once,
-    has_hash_of,
+    has_tag_of,
     listed,
     one_of,
     one_of_late,
@@ -37,7 +37,6 @@ from relay.storage.sqlite.sql.conditions import (
 from relay.storage.sqlite.sql.scans import (
     AS_STORED,
     BY_TIME,
-    MOST_PAIRS,
     IndexScan,
     Shape,
     by_authors,
@@ -52,7 +51,6 @@ from relay.storage.sqlite.sql.scans import (
     merged,
     score,
     shape_of,
-    times_of,
 )
 from relay.storage.sqlite.sql.visibility import CACHED_KINDS, ReadConditions, inside
 from relay.storage.visibility_cache import CACHED_PLANS, VisibilityCache, weight_of_plan
@@ -76,8 +74,8 @@ _MAX_PAIRS: Final = 32
 """The same of hashes of a tag with a kind; of more see `ManyTags`."""
 _FEW_PAIRS: Final = 4
 _KIND_SCANS: Final = 8
-_LISTED_ONCE: Final = 4
-"""Filters of a COUNT of which a long list of tags is looked up once: each takes 0.6 MB."""
+_MOST_APART: Final = 4
+"""Filters of a COUNT with scans for the groups that the reader may read."""
 _KINDS_APART: Final = 32
 """Up to this many kinds of a search have a condition each."""
 _CACHED_PREFIXES: Final = 16
@@ -329,7 +327,7 @@ class Compiler:
         asked = asked_by(filters, visibility)
         may_read = self._reading.readable(visibility, asked).condition
         matching = [
-            self._scans_to_count(filter_, visibility, now, is_long=is_long and place < _LISTED_ONCE)
+            self._scans_to_count(filter_, visibility, now, is_long=is_long and place < _MOST_APART)
             for place, filter_ in enumerate(filters)
         ]
         # The condition of visibility is most of the text, and is written once.
@@ -667,13 +665,7 @@ def _is_small(filter_: Filter) -> bool:
 
 def _tag_holds(shape: Shape, tag: int) -> Condition:
     name, number = shape.tags[tag]
-    among = None
-    if tag == shape.listed_once():
-        parts = times_of("x", shape)
-        if shape.kinds is not None and number * len(shape.kinds) <= MOST_PAIRS:
-            parts.append(one_of("x.kind", sorted(shape.kinds)))
-        among = all_of(parts)
-    found = has_hash_of(TAGS + tag, number, among)
+    found = has_tag_of(TAGS + tag, name, number)
     if name == "d" and shape.d_prefixes:
         return any_of([found, starts_with_any(shape.d_prefixes)])
     return found

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from relay.storage import Place
     from relay.storage.sqlite.sql.conditions import Bound
 
-MOST_PAIRS: Final = 4_096
+_MOST_PAIRS: Final = 4_096
 """Hashes with a kind each that are looked up one by one at most; each takes some 0.5 us."""
 _SORTED_OUT: Final = "ORDER BY k.created_at DESC, k.id_key, k.seq"
 _FEW: Final = 5_000
@@ -76,19 +76,6 @@ class Shape(NamedTuple):
             return min(narrow or tags, key=lambda tag: self.tags[tag][1], default=None)
         return None
 
-    def listed_once(self) -> int | None:
-        """Index in `tags` of the first long list that is a condition on candidates; None: there is
-        none, or `is_long` is False."""
-        if not self.is_long:
-            return None
-        driving = self.driving_tag()
-        long = [
-            tag
-            for tag, (_, number) in enumerate(self.tags)
-            if number > MAX_PARAMETERS and tag != driving
-        ]
-        return long[0] if long else None
-
 
 def shape_of(filter_: Filter, after: Place | None = None, *, is_long: bool = False) -> Shape:
     ids, authors = filter_.ids, filter_.authors
@@ -103,17 +90,6 @@ def shape_of(filter_: Filter, after: Place | None = None, *, is_long: bool = Fal
         after is not None,
         is_long,
     )
-
-
-def times_of(table: str, shape: Shape) -> list[Condition]:
-    out = []
-    if shape.has_since:
-        out.append(Condition(f"{table}.created_at >= ?", (SINCE,)))
-    if shape.has_until:
-        out.append(Condition(f"{table}.created_at <= ?", (UNTIL,)))
-    if shape.has_after:
-        out.append(Condition(f"{table}.created_at <= ?", (AFTER_TIME,)))
-    return out
 
 
 class Many(NamedTuple):
@@ -216,8 +192,13 @@ class IndexScan(NamedTuple):
 
     def times(self, shape: Shape) -> list[Condition]:
         of = self.times_of
-        out = times_of(of, shape)
+        out = []
+        if shape.has_since:
+            out.append(Condition(f"{of}.created_at >= ?", (SINCE,)))
+        if shape.has_until:
+            out.append(Condition(f"{of}.created_at <= ?", (UNTIL,)))
         if shape.has_after:
+            out.append(Condition(f"{of}.created_at <= ?", (AFTER_TIME,)))
             out.append(
                 Condition(
                     f"({of}.created_at < ? OR {of}.id_key > ?"
@@ -457,7 +438,7 @@ def by_tag(list_: int, number: int, kinds: Sequence[int] | None, *, in_order: bo
     """Rows with one of the first `number` hashes in this list of `Arguments`, of these kinds; None:
     of any kind."""
     of = among = TRUE
-    if kinds is not None and number * len(kinds) <= MOST_PAIRS:
+    if kinds is not None and number * len(kinds) <= _MOST_PAIRS:
         of = one_of("t.kind", kinds)
     elif kinds is not None:  # with + SQLite does not look up each of them
         of, among = one_of("+t.kind", kinds), one_of("p.kind", kinds)
