@@ -8,12 +8,12 @@ import sqlite3
 from contextlib import closing
 from itertools import count
 from time import sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from relay.access.actors import Actors
-from relay.access.visibility import ANONYMOUS, visibility_for
+from relay.access.visibility import ANONYMOUS, Viewer, visibility_for
 from relay.errors import TooSlow
 from relay.groups.group import Groups
 from relay.lifecycle.rows import Stored
@@ -44,6 +44,9 @@ from tests.harness.patience import ANSWER_S
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from relay.storage.read_turns import ReadTurns
+    from relay.storage.sqlite.connections import AsyncReader
 
 
 @pytest.fixture
@@ -423,53 +426,72 @@ async def test_a_long_count_is_not_prepared_on_the_loop(
 
 
 UNKNOWN = visibility_for(ANONYMOUS, (), Actors(), Groups())
+MEMBER = visibility_for(
+    Viewer(frozenset([cast.alice.pubkey])),
+    (),
+    Actors(allowed=frozenset([cast.alice.pubkey])),
+    Groups(),
+)
 
 
-async def slow_for_unknown_keys(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> tuple[list[bytes], PageQuery]:
-    """Pages of the query take longer than ANSWER_S on the connection for unknown keys; its rows."""
+class Slow(NamedTuple):
+    """Pages that take longer than ANSWER_S on the connection that reads them first."""
+
+    wanted: list[bytes]
+    query: PageQuery
+    first: AsyncReader
+    turns: ReadTurns
+    then: AsyncReader
+    long_turns: ReadTurns
+
+
+@pytest.fixture(params=[UNKNOWN, MEMBER], ids=["unknown", "known"])
+async def slow(
+    request: pytest.FixtureRequest, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> Slow:
     events = [unsigned(cast.alice, at=at) for at in range(300)]
     await write(store, *events)
     monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)
     monkeypatch.setattr(sqlite_store, "_SHORT_S", 0.0)
     monkeypatch.setattr(sqlite_store, "_LOOK_S", 0.001)
     monkeypatch.setattr(sqlite_store, "_READ_S", ANSWER_S)
-    await store._unknown_conn._db.set_progress_handler(lambda: sleep(0.2), 10)
-    query = PageQuery(asked(kinds=[1]), UNKNOWN, 500, store.committed(), 0, 500)
-    return in_order(*events), query._replace(address="198.18.0.1")
+    seen = request.param
+    first, turns, then = store._unknown_conn, store._unknown_turns, store._unknown_long_conn
+    if seen.is_known:
+        first, turns, then = store._reader_conn, store._known_turns, store._long_conn
+    await first._db.set_progress_handler(lambda: sleep(0.2), 10)
+    query = PageQuery(asked(kinds=[1]), seen, 500, store.committed(), 0, 500, address="198.18.0.1")
+    long_turns = store._long_turns[seen.is_known]
+    return Slow(in_order(*events), query, first, turns, then, long_turns)
 
 
-async def test_a_long_page_of_an_unknown_key_gives_way_and_ends_elsewhere(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four connections kept the others without a key waiting for 20 s."""
-    wanted, query = await slow_for_unknown_keys(store, monkeypatch)
-    page = asyncio.create_task(store.page(query, is_long=True))
-    await becomes("it has begun", store._unknown_conn._lock.locked)
-    other = query._replace(filter=asked(kinds=[7]), address="192.0.2.1")
+async def test_a_long_page_gives_way_and_ends_elsewhere(store: SqliteStore, slow: Slow) -> None:
+    """Four connections kept the others without a key waiting for 20 s; 16 keys of members the other
+    members for 38."""
+    page = asyncio.create_task(store.page(slow.query, is_long=True))
+    await becomes("it has begun", slow.first._lock.locked)
+    other = slow.query._replace(filter=asked(kinds=[7]), address="192.0.2.1")
+    if slow.query.visibility.is_known:
+        other = other._replace(visibility=EVERYTHING)
     assert not (await store.page(other, is_long=True)).raws
     async with asyncio.timeout(ANSWER_S):
-        assert list((await page).raws) == wanted
+        assert list((await page).raws) == slow.wanted
 
 
-async def test_a_long_page_of_an_unknown_key_goes_on_while_nobody_waits(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+async def test_a_long_page_goes_on_while_nobody_waits(
+    store: SqliteStore, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted, query = await slow_for_unknown_keys(store, monkeypatch)
-    await store._unknown_conn._db.set_progress_handler(lambda: sleep(0.0001), 10)
-    monkeypatch.setattr(store, "_long_conn", None)
-    assert list((await store.page(query, is_long=True)).raws) == wanted
+    await slow.first._db.set_progress_handler(lambda: sleep(0.0001), 10)
+    monkeypatch.setattr(slow.then, "page_within", None)
+    assert list((await store.page(slow.query, is_long=True)).raws) == slow.wanted
 
 
-async def test_a_long_page_of_an_unknown_key_that_takes_too_long_elsewhere_is_refused(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+async def test_a_long_page_that_takes_too_long_elsewhere_is_refused(
+    store: SqliteStore, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, query = await slow_for_unknown_keys(store, monkeypatch)
-    await store._long_conn._db.set_progress_handler(lambda: sleep(0.01), 10)
+    await slow.then._db.set_progress_handler(lambda: sleep(0.01), 10)
     monkeypatch.setattr(sqlite_store, "_READ_S", 1.0)
-    turns = store._unknown_turns
-    monkeypatch.setattr(type(turns), "is_anybody_waiting", True)
+    monkeypatch.setattr(type(slow.turns), "is_anybody_waiting", True)
     with pytest.raises(TooSlow):
-        await store.page(query, is_long=True)
-    assert turns._free == store._long_turns._free == 1
+        await store.page(slow.query, is_long=True)
+    assert slow.turns._free == slow.long_turns._free == 1

@@ -7,10 +7,10 @@
   for 10 rows, `python -m tests.bench.trips`). A progress handler stops one that exceeds its budget;
   it starts again on another connection.
 - Long work runs on connections of aiosqlite: `reader_conn` for wide scans, `search_conn` for
-  full-text searches, `unknown_conn` for both by unknown keys, `long_conn` for pages of theirs that
-  take over a second while others wait, `relay_conn` for what the relay reads for itself,
-  `bulk_conn` for queries over the whole file, `unknown_bulk_conn` for those by unknown keys, one
-  for the text index, and one for checkpoints, which no commit waits for.
+  full-text searches, `unknown_conn` for both by unknown keys, `long_conn` and `unknown_long_conn`
+  for pages that take over half a second while others wait, `relay_conn` for what the relay reads
+  for itself, `bulk_conn` for queries over the whole file, `unknown_bulk_conn` for those by unknown
+  keys, one for the text index, and one for checkpoints, which no commit waits for.
 - The tags of the newest rows are in memory (`tag_buffer`): writing the tag table is most of a
   commit's cost.
 """
@@ -117,9 +117,9 @@ if TYPE_CHECKING:
 _NO_ROWS: Final = Page((), None)
 _MANY_VALUES: Final = 4_096
 """A query with more values is not tried on the loop: it would be compiled to SQL and read twice."""
-_SHORT_S: Final = 1.0
-"""How long a page may take for an unknown key while others wait; then it begins again on another
-connection, among others that took so long."""
+_SHORT_S: Final = 0.5
+"""How long a page may take while others wait; then it begins again on another connection, among
+others that took so long."""
 _LOOK_S: Final = 0.1
 """Between two looks whether others wait."""
 _READ_S: Final = 10.0
@@ -186,10 +186,15 @@ class SqliteStore:
         self._unknown_conn = AsyncReader(self._factory.search_reader)
         """For reads and searches by unknown keys, so that known keys do not wait for them."""
         self._long_conn = AsyncReader(self._factory.page_reader)
-        self._unknown_turns, self._long_turns, self._known_turns, self._search_turns = [
+        self._unknown_long_conn = AsyncReader(self._factory.page_reader)
+        self._known_turns, self._unknown_turns, self._search_turns = [
             ReadTurns(clock=db.unpaused_s)
-            for db in (self._unknown_conn, self._long_conn, self._reader_conn, self._search_conn)
+            for db in (self._reader_conn, self._unknown_conn, self._search_conn)
         ]
+        self._long_turns = {
+            is_known: ReadTurns(clock=db.unpaused_s)
+            for is_known, db in ((True, self._long_conn), (False, self._unknown_long_conn))
+        }
         self._relay_conn = AsyncReader(self._factory.page_reader)
         """For what the relay reads for itself: writes wait for some of it, so no read of a client
         may hold it."""
@@ -213,6 +218,7 @@ class SqliteStore:
                 self._bulk_conn,
                 self._unknown_bulk_conn,
                 # Waited for before the next, which else is kept from all other pages meanwhile.
+                self._unknown_long_conn,
                 self._long_conn,
                 self._unknown_conn,
                 self._reader_conn,
@@ -278,6 +284,7 @@ class SqliteStore:
                 self._search_conn,
                 self._unknown_conn,
                 self._long_conn,
+                self._unknown_long_conn,
                 self._relay_conn,
                 self._bulk_conn,
                 self._unknown_bulk_conn,
@@ -750,23 +757,22 @@ class SqliteStore:
         self, query: Query, visibility: Visibility, address: str | None
     ) -> list[Any]:
         async with self._turn(visibility, address):
-            if visibility.is_known:
-                return await self._reader_conn.page_within(query, _READ_S)
-            page = await self._short_page(query)
+            page = await self._short_page(query, visibility)
         if page is None:
-            async with self._long_turns.of(address):
-                page = await self._long_conn.page_within(query, _READ_S)
+            reader = self._long_conn if visibility.is_known else self._unknown_long_conn
+            turns, key = self._long_turns[visibility.is_known], visibility.known_as
+            async with turns.of(address, key=key, is_owner=visibility.is_owner):
+                page = await reader.page_within(query, _READ_S)
         return page
 
-    async def _short_page(self, query: Query) -> list[Any] | None:
+    async def _short_page(self, query: Query, visibility: Visibility) -> list[Any] | None:
         """None: it is not short, and others wait."""
+        turns = self._known_turns if visibility.is_known else self._unknown_turns
         begun, took_s = asyncio.Event(), 0.0
-        page = self._unknown_conn.page_within(query, _READ_S, begun)
+        page = self._reader_for(visibility).page_within(query, _READ_S, begun)
         reading = asyncio.create_task(page)
         try:
-            while not reading.done() and not (
-                took_s >= _SHORT_S and self._unknown_turns.is_anybody_waiting
-            ):
+            while not reading.done() and not (took_s >= _SHORT_S and turns.is_anybody_waiting):
                 await asyncio.wait([reading], timeout=_LOOK_S)
                 took_s += _LOOK_S if begun.is_set() else 0.0  # it may wait for a truncation
             return reading.result() if reading.done() else None
