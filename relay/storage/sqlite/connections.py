@@ -593,14 +593,20 @@ class Pauses:
         self._lock = asyncio.Lock()
 
     @asynccontextmanager
-    async def of(self, readers: Iterable[AsyncReader]) -> AsyncIterator[float]:
+    async def of(
+        self, readers: Iterable[AsyncReader], first: Iterable[AsyncReader] = ()
+    ) -> AsyncIterator[float]:
         """As `paused` of each. Those that are free go on while the query of another is waited
-        for. Gives the `monotonic` time since when one of them has waited."""
-        waiting, since = list(readers), inf
+        for. Gives the `monotonic` time since when one of them has waited.
+
+        `first`: those to which long queries of the others move. Such a query is waited for while
+        all others go on, and from then on none moves there: its reader is free at once."""
+        since = inf
         async with self._lock, AsyncExitStack() as paused:
-            while waiting:
-                reader = next((each for each in waiting if each.is_busy), waiting[0])
-                waiting.remove(reader)
-                await paused.enter_async_context(reader.paused())
-                since = min(since, monotonic())
+            for waiting in (list(first), list(readers)):
+                while waiting:
+                    reader = next((each for each in waiting if each.is_busy), waiting[0])
+                    waiting.remove(reader)
+                    await paused.enter_async_context(reader.paused())
+                    since = min(since, monotonic())
             yield since

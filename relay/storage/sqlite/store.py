@@ -217,13 +217,11 @@ class SqliteStore:
             (
                 self._bulk_conn,
                 self._unknown_bulk_conn,
-                # Waited for before the next, which else is kept from all other pages meanwhile.
-                self._unknown_long_conn,
-                self._long_conn,
                 self._unknown_conn,
                 self._reader_conn,
                 self._search_conn,
             ),
+            (self._unknown_long_conn, self._long_conn),
             pauses,
             self._relay_conn,
             self._writing,

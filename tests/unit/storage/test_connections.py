@@ -97,6 +97,29 @@ async def test_readers_that_are_free_go_on_until_the_busy_one_is_paused() -> Non
     assert done == ["query 2", "query 1", "pause"]
 
 
+async def test_a_reader_to_which_long_queries_move_is_paused_before_a_busy_one() -> None:
+    """A long query moved there, and was waited for while its former reader was paused."""
+    busy, long, done = SlowQueries(), SlowQueries(), list[str]()
+    async with busy.reader, long.reader, asyncio.TaskGroup() as tasks:
+        tasks.create_task(busy.ask(1, done))
+        assert await asyncio.to_thread(busy.began.acquire, timeout=ANSWER_S)
+
+        async def pause() -> None:
+            async with Pauses().of((busy.reader,), (long.reader,)):
+                done.append("pause")
+
+        pausing = tasks.create_task(pause())
+        while not long.reader.is_busy:  # noqa: ASYNC110 -- it tells nobody
+            await asyncio.sleep(0)
+        moved = tasks.create_task(long.ask(2, done))
+        await asyncio.sleep(0)
+        busy.let_go.release()
+        await pausing
+        long.let_go.release()
+        await moved
+    assert done == ["query 1", "pause", "query 2"]
+
+
 _NUMBERS = """
     WITH RECURSIVE n(i) AS (SELECT {first} UNION ALL SELECT i + 1 FROM n WHERE i < ?)
     SELECT i FROM n ORDER BY -i
