@@ -45,6 +45,7 @@ _MOST_PAIRS: Final = 4_096
 _SORTED_OUT: Final = "ORDER BY k.created_at DESC, k.id_key, k.seq"
 _FEW: Final = 5_000
 """Rows; to count so many in an index takes 1 ms."""
+_FEW_SCANS: Final = 4
 _REPEATED_CHARS: Final = 12_288
 """Up to this many the other conditions are repeated in each of several scans, where an index may
 decide them. SQLite takes 0.4 us to prepare a character, and nothing interrupts that."""
@@ -474,8 +475,8 @@ def by_d_prefixes(prefixes: Sequence[str]) -> IndexScan:
 
 def merged(scans: Sequence[IndexScan], shape: Shape, rest: Condition, columns: str) -> Condition:
     """The first `size` rows of several scans, in order."""
-    if _are_of_tags(scans):
-        return _first_of_tags(scans, shape, rest, columns)
+    if _are_few_of_tags(scans):
+        return _first_of_keys(_merged_keys(scans, shape, TRUE), rest, columns)
     places = _places(scans, shape, rest)
     # They come in order: SQLite sorts a subquery that has a LIMIT before it takes from it.
     return Condition(
@@ -508,34 +509,28 @@ def _places(scans: Sequence[IndexScan], shape: Shape, rest: Condition) -> Condit
 
 def _first_of(scans: Sequence[IndexScan], shape: Shape, rest: Condition) -> Condition:
     """The first `size` rows of ordered scans, which are merged while they are read."""
-    if _are_of_tags(scans):
-        return _first_of_tags(scans, shape, rest, "k.created_at, k.id_key, k.seq")
-    is_short = len(scans) * len(rest.sql) <= _REPEATED_CHARS
+    is_short = len(scans) * len(rest.sql) <= _REPEATED_CHARS and not _are_few_of_tags(scans)
     keys = _merged_keys(scans, shape, rest if is_short else TRUE)
     if is_short:
         return Condition(f"{keys.sql} ?", (*keys.values, SIZE))
     return _first_of_keys(keys, rest, "k.*")
 
 
-def _are_of_tags(scans: Sequence[IndexScan]) -> bool:
-    return all(scan.ordered and scan.source == FROM_TAGS for scan in scans)
-
-
-def _first_of_tags(
-    scans: Sequence[IndexScan], shape: Shape, rest: Condition, columns: str
-) -> Condition:
-    """Nothing of `rest` is decided in the index, so it is not repeated."""
-    scans = [scan._replace(source="FROM tags AS t") for scan in scans]
-    return _first_of_keys(_merged_keys(scans, shape, TRUE), rest, columns)
+def _are_few_of_tags(scans: Sequence[IndexScan]) -> bool:
+    """Then the other conditions are not repeated: nothing of them is decided in the index, and a
+    row that they refuse is merged quickly."""
+    of_tags = all(scan.ordered and scan.source == FROM_TAGS for scan in scans)
+    return of_tags and len(scans) <= _FEW_SCANS
 
 
 def _merged_keys(scans: Sequence[IndexScan], shape: Shape, rest: Condition) -> Condition:
     """All places, in order. Ends with LIMIT."""
     wheres = [all_of([scan.start, *scan.times(shape), rest]) for scan in scans]
-    parts = [
-        f"SELECT {scan.keys} {scan.source} WHERE {where.sql}"
-        for scan, where in zip(scans, wheres, strict=True)
-    ]
+    parts = []
+    for scan, where in zip(scans, wheres, strict=True):
+        is_in_index = rest == TRUE and scan.source == FROM_TAGS
+        source = "FROM tags AS t" if is_in_index else scan.source
+        parts.append(f"SELECT {scan.keys} {source} WHERE {where.sql}")
     values = [value for where in wheres for value in where.values]
     return Condition(f"{' UNION '.join(parts)} ORDER BY 1 DESC, 2, 3 LIMIT", tuple(values))
 
