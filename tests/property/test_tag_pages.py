@@ -94,8 +94,7 @@ async def check(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
         patched.setattr(scans, "_FEW", of.few)
         patched.setattr(sql_filters, "_MAX_PAIRS", of.pairs)
-        for module in (scans, sql_filters):
-            patched.setattr(module, "MOST_PAIRS", of.most_pairs)
+        patched.setattr(scans, "_MOST_PAIRS", of.most_pairs)
         path = Path(folder) / "rookery.db"
         store = await SqliteStore.open(path, TERMS, tag_buffer_rows=of.buffer)
         await write(store, *drawn)
