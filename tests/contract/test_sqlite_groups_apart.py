@@ -59,6 +59,7 @@ FILTERS = [
     asked(kinds=[*KINDS]),
     asked(kinds=[*KINDS], since=100, until=150),
     asked(kinds=[7, 9002], until=150),
+    asked(kinds=[*KINDS, *range(100, 113)]),
 ]
 PAGE = 20
 

@@ -74,6 +74,8 @@ _MAX_PAIRS: Final = 32
 """The same of hashes of a tag with a kind; of more see `ManyTags`."""
 _FEW_PAIRS: Final = 4
 _KIND_SCANS: Final = 8
+_KIND_SCANS_APART: Final = 16
+"""Of a long query, which passes over no rows of groups that its reader may not read."""
 _MOST_APART: Final = 4
 """Filters of a COUNT with scans for the groups that the reader may read."""
 _KINDS_APART: Final = 32
@@ -602,6 +604,7 @@ class Compiler:
         read.
         """
         authors, kinds = shape.authors, shape.kinds
+        most_kinds = _KIND_SCANS_APART if shape.is_long and visibility is not None else _KIND_SCANS
         sorted_kinds = None if kinds is None else sorted(kinds)
         rest: list[Condition] = []
         scans: list[IndexScan]
@@ -623,7 +626,7 @@ class Compiler:
         elif authors is not None:
             scans = by_authors(authors, at_most, sorted_kinds)
             authors = kinds = None
-        elif kinds is not None and len(kinds) <= _KIND_SCANS:
+        elif kinds is not None and len(kinds) <= most_kinds:
             groups = {}
             if shape.is_long and visibility is not None:
                 groups = self._reading.groups_of_kinds(visibility, kinds)
