@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.storage import PageQuery
+from relay.storage.sqlite.sql import scans
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
 from tests.contract.writing import EVERYTHING, TERMS, asked, in_order, read, unsigned, write
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
+    from relay.storage.sqlite.sql.conditions import Query
 
 PLANTED = 3_000
 STEPS = 2_000
@@ -48,13 +50,17 @@ async def stored_beside(path: Path, planted: int) -> tuple[SqliteStore, list[Eve
 
 async def steps_of(store: SqliteStore, filter_: Filter) -> int:
     """Of a page, and of a COUNT."""
-    steps = count(1)
     query = PageQuery(filter_, EVERYTHING, 5, await store.head(), 0, 5)
     sql = store._compiler.page(query, None)
     counted = store._compiler.count([filter_], EVERYTHING, now=0)
+    return steps_taken(store, sql, counted)
+
+
+def steps_taken(store: SqliteStore, *queries: Query) -> int:
+    steps = count(1)
     db = store._loop_conn._db
     db.set_progress_handler(lambda: next(steps) < 0, 1)
-    for each in (sql, counted):
+    for each in queries:
         db.execute(*each).fetchall()
     return next(steps)
 
@@ -88,6 +94,62 @@ async def test_a_tag_of_some_kinds_is_looked_up_beside_any_number_of_others(
         wanted = in_order(*[event for event in events if filter_.matches(event)])
         assert await read(store, filter_) == wanted
         steps.append(await steps_of(store, filter_))
+        await store.close()
+    alone, beside = steps
+    assert beside < alone + STEPS
+
+
+async def stored_behind(path: Path, planted: int) -> tuple[SqliteStore, list[Event]]:
+    """A store of ten events of Alice, and of newer ones of Bob that have the same kinds and tags,
+    so many of each kind."""
+    store = await SqliteStore.open(path, TERMS)
+    wanted = [
+        unsigned(cast.alice, kind, [["d", f"{at}"], ["d", "tea"], ["e", ID]], f"{at}", at)
+        for kind in (1, 30_023)
+        for at in range(5)
+    ]
+    await write(store, *wanted)
+    for start in range(0, planted, 1000):
+        some = [
+            unsigned(cast.bob, kind, [["d", f"{at}"], ["d", "tea"], ["e", ID]], f"{at}", 2000)
+            for kind in (1, 30_023)
+            for at in range(start, start + 1000)
+        ]
+        await write(store, *some)
+    await store.close()
+    return await SqliteStore.open(path, TERMS), wanted
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        {"kinds": [30_023], "tag_d": ["tea"]},
+        {"kinds": [30_023], "tag_d": ["tea", "milk"], "since": 1},
+        {"kinds": [1], "tag_e": [ID], "until": 3000},
+        {"tag_e": [ID], "tag_d": ["tea", "3"]},
+        {"kinds": [1, 30_023], "tag_e": [ID], "others": 20},
+    ],
+    ids=lambda conditions: " ".join(conditions),
+)
+async def test_a_long_read_of_an_author_passes_over_no_rows_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, conditions: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(scans, "_FEW", 100)
+    others = [f"{number:064x}" for number in range(conditions.get("others", 0))]
+    conditions = {name: value for name, value in conditions.items() if name != "others"}
+    filter_ = asked(authors=[cast.alice.pubkey, *others], **conditions)
+    steps = []
+    for planted in (0, PLANTED):
+        store, events = await stored_behind(tmp_path / f"{planted}.db", planted)
+        wanted = in_order(*[event for event in events if filter_.matches(event)])
+        query = PageQuery(filter_, EVERYTHING, 50, await store.head(), 0, 50)
+        assert list((await store.page(query, is_long=True)).raws) == wanted
+        found = store._compiler.page(query, "e.raw", is_long=True)
+        counted = store._compiler.count([filter_], EVERYTHING, now=0, is_long=True)
+        items = store._compiler.items(
+            filter_, EVERYTHING, limit=None, upto=query.upto, now=0, at_most=50
+        )
+        steps.append(steps_taken(store, found, counted, items))
         await store.close()
     alone, beside = steps
     assert beside < alone + STEPS

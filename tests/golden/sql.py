@@ -1,4 +1,4 @@
-"""The SQL composed for 64 queries × 8 viewers and for six sweeps, in tests/golden/sql.txt.
+"""The SQL composed for 67 queries × 8 viewers and for six sweeps, in tests/golden/sql.txt.
 
 `python -m tests.golden.sql` prints how the file differs from what the code composes now, and writes
 it. `‹a›` in a statement stands for the condition that says which rows the viewer may read by the
@@ -219,9 +219,17 @@ def long_cases() -> Iterator[Case]:
         lambda by, seen: by.count([filter_], seen, now=NOW, is_long=True),
     )
     yield _items("kinds side by side", None)
+    yield _long_page("prefix of d and author")
+    yield _long_page("d", authors=[ALICE])
+    filters = [filter_from(FILTERS[name], TERMS) for name in ("prefix of d and author", "one tag")]
+    yield Case(
+        "long count: prefix of d and author + one tag",
+        filters,
+        lambda by, seen: by.count(filters, seen, now=NOW, is_long=True),
+    )
 
 
-def _long_page(name: str, after: Place | None = None, **more: int) -> Case:
+def _long_page(name: str, after: Place | None = None, **more: Any) -> Case:
     filter_ = filter_from({**FILTERS[name], **more}, TERMS)
 
     def compose(by: Compiler, seen: Visibility) -> Query:

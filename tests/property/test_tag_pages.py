@@ -17,6 +17,7 @@ from relay.storage.sqlite.store import SqliteStore
 from tests.cast import alice, bob
 from tests.contract.writing import (
     EVERYTHING,
+    MAX,
     TERMS,
     asked,
     in_order,
@@ -25,6 +26,7 @@ from tests.contract.writing import (
     write,
 )
 from tests.effort import examples
+from tests.harness.patience import ANSWER_S
 from tests.property import world
 
 if TYPE_CHECKING:
@@ -32,9 +34,13 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
+    from relay.storage import Page, PageQuery
 
 KINDS = (0, 1, 7, 9, 445, 39_000, 65_535)
 VALUES = tuple("abc")
+
+OTHERS = [alice.pubkey, *[f"{number:064x}" for number in range(20)]]
+"""Too many for parameters."""
 
 rows = st.lists(
     st.tuples(
@@ -60,7 +66,8 @@ def tag_filters(draw: st.DrawFn) -> Filter:
     optional = {
         "kinds": kinds | st.just([*range(65_536)]),
         "tag_k": st.lists(st.sampled_from(VALUES), min_size=1, max_size=2),
-        "authors": st.just([alice.pubkey]),
+        "tag_d": st.lists(st.sampled_from(["1", "2", "3", "4", *VALUES]), min_size=1, max_size=3),
+        "authors": st.sampled_from([[alice.pubkey], [alice.pubkey, bob.pubkey], OTHERS]),
         "since": st.integers(1, 3),
         "until": st.integers(1, 3),
     }
@@ -77,6 +84,7 @@ class Bounds:
     few: int
     pairs: int
     most_pairs: int
+    of_authors: int
 
 
 bounds = st.builds(
@@ -85,7 +93,23 @@ bounds = st.builds(
     few=st.sampled_from([0, 5, 5000]),
     pairs=st.sampled_from([1, 4, 32]),
     most_pairs=st.sampled_from([0, 4096]),
+    of_authors=st.sampled_from([0, 3, 20_000]),
 )
+
+
+class LongReads(SqliteStore):
+    """Reads pages as if they had been interrupted."""
+
+    reads_as_long = False
+
+    async def page(self, query: PageQuery, *, is_long: bool = False) -> Page:
+        return await super().page(query, is_long=is_long or self.reads_as_long)
+
+
+async def long_count(store: SqliteStore, filters: Sequence[Filter]) -> int:
+    query = store._compiler.count(filters, EVERYTHING, now=0, is_long=True)
+    ((number,),) = await store._reader_conn.rows_within(query, ANSWER_S)
+    return int(number)
 
 
 async def check(
@@ -93,13 +117,15 @@ async def check(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
         patched.setattr(scans, "_FEW", of.few)
+        patched.setattr(scans, "_MOST_OF_AUTHORS", of.of_authors)
         patched.setattr(sql_filters, "_MAX_PAIRS", of.pairs)
         patched.setattr(scans, "_MOST_PAIRS", of.most_pairs)
         path = Path(folder) / "rookery.db"
         store = await SqliteStore.open(path, TERMS, tag_buffer_rows=of.buffer)
         await write(store, *drawn)
         await store.close()
-        store = await SqliteStore.open(path, TERMS, tag_buffer_rows=of.buffer)
+        store = await LongReads.open(path, TERMS, tag_buffer_rows=of.buffer)
+        assert isinstance(store, LongReads)
         try:
             events = [*drawn]
             for event in [None, *later]:
@@ -108,9 +134,19 @@ async def check(
                     events.append(event)
                 for filter_ in filters:
                     wanted = in_order(*[each for each in events if filter_.matches(each)])
-                    pages = await read_in_pages(store, filter_, size=size)
-                    assert [raw for page in pages for raw in page] == wanted
+                    for as_long in (False, True):
+                        store.reads_as_long = as_long
+                        pages = await read_in_pages(store, filter_, size=size)
+                        assert [raw for page in pages for raw in page] == wanted
                     assert await store.count([filter_], EVERYTHING, now=0) == len(wanted)
+                    for asked_for in ([filter_], filters):
+                        among = [e for e in events if any(f.matches(e) for f in asked_for)]
+                        assert await long_count(store, asked_for) == len(among)
+                    items = await store.items(
+                        filter_, EVERYTHING, limit=None, upto=MAX, now=0, at_most=99
+                    )
+                    assert items is not None
+                    assert len(items) == len(wanted)
         finally:
             await store.close()
 
@@ -136,7 +172,11 @@ def test_pages_by_tags_are_the_rows_that_match(
         unsigned(
             who,  # type: ignore[arg-type]
             kind,
-            [*[["t", value] for value in t], *[["k", value] for value in k], ["d", str(number)]],
+            [
+                *[["t", value] for value in t],
+                *[["k", value] for value in k],
+                *[["d", value] for value in [str(number), *t]],
+            ],
             str(number),
             at if 0 < kind < 30_000 else at + 10 * number,
         )

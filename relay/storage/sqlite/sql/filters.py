@@ -47,10 +47,12 @@ from relay.storage.sqlite.sql.scans import (
     by_pairs,
     by_tag,
     by_words,
+    either,
     listed_seqs,
     merged,
     score,
     shape_of,
+    with_own,
 )
 from relay.storage.sqlite.sql.visibility import CACHED_KINDS, ReadConditions, inside
 from relay.storage.visibility_cache import CACHED_PLANS, VisibilityCache, weight_of_plan
@@ -221,10 +223,10 @@ class Compiler:
             ]
         )
         if columns is None:
-            return listed_seqs(scans, shape, rest)
+            return with_own(listed_seqs(scans, shape, rest), shape)
         if len(scans) == 1 and scans[0].ordered:
             return scans[0].in_order(shape, rest, columns)
-        return merged(scans, shape, rest, columns)
+        return with_own(merged(scans, shape, rest, columns), shape)
 
     def matching_seqs(self, filter_: Filter) -> Condition:
         """A query: seq of the rows that match the filter, expired ones too."""
@@ -335,26 +337,34 @@ class Compiler:
         # The condition of visibility is most of the text, and is written once.
         is_inside = len(matching) == 1 and len(matching[0].scans) == 1
         parts = []
-        values: list[Value] = []
+        bound: list[Value] = []
         for filter_, (arguments, shape, scans, beside) in zip(filters, matching, strict=True):
             rest = all_of([beside, UNEXPIRED, may_read if is_inside else TRUE])
             fulfilled = fulfils(filter_, asked) if may_read != TRUE else ()
             by = [f", {is_by:d} AS by{n}" for n, is_by in enumerate(fulfilled)]
+            selects: list[str] = []
+            values: list[Bound] = []
             for scan in scans:
                 where = all_of([scan.start, *scan.times(shape), rest])
                 once = "" if scan.ordered else "DISTINCT "
                 columns = f"{once}e.seq AS seq{''.join(by)}"
-                parts.append(f"SELECT {columns} {scan.source} WHERE {where.sql}")
-                values += [arguments.value(value) for value in where.values]
+                selects.append(f"SELECT {columns} {scan.source} WHERE {where.sql}")
+                values += where.values
+            whole = Condition(" UNION ".join(selects), tuple(values))
+            if shape.may_scan_authors():  # in a subquery, since there may be one for each filter
+                whole = with_own(whole, shape)
+                selects = [f"SELECT * FROM ({whole.sql})"]
+            parts += selects
+            bound += [arguments.value(value) for value in whole.values]
         found = " UNION ".join(parts)
         if not is_inside and may_read != TRUE:
-            values += [matching[0].arguments.value(value) for value in may_read.values]
+            bound += [matching[0].arguments.value(value) for value in may_read.values]
             once = "DISTINCT " if asked.sometimes else ""
             found = (
                 f"SELECT {once}e.seq AS seq FROM ({found}) AS f"
                 f" CROSS JOIN events AS e ON e.seq = f.seq WHERE {may_read.sql}"
             )
-        return Query(*binding_once(found, values))  # type: ignore[arg-type]  # as they were given
+        return Query(*binding_once(found, bound))  # type: ignore[arg-type]  # as they were given
 
     def _scans_to_count(
         self, filter_: Filter, visibility: Visibility, now: int, *, is_long: bool
@@ -363,7 +373,8 @@ class Compiler:
         search = filter_.sought
         if search is None:
             return _Matching(arguments, shape, *self._scans_for(shape, arguments, visibility))
-        return _Matching(arguments, shape, [by_words(search)], self._conditions(shape))
+        rest = self._conditions(shape)
+        return _Matching(arguments, shape._replace(is_long=False), [by_words(search)], rest)
 
     def search(
         self,
@@ -551,8 +562,9 @@ class Compiler:
             values.extend(where.values)
         # A row may be found by several of its tags.
         once = "" if len(scans) == 1 and scans[0].ordered else "DISTINCT "
-        sql = f"SELECT {once}* FROM ({' UNION ALL '.join(parts)}) LIMIT ?"
-        return Plan(Condition(sql, (*values, at_most))).bound(arguments)
+        found = with_own(Condition(" UNION ALL ".join(parts), tuple(values)), shape)
+        sql = f"SELECT {once}* FROM ({found.sql}) LIMIT ?"
+        return Plan(Condition(sql, (*found.values, at_most))).bound(arguments)
 
     # -- which index is scanned -----------------------------------------------------------------
 
@@ -623,6 +635,8 @@ class Compiler:
                 scans.append(by_d_prefixes(shape.d_prefixes))
             else:
                 kinds = None
+            if shape.may_scan_authors():
+                scans = either(scans, shape, _tag_holds(shape, tag))
         elif authors is not None:
             scans = by_authors(authors, at_most, sorted_kinds)
             authors = kinds = None

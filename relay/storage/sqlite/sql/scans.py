@@ -20,6 +20,7 @@ from relay.storage.sqlite.sql.conditions import (
     MAX_PARAMETERS,
     SINCE,
     SIZE,
+    TAGS,
     TRUE,
     UNTIL,
     BufferedRows,
@@ -45,6 +46,11 @@ _MOST_PAIRS: Final = 4_096
 _SORTED_OUT: Final = "ORDER BY k.created_at DESC, k.id_key, k.seq"
 _FEW: Final = 5_000
 """Rows; to count so many in an index takes 1 ms."""
+_MOST_OF_AUTHORS: Final = 20_000
+"""Rows of a filter's authors and kinds of which all are looked at, some 2 us each; rows of its tag,
+of which strangers may store any number, are not."""
+_MOST_COUNTED: Final = 100_000
+"""Rows of these authors, of any kind; to count so many takes 10 ms."""
 _FEW_SCANS: Final = 4
 _REPEATED_CHARS: Final = 12_288
 """Up to this many the other conditions are repeated in each of several scans, where an index may
@@ -76,6 +82,11 @@ class Shape(NamedTuple):
         if narrow or self.authors is None:
             return min(narrow or tags, key=lambda tag: self.tags[tag][1], default=None)
         return None
+
+    def may_scan_authors(self) -> bool:
+        """Whether the rows of its authors are scanned instead of those of a tag, if only they are
+        few. A short read does not count them."""
+        return self.is_long and bool(self.authors) and self.driving_tag() is not None
 
 
 def shape_of(filter_: Filter, after: Place | None = None, *, is_long: bool = False) -> Shape:
@@ -329,6 +340,7 @@ class IndexScan(NamedTuple):
 
 
 FROM_TAGS: Final = "FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq"
+_FROM_AUTHORS: Final = "FROM events AS e INDEXED BY events_author"
 BY_TIME: Final = IndexScan("FROM events AS e INDEXED BY events_time", TRUE, "e", ordered=True)
 AS_STORED: Final = IndexScan("FROM events AS e NOT INDEXED", TRUE, "e", ordered=True)
 """In the order of seq, for all rows that are sorted afterwards."""
@@ -394,13 +406,61 @@ def by_authors(number: int, at_most: int, kinds: Sequence[int] | None) -> list[I
     else:
         keys = [_any(AUTHOR_KEYS, AUTHORS, ("author_key", "pubkey"), number)] if number else []
     of = [] if kinds is None else [one_of("e.kind", kinds)]
-    source = "FROM events AS e INDEXED BY events_author"
     is_ordered = 1 <= number <= max(1, at_most)
     many = None
     if number > MAX_PARAMETERS:
         full = one_of_late("e.pubkey", AUTHORS, number)
         many = Many(Late(AUTHOR_KEYS, 0), "e.author_key", all_of(of), full)
-    return [IndexScan(source, all_of([key, *of]), "e", is_ordered, many=many) for key in keys]
+    return [
+        IndexScan(_FROM_AUTHORS, all_of([key, *of]), "e", is_ordered, many=many) for key in keys
+    ]
+
+
+def with_own(query: Condition, shape: Shape) -> Condition:
+    """A query with scans of `either`: with the table `own`, which says whether the authors have few
+    rows, and the tag has not."""
+    tag = shape.driving_tag()
+    if tag is None or not shape.may_scan_authors():
+        return query
+    author = one_of_late("e.author_key", AUTHOR_KEYS, shape.authors or 0)
+    where = all_of([author, *IndexScan(_FROM_AUTHORS, author, "e", ordered=False).times(shape)])
+    kinds = None if shape.kinds is None else sorted(shape.kinds)
+    of_kinds = TRUE if kinds is None else one_of("r.kind", kinds)
+    _, number = shape.tags[tag]
+    many = TRUE
+    # Else all of its rows may have to be passed over to count those of the kinds.
+    if (kinds is None or number * len(kinds) <= _MOST_PAIRS) and not shape.d_prefixes:
+        of_tag = by_tag(TAGS + tag, number, kinds, in_order=False).start
+        many = Condition(
+            f"((SELECT 1 FROM tags AS t WHERE {of_tag.sql} LIMIT 1 OFFSET {_FEW}) IS NOT NULL"
+            f" OR json_array_length(?) > {_FEW})",
+            (*of_tag.values, BufferedRows(TAGS + tag, shape.kinds)),
+        )
+    return Condition(
+        f"WITH own AS MATERIALIZED (SELECT {many.sql} AND count(*) <= {_MOST_COUNTED}"
+        f" AND total({of_kinds.sql}) <= {_MOST_OF_AUTHORS} AS few FROM"
+        f" (SELECT e.kind AS kind {_FROM_AUTHORS} WHERE {where.sql}"
+        f" LIMIT {_MOST_COUNTED + 1}) AS r) {query.sql}",
+        (*many.values, *of_kinds.values, *where.values, *query.values),
+    )
+
+
+def either(of_tag: Sequence[IndexScan], shape: Shape, has_tag: Condition) -> list[IndexScan]:
+    """These scans, or one of the authors' rows if only these are few."""
+    author = one_of_late("e.author_key", AUTHOR_KEYS, shape.authors or 0)
+    of_kinds = TRUE if shape.kinds is None else one_of("e.kind", sorted(shape.kinds))
+    start = all_of([_asked_if("few", author), of_kinds, has_tag])
+    return [
+        *[scan._replace(start=_asked_if("NOT few", scan.start)) for scan in of_tag],
+        IndexScan(_FROM_AUTHORS, start, "e", ordered=False),
+    ]
+
+
+def _asked_if(few: str, condition: Condition) -> Condition:
+    """The same with NULL for its values, which no row has, unless this is true of `own`. SQLite
+    tests a condition with a subquery for each row, but looks up no row for NULL."""
+    value = f"(SELECT CASE WHEN {few} THEN ? END FROM own)"
+    return condition._replace(sql=condition.sql.replace("?", value))
 
 
 def by_ids(number: int) -> IndexScan:
