@@ -489,7 +489,7 @@ SELECT e.seq, e.id, e.id_key, e.kind, e.created_at, e.pubkey, e.author_key, e.d,
   AND (e.slot IS NULL OR EXISTS (SELECT 1 FROM events AS i INDEXED BY events_slot
                                  WHERE i.slot = e.slot AND i.slot IS NOT NULL AND i.seq = e.seq))
   AND (e.d = '' OR EXISTS (SELECT 1 FROM events AS i INDEXED BY events_d
-                           WHERE i.d = e.d AND i.d > '' AND i.seq = e.seq))
+                           WHERE i.d = e.d AND i.d > '' AND i.kind = e.kind AND i.seq = e.seq))
   AND EXISTS (SELECT 1 FROM events AS i INDEXED BY events_group
               WHERE i.grp IS e.grp AND i.kind = e.kind AND i.created_at = e.created_at
                 AND i.id_key = e.id_key AND i.seq = e.seq AND i.expires_at IS e.expires_at)
