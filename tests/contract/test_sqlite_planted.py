@@ -7,18 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from relay.access.read_rules import Match, Target
+from relay.facts import Who
+from relay.nostr.kinds import KindSet
 from relay.storage import PageQuery
 from relay.storage.sqlite.sql import scans
+from relay.storage.sqlite.sql.conditions import Query
+from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
+from tests.contract.crowd import CAROL, keys, rule, seen_by
 from tests.contract.writing import EVERYTHING, TERMS, asked, in_order, read, unsigned, write
+from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
-    from relay.storage.sqlite.sql.conditions import Query
 
 PLANTED = 3_000
 STEPS = 2_000
@@ -153,3 +159,55 @@ async def test_a_long_read_of_an_author_passes_over_no_rows_of_others(
         await store.close()
     alone, beside = steps
     assert beside < alone + STEPS
+
+
+@pytest.mark.parametrize("d_prefix", ["entry:", None])
+@pytest.mark.parametrize("is_in_file", [True, False], ids=["file", "memory"])
+async def test_rows_with_the_tag_of_a_target_take_no_time(
+    tmp_path: Path, d_prefix: str | None, *, is_in_file: bool
+) -> None:
+    target = Target(frozenset({78}), "x", d_prefix)
+    by_entry = rule(Match(KindSet.of(30_078)), Who.AUTHOR, Who.TARGET, target=target)
+    visibility = seen_by(keys(CAROL), by_entry)
+    vouches = [unsigned(cast.alice, 30_078, [["d", f"{at}"], ["x", "aa"]]) for at in range(5)]
+    entry = unsigned(cast.alice, 78, [["d", "entry:aa"], ["x", "aa"]], at=1)
+    # Where `d` decides, any key may give it as a further one to a row of the target's kind.
+    kind = 1 if d_prefix is None else 78
+    steps = []
+    for planted in (0, PLANTED):
+        path = tmp_path / f"{planted}.db"
+        store = await SqliteStore.open(path, TERMS)
+        for start in range(0, planted, 1000):
+            some = [
+                unsigned(cast.bob, kind, [["d", f"{at}"], ["d", "entry:aa"], ["x", "aa"]], "", 2000)
+                for at in range(start, start + 1000)
+            ]
+            await write(store, *some)
+        await write(store, entry, *vouches)
+        if is_in_file:
+            await store.close()
+            store = await SqliteStore.open(path, TERMS)
+        filter_ = asked(kinds=[30_078])
+        assert await read(store, filter_, visibility) == in_order(*vouches)
+        query = PageQuery(filter_, visibility, 50, await store.head(), 0, 50)
+        steps.append(steps_taken(store, store._compiler.page(query, "e.raw")))
+        await store.close()
+    alone, beside = steps
+    assert beside < alone + STEPS
+
+
+async def test_the_check_of_a_row_passes_over_no_rows_with_its_d(tmp_path: Path) -> None:
+    steps = []
+    for same in (False, True):
+        store = await SqliteStore.open(tmp_path / f"{same}.db", TERMS)
+        notes = [
+            unsigned(cast.bob, 1, [["d", "tea" if same else f"{at}"]], f"{at}")
+            for at in range(1000)
+        ]
+        await write(store, *notes)
+        checked = Query(QUERIES["rows_to_check"], (900, 100, 1_000_000))
+        assert len(await store._reader_conn.rows_within(checked, ANSWER_S)) == 100
+        steps.append(steps_taken(store, checked))
+        await store.close()
+    apart, alike = steps
+    assert alike < apart + STEPS

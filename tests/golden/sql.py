@@ -109,6 +109,7 @@ RULES: Final = (
         Who.AUTHOR,
         target=Target(frozenset({7100}), "e", "task:"),
     ),
+    _rule(Match(KindSet.of(7102)), Who.TARGET, target=Target(frozenset({7100}), "e")),
 )
 
 FILTERS: Final[dict[str, dict[str, Any]]] = {

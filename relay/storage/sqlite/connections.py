@@ -186,8 +186,8 @@ class TagReader(sqlite3.Connection):
         """Statement → bytes of the texts bound to it last, if they were long."""
 
     def follow(self, functions: TagFunctions) -> None:
-        self.create_function("tag_hash", 3, functions.tag_hash, deterministic=True)
-        self.create_function("buffered_rows", 1, functions.buffered_rows)
+        self.create_function("tag_hash", 2, functions.tag_hash, deterministic=True)
+        self.create_function("buffered_rows", 2, functions.buffered_rows)
         self._functions = functions
 
     def __call__(self, sql: str, /) -> Any:

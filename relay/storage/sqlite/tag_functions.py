@@ -39,17 +39,18 @@ class TagFunctions:
         """Call before a statement: tags flushed after its snapshot was taken are not in it."""
         self._snapshot = self._tag_buffer.snapshot()
 
-    def tag_hash(self, raw: bytes, name: str, d_prefix: str | None) -> int | None:
+    def tag_hash(self, raw: bytes, name: str) -> int | None:
         value = tag_value(raw, name)
-        if value is None:
-            return None
-        if d_prefix is None:
-            return self._hashes.tag(name, value)
-        return self._hashes.tag("d", d_prefix + value)
+        return None if value is None else self._hashes.tag(name, value)
 
-    def buffered_rows(self, hash_: int | None) -> str:
-        """seqs as a JSON list."""
-        return listed([] if hash_ is None else self._snapshot.seqs_of([hash_]))
+    def buffered_rows(self, hash_: int | None, kinds: str) -> str:
+        """seqs as a JSON list; `kinds`: one, too."""
+        return listed([] if hash_ is None else self._snapshot.seqs_of([hash_], _set_of(kinds)))
+
+
+@lru_cache(maxsize=64)
+def _set_of(kinds: str) -> frozenset[int]:
+    return frozenset(orjson.loads(kinds))
 
 
 def add_functions(db: sqlite3.Connection) -> None:

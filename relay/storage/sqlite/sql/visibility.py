@@ -23,6 +23,7 @@ from relay.storage.sqlite.sql.conditions import (
     all_of,
     any_of,
     has_hash,
+    listed,
     one_of,
     starts_with,
 )
@@ -56,10 +57,10 @@ _ALL_READABLE: Final = Readable(TRUE, TRUE)
 class ReadConditions:
     """Read rules as conditions on `e`, the events table, for one store.
 
-    A store has the functions `tag_hash(raw, name, d_prefix)`, the hash of an event's first value of
-    a tag, or of the tag `d` that is the prefix and this value, `tag_value(raw, name)`, the value,
-    `buffered_rows(hash)`, a list of the rows with such a tag that the tag table may lack, and
-    `has_tag(raw, name, values)`, whether it has the tag with one of these values.
+    A store has the functions `tag_value(raw, name)`, an event's first value of a tag,
+    `tag_hash(raw, name)`, its hash, `buffered_rows(hash, kinds)`, a list of the rows of these kinds
+    with such a tag that the tag table may lack, and `has_tag(raw, name, values)`, whether it has
+    the tag with one of these values.
     """
 
     def __init__(self, hashes: Hashes, index_tags: frozenset[str]) -> None:
@@ -140,7 +141,6 @@ class ReadConditions:
         unlinked = visibility.without_targets()
         asked = asked_by_tag(target.lookup_tag, target.kinds, unlinked)
         kinds = sorted(target.kinds)
-        of_kind = one_of("y.kind", kinds)
         rows = all_of(
             [
                 one_of("e.kind", kinds),
@@ -148,24 +148,25 @@ class ReadConditions:
                 self._readable(unlinked, asked).condition,
             ]
         )
-        at_d = Condition("")
-        if target.d_prefix is not None:  # rows may have several tags `d`
-            at_d = Condition(" AND e.d = ? || tag_value(o.raw, ?)", (target.d_prefix, target.tag))
         # Within the subquery `e` is the target row; in its FROM it still is the outer row.
+        outer = "FROM (SELECT e.raw AS raw) AS o"
+        if target.d_prefix is not None:
+            # Its first `d`, which only who may write such a record gives to a row of these kinds.
+            # Any row may have the tag as a further one.
+            return Condition(
+                f"EXISTS (SELECT 1 {outer} CROSS JOIN events AS e INDEXED BY events_d"
+                f" WHERE e.d > '' AND e.d = ? || tag_value(o.raw, ?) AND {rows.sql})",
+                (target.d_prefix, target.tag, *rows.values),
+            )
+        of_kind = one_of("y.kind", kinds)
         return Condition(
-            "EXISTS (SELECT 1 FROM (SELECT e.raw AS raw) AS o CROSS JOIN"
+            f"EXISTS (SELECT 1 {outer} CROSS JOIN"
             " (SELECT y.seq AS seq FROM tags AS y"
-            f" WHERE y.hash = tag_hash(e.raw, ?, ?) AND {of_kind.sql}"
+            f" WHERE y.hash = tag_hash(e.raw, ?) AND {of_kind.sql}"
             " UNION ALL"
-            " SELECT j.value FROM json_each(buffered_rows(tag_hash(e.raw, ?, ?))) AS j) AS k"
-            f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {rows.sql}{at_d.sql})",
-            (
-                *(target.tag, target.d_prefix),
-                *of_kind.values,
-                *(target.tag, target.d_prefix),
-                *rows.values,
-                *at_d.values,
-            ),
+            " SELECT j.value FROM json_each(buffered_rows(tag_hash(e.raw, ?), ?)) AS j) AS k"
+            f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {rows.sql})",
+            (target.tag, *of_kind.values, target.tag, listed(kinds), *rows.values),
         )
 
     def groups_of_kinds(self, visibility: Visibility, kinds: Iterable[int]) -> dict[int, Condition]:
