@@ -13,6 +13,7 @@ from relay.nostr.kinds import GROUP_RECORDS, KindSet
 from relay.storage.asked import asked_by_tag
 from relay.storage.postgres.hashes import is_letter
 from relay.storage.postgres.sql.conditions import (
+    BEGINNING,
     FALSE,
     TRUE,
     all_of,
@@ -94,19 +95,22 @@ class ReadConditions:
         """`e` shares its tag with a target row that may be read."""
         unlinked = visibility.without_targets()
         seen = self.readable(unlinked, asked_by_tag(target.lookup_tag, target.kinds, unlinked), p)
-        rows = all_of([_one_of_kinds(target.kinds, p), unexpired(p), seen])
-        tag, at_d = p.add(target.tag, "text"), ""
-        key = f"tag_hash({tag}, first_tag(e.raw, {tag}))"
-        if target.d_prefix is not None:  # rows may have several tags `d`
-            d = f"{p.add(target.d_prefix.encode(), 'bytea')} || first_tag(e.raw, {tag})"
-            key, at_d = f"tag_hash('d', {d})", " AND e.d = o.d"
-        else:
-            d = "NULL"
+        kinds = f"= ANY({p.add(sorted(target.kinds), 'integer[]')})"
+        rows = all_of([f"e.kind {kinds}", unexpired(p), seen])
+        tag = p.add(target.tag, "text")
         # Within the subquery `e` is the target row; in its FROM it still is the outer row.
+        if target.d_prefix is not None:  # by first `d`: any row may have the tag as a further one
+            d = f"{p.add(target.d_prefix.encode(), 'bytea')} || first_tag(e.raw, {tag})"
+            begins = f"substring(e.d, 1, {BEGINNING}) = substring(o.d, 1, {BEGINNING})"
+            return (
+                f"EXISTS (SELECT 1 FROM (SELECT {d} AS d OFFSET 0) AS o"
+                f" JOIN events AS e ON {begins} AND e.d <> '' WHERE e.d = o.d AND {rows})"
+            )
+        key = f"tag_hash({tag}, first_tag(e.raw, {tag}))"
         return (
-            f"EXISTS (SELECT 1 FROM (SELECT {key} AS hash, {d} AS d OFFSET 0) AS o"
-            " JOIN tags AS y ON y.hash = o.hash"
-            f" JOIN events AS e ON e.seq = y.seq WHERE {rows}{at_d})"
+            f"EXISTS (SELECT 1 FROM (SELECT {key} AS hash OFFSET 0) AS o"
+            f" JOIN tags AS y ON y.hash = o.hash AND y.kind {kinds}"
+            f" JOIN events AS e ON e.seq = y.seq WHERE {rows})"
         )
 
     def _allowed(self, rule: ReadRule, visibility: Visibility, p: Parameters) -> list[str]:
@@ -198,10 +202,6 @@ def _group_of(table: str, keys: Iterable[str], p: Parameters, more: str = "") ->
     """`e` is of a group that this table has with one of these keys."""
     found = keys_in("m.pubkey", keys, p)
     return f"EXISTS (SELECT 1 FROM {table} AS m WHERE m.grp = e.grp AND {found}{more})"
-
-
-def _one_of_kinds(kinds: Iterable[int], p: Parameters) -> str:
-    return f"e.kind = ANY({p.add(sorted(kinds), 'integer[]')})"
 
 
 def _inside(kinds: KindSet, asked: frozenset[int] | None = None) -> str:
