@@ -25,6 +25,7 @@ from relay.nostr.agents import Attestation
 from relay.nostr.filters import Filter, filter_from
 from relay.nostr.kinds import GROUP_RECORDS
 from relay.storage.sqlite.connections import LoopReader
+from relay.storage.sqlite.sql import scans
 from tests import cast
 from tests.contract.test_store_items import ascending, items
 from tests.contract.writing import (
@@ -254,6 +255,29 @@ def test_a_long_read_of_kinds_gives_what_the_packaged_rules_allow(
 ) -> None:
     asking = data.draw(asked_of_kinds(world.kinds_in(packaged_rules())))
     long_reads_give_the_readable_rows(case, asking)
+
+
+@st.composite
+def asked_of_authors(draw: st.DrawFn) -> list[tuple[Viewer, Filter]]:
+    """Viewers, and filters with authors and a tag that few events share."""
+    asking = []
+    for _ in range(draw(st.integers(1, 3))):
+        names = draw(st.lists(st.sampled_from(["kinds", "since", "#t", "#p"]), max_size=2))
+        drawn = {name: draw(world.CONDITIONS[name]) for name in ["authors", "#d", *names]}
+        asking.append((draw(world.viewers), filter_from(drawn, TERMS)))
+    return asking
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(150))
+@given(read_cases | pointing_cases | grouped_cases | packaged_cases(), asked_of_authors())
+def test_a_long_read_of_authors_with_a_tag_gives_the_readable_rows(
+    case: ReadCase, asking: list[tuple[Viewer, Filter]]
+) -> None:
+    """It scans the authors' rows where the tag has many: see `with_own`."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(scans, "_FEW", 0)
+        long_reads_give_the_readable_rows(case, asking)
 
 
 def long_reads_give_the_readable_rows(case: ReadCase, asking: list[tuple[Viewer, Filter]]) -> None:
