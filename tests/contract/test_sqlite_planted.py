@@ -211,3 +211,18 @@ async def test_the_check_of_a_row_passes_over_no_rows_with_its_d(tmp_path: Path)
         await store.close()
     apart, alike = steps
     assert alike < apart + STEPS
+
+
+async def test_rows_behind_a_page_of_many_tags_are_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scans, "_FEW", 100)
+    filter_ = asked(kinds=[445], tag_e=[ID, *[f"{number:064x}" for number in range(40)]])
+    steps = []
+    for number in (1000, 3000):
+        store, _ = await stored_beside(tmp_path / f"{number}.db", number)
+        query = PageQuery(filter_, EVERYTHING, 5, await store.head(), 0, 5)
+        steps.append(steps_taken(store, store._compiler.page(query, None)))
+        await store.close()
+    few, many = steps
+    assert many < few + STEPS

@@ -301,7 +301,7 @@ class IndexScan(NamedTuple):
         times = all_of(self.times(shape))
         # Without a kind no time is looked up in the index, and there may be a million rows.
         counted = all_of([self.start, TRUE if many.kinds is None else times])
-        sorted_ = all_of([Condition("(SELECT few FROM found)"), self.start, times])
+        sorted_ = all_of([_asked_if("few", "found", self.start), times])
         since = Condition("t.created_at >= ?", (SINCE,)) if shape.has_since else TRUE
         queue = many.queued(times, since)
         return Condition(
@@ -449,17 +449,17 @@ def either(of_tag: Sequence[IndexScan], shape: Shape, has_tag: Condition) -> lis
     """These scans, or one of the authors' rows if only these are few."""
     author = one_of_late("e.author_key", AUTHOR_KEYS, shape.authors or 0)
     of_kinds = TRUE if shape.kinds is None else one_of("e.kind", sorted(shape.kinds))
-    start = all_of([_asked_if("few", author), of_kinds, has_tag])
+    start = all_of([_asked_if("few", "own", author), of_kinds, has_tag])
     return [
-        *[scan._replace(start=_asked_if("NOT few", scan.start)) for scan in of_tag],
+        *[scan._replace(start=_asked_if("NOT few", "own", scan.start)) for scan in of_tag],
         IndexScan(_FROM_AUTHORS, start, "e", ordered=False),
     ]
 
 
-def _asked_if(few: str, condition: Condition) -> Condition:
-    """The same with NULL for its values, which no row has, unless this is true of `own`. SQLite
+def _asked_if(few: str, table: str, condition: Condition) -> Condition:
+    """The same with NULL for its values, which no row has, unless this is true of the table. SQLite
     tests a condition with a subquery for each row, but looks up no row for NULL."""
-    value = f"(SELECT CASE WHEN {few} THEN ? END FROM own)"
+    value = f"(SELECT CASE WHEN {few} THEN ? END FROM {table})"
     return condition._replace(sql=condition.sql.replace("?", value))
 
 
