@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
@@ -55,6 +56,10 @@ _FEW_SCANS: Final = 4
 _REPEATED_CHARS: Final = 12_288
 """Up to this many the other conditions are repeated in each of several scans, where an index may
 decide them. SQLite takes 0.4 us to prepare a character, and nothing interrupts that."""
+
+_MOST_NESTED: Final = 8
+"""Parentheses in each other of conditions that are repeated in a nested query: SQLite before 3.46
+refuses an expression that is nested too deep ("parser stack overflow")."""
 
 
 class Shape(NamedTuple):
@@ -263,7 +268,7 @@ class IndexScan(NamedTuple):
 
     def _taken(self, of_groups: OfGroups, shape: Shape, rest: Condition) -> Condition:
         """`taken` is a queue in the order of results, with one row for each group and kind."""
-        is_short = 3 * len(rest.sql) <= _REPEATED_CHARS
+        is_short = 3 * len(rest.sql) <= _REPEATED_CHARS and _depth(rest.sql) <= _MOST_NESTED
         inside, outside = (rest, TRUE) if is_short else (TRUE, rest)
 
         def first(of: str, times: Sequence[Condition]) -> Condition:
@@ -602,3 +607,8 @@ def _first_of_keys(keys: Condition, rest: Condition, columns: str) -> Condition:
         f" WHERE {rest.sql} LIMIT ?",
         (*keys.values, *rest.values, SIZE),
     )
+
+
+def _depth(sql: str) -> int:
+    """How many parentheses are open at most; those in texts count too."""
+    return max(accumulate([(char == "(") - (char == ")") for char in sql]), default=0)
