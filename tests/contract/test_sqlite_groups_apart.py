@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.access.actors import Actors, Household
-from relay.access.read_rules import Match, ReadRule, Target
+from relay.access.read_rules import Match, ReadRule
 from relay.access.visibility import ANONYMOUS, Viewer, visibility_for
 from relay.facts import Who
 from relay.groups.actions import Flag
@@ -181,22 +181,6 @@ async def test_rows_that_are_allowed_for_another_reason_than_their_group_are_fou
         event.content[:3] == "his" or event is named for event in town.readable(FILTERS[0], seen)
     )
     await costs(town, seen)
-
-
-async def test_rules_with_a_target_are_not_nested_too_deep_for_sqlite(town: Town) -> None:
-    """SQLite up to 3.45: "parser stack overflow"."""
-    target = Target(frozenset({9}), "t")
-    in_groups = Match(h=True)
-    rules = [
-        ReadRule("for a target", in_groups, frozenset({Who.TARGET}), target=target),
-        ReadRule("or a key", in_groups, frozenset({Who.TARGET}), tag_readers=("p",), target=target),
-        ReadRule("of a group", in_groups, frozenset({Who.GROUP})),
-    ]
-    seen = visibility_for(READERS["a member"], rules, Actors(), GROUPS)
-    filter_ = asked(kinds=[1])
-    query = PageQuery(filter_, seen, 500, town.store.committed(), 0, PAGE)
-    page = await town.store.page(query, is_long=True)
-    assert list(page.raws) == in_order(*town.readable(filter_, seen))[:PAGE]
 
 
 async def test_a_page_looks_once_into_each_group(town: Town) -> None:
