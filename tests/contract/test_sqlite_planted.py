@@ -18,9 +18,11 @@ from relay.storage.sqlite.store import SqliteStore
 from tests import cast
 from tests.contract.crowd import CAROL, keys, rule, seen_by
 from tests.contract.writing import EVERYTHING, TERMS, asked, in_order, read, unsigned, write
+from tests.harness.known_hashes import put_empty_store
 from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from relay.nostr.event import Event
@@ -30,12 +32,17 @@ PLANTED = 3_000
 STEPS = 2_000
 """Of the virtual machine, that planted rows may add; to pass over each takes three."""
 ID = "ab" * 32
+STEPS_OF_CLASSES = 90_000
+"""The same for rows of any number of kinds."""
 TAGS = [["e", ID], ["p", ID], ["h", "tea"], ["d", "tea"], ["t", "tea"], ["k", "x"]]
 
 
-async def stored_beside(path: Path, planted: int) -> tuple[SqliteStore, list[Event]]:
-    """A store of ten events each of some kinds, and of so many newer ones of another kind, all in
+async def stored_beside(
+    path: Path, planted: int, kinds: Sequence[int] = (445,)
+) -> tuple[SqliteStore, list[Event]]:
+    """A store of ten events each of some kinds, and of so many newer ones of other `kinds`, all in
     the file; and those ten of each."""
+    put_empty_store(path)
     store = await SqliteStore.open(path, TERMS)
     wanted = [
         unsigned(cast.alice, kind, [*TAGS, ["e", f"{at:064x}"]], f"{at}", at)
@@ -46,7 +53,9 @@ async def stored_beside(path: Path, planted: int) -> tuple[SqliteStore, list[Eve
     await write(store, *wanted)
     for start in range(0, planted, 1000):
         some = [
-            unsigned(cast.bob, 445, [*TAGS, ["e", f"{at % 10:064x}"]], f"{at}", 2000)
+            unsigned(
+                cast.bob, kinds[at % len(kinds)], [*TAGS, ["e", f"{at % 10:064x}"]], f"{at}", 2000
+            )
             for at in range(start, start + 1000)
         ]
         await write(store, *some)
@@ -82,7 +91,7 @@ def steps_taken(store: SqliteStore, *queries: Query) -> int:
         {"kinds": [7], "tag_e": [f"{number:064x}" for number in range(100)]},
         {"kinds": [1, 6, 7, 9735], "tag_e": [ID, *[f"{number:064x}" for number in range(20)]]},
         {"kinds": [7], "tag_t": ["tea"], "tag_k": ["x"]},
-        {"kinds": [*range(400), 9735], "tag_t": ["tea"]},
+        {"kinds": [*range(256), 9735], "tag_t": ["tea"]},
         {"kinds": [1059], "tag_p": [ID]},
     ],
     ids=lambda conditions: " ".join(
@@ -226,3 +235,21 @@ async def test_rows_behind_a_page_of_many_tags_are_not_passed_over(
         await store.close()
     few, many = steps
     assert many < few + STEPS
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [{"tag_p": [ID]}, {"tag_e": [ID, "cd" * 32]}, {"kinds": [1059], "tag_p": [ID]}],
+    ids=["one", "two", "of a kind"],
+)
+async def test_a_tag_is_looked_up_in_few_steps_however_many_kinds_its_rows_have(
+    tmp_path: Path, conditions: dict[str, Any]
+) -> None:
+    filter_ = asked(**conditions)
+    steps = []
+    for name, kinds in (("one", (445,)), ("many", range(2000, 2000 + PLANTED))):
+        store, _ = await stored_beside(tmp_path / f"{name}.db", PLANTED, kinds)
+        steps.append(await steps_of(store, filter_))
+        await store.close()
+    of_one, of_many = steps
+    assert of_many < of_one + STEPS_OF_CLASSES

@@ -23,7 +23,8 @@ def put_back_to_schema_12(db: sqlite3.Connection) -> None:
         ) WITHOUT ROWID;
         CREATE INDEX tags_kind ON tags (hash, kind, created_at DESC)
             WHERE kind = 1059 OR kind = 9000 OR kind = 44100 OR kind = 44101;
-        INSERT INTO tags SELECT hash, created_at, id_key, seq, kind FROM kept;
+        INSERT INTO tags SELECT k.hash, k.created_at, k.id_key, k.seq, e.kind
+            FROM kept AS k JOIN events AS e USING (seq);
         DROP TABLE kept;
         DROP INDEX events_group;
         CREATE INDEX events_group ON events (grp, kind) WHERE grp IS NOT NULL;

@@ -16,6 +16,7 @@ from relay.storage.hashes import Hashes
 from relay.storage.rows import DAMAGED, event_in
 from relay.storage.sqlite.compacting import unfinished
 from relay.storage.sqlite.connections import MAX_VALUE, connection, fault_of, index_path
+from relay.storage.sqlite.kind_classes import kind_class
 from relay.storage.sqlite.sql.moving import LOG_SCRIPT
 from relay.storage.sqlite.sql.named import FILES, QUERIES
 from relay.storage.sqlite.sql.value_types import KEYS, columns_of, rows_of_another_type
@@ -41,7 +42,7 @@ def fill_tag_buffer(
     rows: list[TagRow] = []
     for seq, created_at, key, kind, raw in db.execute(QUERIES["rows_after"], (upto,)):
         for hash_ in hashes.of_event(event_in(raw), terms.index_tags):
-            rows.append((hash_, kind, created_at, key, seq))  # noqa: PERF401
+            rows.append((hash_, kind_class(hash_, kind), created_at, key, seq))  # noqa: PERF401
     tag_buffer.add(rows)
 
 
@@ -202,8 +203,9 @@ def _index_new_tags(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms) 
                 db.executemany(
                     QUERIES["add_tag"],
                     [
-                        (hashes.tag(name, value), kind, created_at, key, seq)
+                        (hash_, kind_class(hash_, kind), created_at, key, seq)
                         for value in event_in(raw).tag_values(name)
+                        for hash_ in [hashes.tag(name, value)]
                     ],
                 )
     # Entries of names that are no longer indexed stay: harmless, and completed if the name is

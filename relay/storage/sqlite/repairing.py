@@ -21,6 +21,7 @@ from relay.storage.hashes import id_key
 from relay.storage.rows import stored
 from relay.storage.sqlite.connections import connection, fault_of, index_path
 from relay.storage.sqlite.group_tables import tables_of
+from relay.storage.sqlite.kind_classes import kind_class
 from relay.storage.sqlite.row_check import RowCheck, hashes_of, index_tags_of, pages, rows_of
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.named import VERIFY_QUERIES as VERIFY
@@ -204,7 +205,7 @@ class _Repair:
             for row, event in self._events(page):
                 key = id_key(event.id)
                 tags += [
-                    (hash_, event.kind, event.created_at, key, row.seq)
+                    (hash_, kind_class(hash_, event.kind), event.created_at, key, row.seq)
                     for hash_ in hashes.of_event(event, names)
                 ]
             if len(tags) > _TAGS_AT_ONCE:

@@ -870,7 +870,7 @@ class SqliteStore:
         if pairs is None:
             flushes = self._tag_kinds.flushes
             asked = (listed(hashes), most + len(hashes))
-            found = self._loop_conn.one(QUERIES["kinds_of_tags"], asked)
+            found = self._loop_conn.one(QUERIES["classes_of_tags"], asked)
             pairs = [*zip(*map(orjson.loads, found), strict=True)]
             if len(pairs) < most:
                 self._tag_kinds.keep(hashes, pairs, flushes)

@@ -1,8 +1,8 @@
-"""Of which kinds the tag table has rows with a tag: what was looked up for the newest filters that
-name no kind. Such a look-up takes as long as a short page.
+"""Of which classes of kinds the tag table has rows with a tag: what was looked up for the newest
+filters. Such a look-up takes as long as a short page.
 
-Invariant: no kind is missing that a row had before it left the tag buffer. Kinds of rows that were
-deleted since may be left.
+Invariant: no class is missing that a row had before it left the tag buffer. Classes of rows that
+were deleted since may be left.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _MAX_KNOWN: Final = 4096
-"""Tags; of each some 32 kinds at most, 4 MB together."""
+"""Tags; of each some 32 classes at most, 4 MB together."""
 
 
 class TagKinds:
@@ -27,24 +27,24 @@ class TagKinds:
         """How many slices of the buffer the table has got."""
 
     def pairs_of(self, hashes: Iterable[int]) -> list[tuple[int, int]] | None:
-        """Hashes and kinds; None: not all are known."""
+        """Hashes and classes; None: not all are known."""
         out: list[tuple[int, int]] = []
         for hash_ in hashes:
             known = self._known.get(hash_)
             if known is None:
                 return None
-            out += [(hash_, kind) for kind in known]
+            out += [(hash_, class_) for class_ in known]
         return out
 
     def keep(self, hashes: Iterable[int], pairs: Iterable[tuple[int, int]], flushes: int) -> None:
         """All pairs of these hashes, as they were looked up after so many flushes."""
-        kinds: dict[int, list[int]] = {hash_: [] for hash_ in hashes}
-        for hash_, kind in pairs:
-            kinds[hash_].append(kind)
+        classes: dict[int, list[int]] = {hash_: [] for hash_ in hashes}
+        for hash_, class_ in pairs:
+            classes[hash_].append(class_)
         with self._lock:
             if flushes != self.flushes:
                 return
-            for hash_, known in kinds.items():
+            for hash_, known in classes.items():
                 self._known[hash_] = tuple(known)
             while len(self._known) > _MAX_KNOWN:
                 del self._known[next(iter(self._known))]

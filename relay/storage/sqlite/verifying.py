@@ -29,6 +29,7 @@ from relay.storage.hashes import id_key
 from relay.storage.sqlite.connections import fault_of, file_connection
 from relay.storage.sqlite.deletion_check import DeletionCheck
 from relay.storage.sqlite.group_tables import tables_of
+from relay.storage.sqlite.kind_classes import kind_class
 from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION, check_schema, check_values
 from relay.storage.sqlite.row_check import (
     Row,
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from relay.storage.sqlite.row_check import Rules
 
     TagRow = tuple[int, int, int, int]
-    """hash, created_at, id_key, kind"""
+    """hash, created_at, id_key, class of the kind"""
 
 _WORKERS: Final = max(2, os.cpu_count() or 2)
 _MOST_SHOWN: Final = 100
@@ -283,7 +284,7 @@ class _Verification:
     def _tags_of(self, event: Event) -> set[TagRow]:
         key = id_key(event.id)
         hashes = self._hashes.of_event(event, self._index_tags)
-        return {(hash_, event.created_at, key, event.kind) for hash_ in hashes}
+        return {(hash_, event.created_at, key, kind_class(hash_, event.kind)) for hash_ in hashes}
 
     def _report_columns(self, row: Row, right: Row) -> None:
         self.report.misplaced.append(row.seq)
@@ -336,8 +337,8 @@ class _Verification:
     def _check_tags(self) -> None:
         tags, newest, upto = self._tags, self._newest, self._tags_upto
         surplus: Counter[int] = Counter()
-        for hash_, created_at, key, seq, kind in self._db.execute(VERIFY["all_tags"]):
-            tag = hash_, created_at, key, kind
+        for hash_, created_at, key, seq, class_ in self._db.execute(VERIFY["all_tags"]):
+            tag = hash_, created_at, key, class_
             if not 0 < seq <= newest:
                 surplus[seq] += 1
             elif seq <= upto:
@@ -353,18 +354,19 @@ class _Verification:
 
     def _compare_tags(self, wrong: Sequence[int]) -> None:
         there: dict[int, set[TagRow]] = {seq: set() for seq in wrong}
-        for hash_, created_at, key, seq, kind in self._db.execute(VERIFY["all_tags"]):
+        for hash_, created_at, key, seq, class_ in self._db.execute(VERIFY["all_tags"]):
             if seq in there:
-                there[seq].add((hash_, created_at, key, kind))
+                there[seq].add((hash_, created_at, key, class_))
         for row in rows_of(self._db, wrong):
             event, found = event_from_raw(row.raw), there.pop(row.seq)
             expected = self._tags_of(event)
             key = id_key(event.id)
             # Of names that are no longer indexed they stay.
             former = {
-                (self._hashes.tag(tag[0], tag[1]), event.created_at, key, event.kind)
+                (hash_, event.created_at, key, kind_class(hash_, event.kind))
                 for tag in event.tags
                 if len(tag) > 1
+                for hash_ in [self._hashes.tag(tag[0], tag[1])]
             }
             missing, extra = len(expected - found), len(found - expected - former)
             if missing:

@@ -53,6 +53,7 @@ from relay.storage.rows import (
     event_in,
     records_to_sweep,
 )
+from relay.storage.sqlite.kind_classes import kind_class
 from relay.storage.sqlite.lookups import Finder, key_of
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.writes import chunks, insert
@@ -396,7 +397,7 @@ class Writer:
                 )
             )
             for hash_ in hashes:
-                tags.append((hash_, kind, at, key, seq))  # noqa: PERF401
+                tags.append((hash_, kind_class(hash_, kind), at, key, seq))  # noqa: PERF401
             change.grow((pubkey, kind, row.group or ""), 1, len(event.raw))
             if kind == kinds.GIFT_WRAP:
                 change.grow_received(event, 1)
@@ -533,7 +534,8 @@ class Writer:
                 change.grow(tuple(of), -1, -len(raw))
                 change.grow_received(event, -1)
             for hash_ in self._hashes.of_event(event, self._index_tags):
-                tags.append((hash_, event.kind, created_at, key, seq))  # noqa: PERF401
+                class_ = kind_class(hash_, event.kind)
+                tags.append((hash_, class_, created_at, key, seq))
             if len(tags) > _TAGS_AT_ONCE:
                 db.executemany(QUERIES["delete_tag"], tags)
                 tags.clear()
@@ -666,9 +668,9 @@ class Writer:
         )
 
     def tags_of(self, rows: Sequence[CheckedRow]) -> str:
-        """[[hash, kind, created_at, id_key, seq]] of all tags of rows, as JSON; on any thread."""
+        """[[hash, class, created_at, id_key, seq]] of all tags of rows, as JSON; on any thread."""
         tags = [
-            (hash_, row[3], row[4], row[2], row[0])
+            (hash_, kind_class(hash_, row[3]), row[4], row[2], row[0])
             for row in rows
             for hash_ in self._hashes.of_event(event_in(row[-1]), self._index_tags)
         ]

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import orjson
 
 from relay.storage.hashes import id_key
+from relay.storage.sqlite.kind_classes import KIND_CLASSES, KINDS_APART
+from relay.storage.sqlite.sql.named import QUERIES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence, Set
@@ -121,9 +123,9 @@ class Arguments:
         self.buffer = buffer
 
     def add_pairs(self, pairs: Sequence[tuple[int, int]], number: int) -> None:
-        """Hashes and kinds, as the last list: with so many pairs."""
+        """Hashes and classes, as the last list: with so many pairs."""
         flat = [value for pair in pairs for value in pair]
-        self.lists.append(flat + [0, _NO_KIND] * (number - len(pairs)))
+        self.lists.append(flat + [0, _NO_CLASS] * (number - len(pairs)))
 
     def rows(self, buffered: BufferedRows) -> str:
         of, kinds = buffered
@@ -136,7 +138,7 @@ class Arguments:
         return self.rows(bound) if isinstance(bound, BufferedRows) else bound
 
 
-_NO_KIND: Final = -1
+_NO_CLASS: Final = -1
 _NO_KEYS: Final[tuple[Sequence[Value], Sequence[Value]]] = (), ()
 
 
@@ -301,9 +303,22 @@ def listed(values: Sequence[int | str]) -> str:
     return orjson.dumps(values).decode() if values else "[]"
 
 
+def kind_class_of(hash_: str, kind: int | str) -> str:
+    """`relay.storage.sqlite.kind_classes.kind_class`; each may be an expression."""
+    if isinstance(kind, int) and kind < KINDS_APART:
+        return str(kind)
+    text = QUERIES["shared_class" if isinstance(kind, int) else "kind_class"]
+    return text.replace("k.value", str(kind)).replace("h.value", hash_)
+
+
 def has_hash(hashes: Sequence[int]) -> Condition:
     """`e` has a tag with one of these hashes."""
-    return _has_tag(one_of("x.hash", hashes), BufferedRows(tuple(hashes)))
+    if not hashes:
+        return FALSE
+    buffered = BufferedRows(tuple(hashes))
+    if len(hashes) > MAX_PARAMETERS:
+        return _has_tag([listed(hashes)], buffered, in_json=True)
+    return _has_tag(hashes, buffered)
 
 
 @lru_cache(maxsize=1024)
@@ -313,9 +328,9 @@ def has_tag_of(list_: int, name: str, number: int) -> Condition:
 
     The tags of a row are compared with a long list: to look up each of 440 values for each of
     60,000 rows that the other conditions leave took 10 s."""
-    has_one = _has_tag(one_of_late("x.hash", list_, number), BufferedRows(list_))
     if number <= MAX_PARAMETERS:
-        return has_one
+        return _has_tag([Late(list_, item) for item in range(number)], BufferedRows(list_))
+    has_one = _has_tag([Late(list_, 0)], BufferedRows(list_), in_json=True)
     # The value first: few rows have one of the list, and many the name.
     return Condition(
         f"CASE WHEN length(e.raw) <= {_MOST_PARSED} THEN EXISTS (SELECT 1"
@@ -328,16 +343,43 @@ def has_tag_of(list_: int, name: str, number: int) -> Condition:
     )
 
 
-def _has_tag(found: Condition, buffered: BufferedRows) -> Condition:
-    has_one = Condition(
-        f"EXISTS (SELECT 1 FROM tags AS x WHERE {found.sql} AND x.kind = e.kind"
-        " AND x.created_at = e.created_at AND x.id_key = e.id_key AND x.seq = e.seq)",
-        found.values,
+def _has_tag(
+    hashes: Sequence[Bound], buffered: BufferedRows, *, in_json: bool = False
+) -> Condition:
+    """`in_json`: `hashes` is one JSON list. With `h`, the class does not depend on a column of `x`,
+    so that it is looked up in the index."""
+    values = tuple(hashes)
+    if in_json:
+        source, hash_ = "json_each(?) AS h CROSS JOIN ", "h.value"
+    elif len(hashes) > 1:
+        source, hash_ = f"(VALUES {','.join(['(?)'] * len(hashes))}) AS h CROSS JOIN ", "h.column1"
+    else:
+        source, hash_, values = "", "?", (*hashes, *hashes)
+    has_one = (
+        f"EXISTS (SELECT 1 FROM {source}tags AS x WHERE x.hash = {hash_}"
+        f" AND x.kind_class = {kind_class_of(hash_, 'e.kind')}"
+        " AND x.created_at = e.created_at AND x.id_key = e.id_key AND x.seq = e.seq)"
     )
     return Condition(
-        f"({has_one.sql} OR e.seq IN (SELECT value FROM json_each(?)))",
-        (*has_one.values, buffered),
+        f"({has_one} OR e.seq IN (SELECT value FROM json_each(?)))", (*values, buffered)
     )
+
+
+def of_classes(of: str, kinds: Sequence[int]) -> Condition:
+    """`of`, a tag, is of the class of one of these kinds under its hash. Not for an index."""
+    apart = [kind for kind in kinds if kind < KINDS_APART]
+    shared = [kind for kind in kinds if kind >= KINDS_APART]
+    parts = [one_of(f"+{of}.kind_class", apart)]
+    if len(shared) > KIND_CLASSES:
+        parts.append(Condition(f"{of}.kind_class >= {KINDS_APART}"))
+    elif shared:
+        classes = kind_class_of(f"{of}.hash", "k.value")
+        parts.append(
+            Condition(
+                f"{of}.kind_class IN (SELECT {classes} FROM json_each(?) AS k)", (listed(shared),)
+            )
+        )
+    return any_of(parts)
 
 
 def starts_with(prefix: str) -> Condition:

@@ -11,6 +11,7 @@ from relay.nostr.kinds import KindSet
 from relay.storage import PageQuery
 from relay.storage.asked import asked_by, fulfils
 from relay.storage.sqlite.fts import expression
+from relay.storage.sqlite.kind_classes import KINDS_APART, classes_of, share_classes
 from relay.storage.sqlite.sql import recall
 from relay.storage.sqlite.sql.conditions import (
     AUTHOR_KEYS,
@@ -67,13 +68,14 @@ if TYPE_CHECKING:
     from relay.storage.sqlite.sql.conditions import Bound, Tagged, Value
 
     PairsOf = Callable[[Sequence[int], int], Sequence[tuple[int, int]]]
-    """Hashes of tags and kinds, as many as are given, of which there are rows in the tag table."""
+    """Hashes of tags and classes of kinds, as many as are given, of which there are rows in the tag
+    table."""
 
 _ITEM: Final = "e.created_at, e.id, ifnull(e.grp, '')"
 _MAX_MERGED: Final = 16
 """Up to this many keys of a filter have one ordered scan each, merged; of more see `Many`."""
 _MAX_PAIRS: Final = 32
-"""The same of hashes of a tag with a kind; of more see `ManyTags`."""
+"""The same of hashes of a tag with a class of kinds; of more see `ManyTags`."""
 _FEW_PAIRS: Final = 4
 _KIND_SCANS: Final = 8
 _KIND_SCANS_APART: Final = 16
@@ -82,6 +84,7 @@ _MOST_APART: Final = 4
 """Filters of a COUNT with scans for the groups that the reader may read."""
 _KINDS_APART: Final = 32
 """Up to this many kinds of a search have a condition each."""
+_IS_APART: Final = Condition(f"e.kind < {KINDS_APART}")
 _CACHED_PREFIXES: Final = 16
 _CACHED_PREFIX_CHARS: Final = 1024
 """A plan with more of them is not cached: it has them several times."""
@@ -140,7 +143,8 @@ class _LookedUp(NamedTuple):
     tag: int | None
     """The condition whose index is scanned; None: another index is."""
     pairs: int | None
-    """Number of hashes with a kind, in order; None: they are too many, or no order is needed."""
+    """Number of hashes with a class each, in order; None: they are too many, or no order is
+    needed."""
     scans_buffer: bool
     """The tag buffer has rows for it."""
 
@@ -575,15 +579,16 @@ class Compiler:
         scans_buffer = bool(arguments.buffer.seqs_of(hashes, kinds))
         pairs: Sequence[tuple[int, int]] | None = None
         product = _MAX_PAIRS + 1 if kinds is None else len(hashes) * len(kinds)
-        # To merge scans without rows takes longer than to look up which kinds there are.
+        # To merge scans without rows takes longer than to look up which classes there are.
         if product > _FEW_PAIRS and len(hashes) <= _MAX_PAIRS:
             pairs = self._pairs_of(hashes, _MAX_PAIRS + 1)
             if len(pairs) > _MAX_PAIRS:
                 pairs = None
             elif kinds is not None:
-                pairs = [pair for pair in pairs if pair[1] in kinds]
+                classes = {hash_: classes_of(hash_, kinds) for hash_ in hashes}
+                pairs = [pair for pair in pairs if pair[1] in classes[pair[0]]]
         if pairs is None and kinds is not None and product <= _MAX_PAIRS:
-            pairs = [(hash_, kind) for hash_ in hashes for kind in kinds]
+            pairs = [(hash_, class_) for hash_ in hashes for class_ in classes_of(hash_, kinds)]
         if pairs is None:
             return _LookedUp(tag, None, scans_buffer)
         number = max(len(pairs), 1)
@@ -633,7 +638,10 @@ class Compiler:
                 scans.append(by_buffer(TAGS + tag, kinds))
             if name == "d" and shape.d_prefixes:
                 scans.append(by_d_prefixes(shape.d_prefixes))
-            else:
+            elif kinds is not None:
+                if share_classes(kinds):
+                    shared = [kind for kind in sorted(kinds) if kind >= KINDS_APART]
+                    rest.append(any_of([_IS_APART, one_of("e.kind", shared)]))
                 kinds = None
             if shape.may_scan_authors():
                 scans = either(scans, shape, _tag_holds(shape, tag))

@@ -20,6 +20,21 @@ e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at;
 -- :about_old  the same of an old version whose row stays: nothing pins it
 x'', o.pubkey, o.kind, '', NULL, o.grp, NULL, o.created_at;
 
+-- :shared_class  `kind_class` of a kind from 256. SQLite evaluates & | >> from left to right, after * (with more parentheses the parser overflows in long conditions)
+k.value * (h.value & 65535 | 1) & 65535 >> 8 | 256;
+
+-- :kind_class  the class of the kind `k.value` under the hash `h.value`, as of `relay.storage.sqlite.kind_classes`
+iif(k.value < 256, k.value, {shared_class});
+
+-- :class_of_wraps  classes of gift wraps under the hash :p
+SELECT {kind_class} FROM (SELECT :p AS value) AS h CROSS JOIN json_each('[1059]') AS k;
+
+-- :classes_of_sent  classes of gift wraps and notices under the hash :p
+SELECT {kind_class} FROM (SELECT :p AS value) AS h CROSS JOIN json_each('[1059, 44100, 44101]') AS k;
+
+-- :class_of_put  classes of 9000 under the hash :p
+SELECT {kind_class} FROM (SELECT :p AS value) AS h CROSS JOIN json_each('[9000]') AS k;
+
 -- :rows_by_id  [id_key] -> columns of a row; index events_id
 SELECT {row}
 FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_id ON e.id_key = j.value;
@@ -41,7 +56,9 @@ WHERE e.author_key = json_extract(j.value, '$[1]') OR e.grp = json_extract(j.val
 OR coalesce(json_extract(j.value, '$[1]'), json_extract(j.value, '$[2]')) IS NULL
 OR (e.kind = 1059 AND (
     e.seq IN (SELECT value FROM json_each(:newest)) OR EXISTS (
-        SELECT 1 FROM tags AS t WHERE t.hash = json_extract(j.value, '$[3]') AND t.kind = e.kind
+        SELECT 1 FROM (SELECT json_extract(j.value, '$[3]') AS value) AS h
+        CROSS JOIN (SELECT 1059 AS value) AS k
+        CROSS JOIN tags AS t ON t.hash = h.value AND t.kind_class = {kind_class}
         AND t.created_at = e.created_at AND t.id_key = e.id_key AND t.seq = e.seq
     )
 ));
@@ -61,7 +78,8 @@ FROM json_each(:slots) AS j CROSS JOIN events AS e INDEXED BY events_slot ON e.s
 SELECT e.id FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_id ON e.id_key = j.value
 WHERE e.kind IN (1059, 44100, 44101) AND (
     e.seq IN (SELECT value FROM json_each(:newest)) OR EXISTS (
-        SELECT 1 FROM tags AS t WHERE t.hash = :p AND t.kind = e.kind
+        SELECT 1 FROM (SELECT :p AS value) AS h CROSS JOIN (SELECT e.kind AS value) AS k
+        CROSS JOIN tags AS t ON t.hash = h.value AND t.kind_class = {kind_class}
         AND t.created_at = e.created_at AND t.id_key = e.id_key AND t.seq = e.seq
     )
 );
@@ -75,8 +93,8 @@ WHERE e.d > '';
 -- :rows_referring  [hash of e, E, a or A], [newest seq], [kind], limit -> columns of a row of no group
 SELECT {row}
 FROM (
-    SELECT seq FROM tags WHERE hash IN (SELECT value FROM json_each(:hashes))
-    AND kind IN (SELECT value FROM json_each(:kinds))
+    SELECT seq FROM tags WHERE (hash, kind_class) IN (
+        SELECT h.value, {kind_class} FROM json_each(:hashes) AS h CROSS JOIN json_each(:kinds) AS k)
     UNION
     SELECT value FROM json_each(:newest)
 ) AS k CROSS JOIN events AS e ON e.seq = k.seq
@@ -121,8 +139,9 @@ UPDATE events SET expires_at = :at WHERE seq IN (SELECT value FROM json_each(:se
 SELECT seq FROM events INDEXED BY events_author
 WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey AND seq <= :upto
 UNION  -- wraps and notices that were sent to it (N62-05)
-SELECT seq FROM tags WHERE hash = :p AND kind IN (1059, 44100, 44101)
-AND created_at <= :until AND seq <= :upto
+SELECT t.seq FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq AND e.kind IN (1059, 44100, 44101)
+WHERE t.hash = :p AND t.kind_class IN ({classes_of_sent})
+AND t.created_at <= :until AND t.seq <= :upto
 UNION
 SELECT e.seq FROM json_each(:newest) AS j CROSS JOIN events AS e ON e.seq = j.value
 WHERE e.created_at <= :until AND e.kind IN (1059, 44100, 44101) AND e.seq <= :upto;
@@ -134,9 +153,9 @@ SELECT ifnull(sum(bytes), 0) FROM (
     -- No total: in `received` a gift wrap for many recipients is missing.
     SELECT bytes FROM (
         SELECT * FROM (
-            SELECT e.seq, length(e.raw) AS bytes FROM (
-                SELECT seq FROM tags WHERE hash = :p AND kind IN (1059, 44100, 44101)
-            ) AS t CROSS JOIN events AS e ON e.seq = t.seq LIMIT :limit
+            SELECT e.seq, length(e.raw) AS bytes FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq
+            AND e.kind IN (1059, 44100, 44101)
+            WHERE t.hash = :p AND t.kind_class IN ({classes_of_sent}) LIMIT :limit
         )
         UNION  -- a slice of the newest may be in the table already
         SELECT * FROM (
@@ -168,7 +187,7 @@ AND (kind NOT BETWEEN 9000 AND 9020 OR expires_at IS 1) AND kind NOT BETWEEN 390
 UNION ALL
 SELECT e.seq, {size}, {about}
 FROM (
-    SELECT seq FROM tags WHERE hash = :p AND kind IN (1059, 44100, 44101)
+    SELECT seq FROM tags WHERE hash = :p AND kind_class IN ({classes_of_sent})
     AND created_at <= :until
     UNION ALL
     SELECT value FROM json_each(:newest)
@@ -195,7 +214,11 @@ WHERE o.grp = :grp AND NOT EXISTS (
 -- By `sizes`: the rows of another key may have the same id_key.
 SELECT 1 FROM sizes WHERE pubkey = :pubkey
 UNION ALL
-SELECT 1 FROM tags WHERE hash = :p AND kind IN (1059, 9000, 44100, 44101)
+SELECT 1 FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq AND e.kind IN (1059, 44100, 44101)
+WHERE t.hash = :p AND t.kind_class IN ({classes_of_sent})
+UNION ALL
+SELECT 1 FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq AND e.kind = 9000
+WHERE t.hash = :p AND t.kind_class IN ({class_of_put})
 UNION ALL
 SELECT 1 FROM json_each(:newest) AS j CROSS JOIN events AS e ON e.seq = j.value
 WHERE e.kind IN (1059, 9000, 44100, 44101)
@@ -205,7 +228,7 @@ LIMIT 1;
 SELECT grp FROM sizes WHERE pubkey = :pubkey AND grp > ''
 UNION
 SELECT e.grp FROM (
-    SELECT seq FROM tags WHERE hash = :p AND kind = 1059
+    SELECT seq FROM tags WHERE hash = :p AND kind_class IN ({class_of_wraps})
     UNION
     SELECT value FROM json_each(:newest)
 ) AS t CROSS JOIN events AS e ON e.seq = t.seq
@@ -224,7 +247,7 @@ AND kind BETWEEN 9000 AND 9020 AND grp IS NOT NULL AND expires_at IS NOT 1 LIMIT
 -- :groups_put_into  hash of p, after, [newest seq], limit -> the group of each later 9000 that puts the key into one
 SELECT e.grp
 FROM (
-    SELECT seq FROM tags WHERE hash = :p AND kind = 9000 AND created_at > :after
+    SELECT seq FROM tags WHERE hash = :p AND kind_class IN ({class_of_put}) AND created_at > :after
     UNION ALL
     SELECT value FROM json_each(:newest)
 ) AS t CROSS JOIN events AS e ON e.seq = t.seq
@@ -344,7 +367,7 @@ SELECT seq, created_at, id_key, kind, raw FROM events WHERE seq > ?;
 -- :all_rows  -> seq, created_at, id_key, kind, raw
 SELECT seq, created_at, id_key, kind, raw FROM events;
 
--- :add_tag  hash, kind, created_at, id_key, seq; ignored when it exists
+-- :add_tag  hash, class of kind, created_at, id_key, seq; ignored when it exists
 INSERT OR IGNORE INTO tags VALUES (?, ?, ?, ?, ?);
 
 -- :count_tables  -> how many tables and indices the file has
@@ -372,8 +395,8 @@ WHERE typeof(m.value) <> o.type AND (o.is_needed OR m.name IS NOT NULL);
 -- :delete_events  [seq]
 DELETE FROM events WHERE seq IN (SELECT value FROM json_each(:seqs));
 
--- :delete_tag  hash, kind, created_at, id_key, seq
-DELETE FROM tags WHERE hash = ? AND kind = ? AND created_at = ? AND id_key = ? AND seq = ?;
+-- :delete_tag  hash, class of kind, created_at, id_key, seq
+DELETE FROM tags WHERE hash = ? AND kind_class = ? AND created_at = ? AND id_key = ? AND seq = ?;
 
 -- :drop_empty_size  pubkey, kind, grp
 DELETE FROM sizes WHERE pubkey = ? AND kind = ? AND grp = ? AND events = 0;
@@ -502,20 +525,21 @@ FROM (SELECT seq, sum(size) OVER (ORDER BY seq) - size AS before
 CROSS JOIN events AS e ON e.seq = next.seq
 WHERE next.before < ? ORDER BY e.seq;
 
--- :missing_tags  [[hash, kind, created_at, id_key, seq]] -> seq and hash of those not in the table
+-- :missing_tags  [[hash, class of kind, created_at, id_key, seq]] -> seq and hash of those not in the table
 SELECT t.value ->> 4, t.value ->> 0 FROM json_each(?) AS t
 WHERE EXISTS (SELECT 1 FROM events WHERE seq = t.value ->> 4)
-  AND NOT EXISTS (SELECT 1 FROM tags WHERE hash = t.value ->> 0 AND kind = t.value ->> 1
+  AND NOT EXISTS (SELECT 1 FROM tags WHERE hash = t.value ->> 0 AND kind_class = t.value ->> 1
                   AND created_at = t.value ->> 2 AND id_key = t.value ->> 3 AND seq = t.value ->> 4);
 
--- :kinds_of_tags  [hash], limit -> JSON lists of hashes and kinds: of which kinds the table has rows with each. Counts one more for each hash
-WITH RECURSIVE found (hash, kind) AS (
-    SELECT j.value, (SELECT min(kind) FROM tags WHERE hash = j.value) FROM json_each(?) AS j
+-- :classes_of_tags  [hash], limit -> JSON lists of hashes and classes: of which classes of kinds the table has rows with each. Counts one more for each hash
+WITH RECURSIVE found (hash, class) AS (
+    SELECT j.value, (SELECT min(kind_class) FROM tags WHERE hash = j.value) FROM json_each(?) AS j
     UNION ALL
-    SELECT f.hash, (SELECT min(t.kind) FROM tags AS t WHERE t.hash = f.hash AND t.kind > f.kind)
-    FROM found AS f WHERE f.kind IS NOT NULL LIMIT ?
+    SELECT f.hash, (
+        SELECT min(t.kind_class) FROM tags AS t WHERE t.hash = f.hash AND t.kind_class > f.class)
+    FROM found AS f WHERE f.class IS NOT NULL LIMIT ?
 )
-SELECT json_group_array(hash), json_group_array(kind) FROM found WHERE kind IS NOT NULL;
+SELECT json_group_array(hash), json_group_array(class) FROM found WHERE class IS NOT NULL;
 
 -- :number_of_rows  -> number of rows and old versions in the tables themselves, and as the totals have it
 SELECT (SELECT count(*) FROM events NOT INDEXED) + (SELECT count(*) FROM old_versions), (SELECT ifnull(sum(events), 0) FROM sizes);

@@ -9,6 +9,7 @@ import orjson
 
 from relay.nostr.filters import BROAD_TAGS
 from relay.storage.sqlite.fts import expression, more_often
+from relay.storage.sqlite.kind_classes import share_classes
 from relay.storage.sqlite.sql.conditions import (
     AFTER_KEY,
     AFTER_SEQ,
@@ -28,7 +29,9 @@ from relay.storage.sqlite.sql.conditions import (
     Condition,
     Late,
     all_of,
+    kind_class_of,
     listed,
+    of_classes,
     one_of,
     one_of_late,
     starts_with_any,
@@ -135,15 +138,17 @@ class OfGroups(NamedTuple):
 
 
 class ManyTags(NamedTuple):
-    """More hashes with kinds than are merged. If they have more than `_FEW` rows, a queue holds the
-    next row of each, so that the first rows are found without those behind them."""
+    """More hashes with a class each than are merged. If they have more than `_FEW` rows, a queue
+    holds the next row of each, so that the first rows are found without those behind them."""
 
     hashes: Condition
     """A JSON list."""
     kinds: Sequence[int] | None
-    """None: those that the table has, which are found one after the other."""
+    """None: the classes that the table has, which are found one after the other."""
     among: Condition
-    """On `p.kind`, of those that are found."""
+    """On `p.kind_class`, of those that are found."""
+    joined: Condition | None = None
+    """FROM and WHERE of the rows that the scan finds, some twice: quicker than a list of pairs."""
 
     def queued(self, times: Condition, since: Condition) -> Condition:
         """The table `queue`, which is read in the order of results; needs the table `found`.
@@ -154,23 +159,24 @@ class ManyTags(NamedTuple):
         if self.kinds is not None:
             kinds = orjson.dumps(self.kinds).decode()
             pairs = Condition(
-                f"SELECT h.value, k.value FROM {hashes} AS h CROSS JOIN json_each(?) AS k",
+                f"SELECT DISTINCT h.value, {kind_class_of('h.value', 'k.value')}"
+                f" FROM {hashes} AS h CROSS JOIN json_each(?) AS k",
                 (*self.hashes.values, kinds),
             )
         else:
-            kind = "(SELECT min(t.kind) FROM tags AS t WHERE t.hash = {hash}{after})"
-            first = kind.format(hash="h.value", after="")
-            next_ = kind.format(hash="p.hash", after=" AND t.kind > p.kind")
+            class_ = "(SELECT min(t.kind_class) FROM tags AS t WHERE t.hash = {hash}{after})"
+            first = class_.format(hash="h.value", after="")
+            next_ = class_.format(hash="p.hash", after=" AND t.kind_class > p.kind_class")
             pairs = Condition(
                 f"SELECT h.value, {first} FROM {hashes} AS h UNION ALL"
-                f" SELECT p.hash, {next_} FROM pairs AS p WHERE p.kind IS NOT NULL",
+                f" SELECT p.hash, {next_} FROM pairs AS p WHERE p.kind_class IS NOT NULL",
                 self.hashes.values,
             )
         # A tag may be left of a row that is gone.
         row = (
             "(SELECT t.seq FROM tags AS t CROSS JOIN events AS r ON r.seq = t.seq WHERE {} LIMIT 1)"
         )
-        of = "t.hash = {0}.hash AND t.kind = {0}.kind AND {1}"
+        of = "t.hash = {0}.hash AND t.kind_class = {0}.kind_class AND {1}"
         order = " ORDER BY t.created_at DESC, t.id_key, t.seq"
         first = row.format(of.format("p", times.sql) + order)
         same = "t.created_at = q.created_at AND (t.id_key, t.seq) > (q.id_key, q.seq)"
@@ -178,11 +184,11 @@ class ManyTags(NamedTuple):
         behind = row.format(of.format("q", f"t.created_at < q.created_at AND {since.sql}") + order)
         columns = "k.created_at, k.id_key, k.seq"
         return Condition(
-            f"pairs (hash, kind) AS ({pairs.sql}),"
-            " queue (hash, kind, created_at, id_key, seq) AS ("
-            f"SELECT p.hash, p.kind, {columns} FROM pairs AS p"
+            f"pairs (hash, kind_class) AS ({pairs.sql}),"
+            " queue (hash, kind_class, created_at, id_key, seq) AS ("
+            f"SELECT p.hash, p.kind_class, {columns} FROM pairs AS p"
             f" CROSS JOIN events AS k ON k.seq = {first} WHERE {self.among.sql} UNION ALL"
-            f" SELECT q.hash, q.kind, {columns} FROM queue AS q"
+            f" SELECT q.hash, q.kind_class, {columns} FROM queue AS q"
             f" CROSS JOIN events AS k ON k.seq = coalesce({beside}, {behind})"
             # LIMIT -1: without it, SQLite leaves out the ORDER BY of a subquery.
             " ORDER BY 3 DESC, 4, 5 LIMIT -1)",
@@ -305,19 +311,25 @@ class IndexScan(NamedTuple):
     def _first_of_tags(self, many: ManyTags, shape: Shape, rest: Condition) -> Condition:
         times = all_of(self.times(shape))
         # Without a kind no time is looked up in the index, and there may be a million rows.
-        counted = all_of([self.start, TRUE if many.kinds is None else times])
-        sorted_ = all_of([_asked_if("few", "found", self.start), times])
+        found = many.joined or Condition(f"tags AS t WHERE {self.start.sql}", self.start.values)
+        counted = TRUE if many.kinds is None else times
+        sorted_ = _asked_if("few", "found", found)
         since = Condition("t.created_at >= ?", (SINCE,)) if shape.has_since else TRUE
         queue = many.queued(times, since)
         return Condition(
             f"WITH RECURSIVE found AS MATERIALIZED (SELECT count(*) <= {_FEW} AS few FROM"
-            f" (SELECT 1 FROM tags AS t WHERE {counted.sql} LIMIT {_FEW + 1})), {queue.sql}"
+            f" (SELECT 1 FROM {found.sql} AND {counted.sql} LIMIT {_FEW + 1})), {queue.sql}"
             " SELECT DISTINCT k.created_at, k.id_key, k.seq FROM (SELECT * FROM"
-            f" (SELECT {self.keys} FROM tags AS t WHERE {sorted_.sql}"
+            f" (SELECT {self.keys} FROM {sorted_.sql} AND {times.sql}"
             " ORDER BY 1 DESC, 2, 3 LIMIT -1)"
             " UNION ALL SELECT created_at, id_key, seq FROM queue) AS k"
             f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {rest.sql} LIMIT ?",
-            (*counted.values, *queue.values, *sorted_.values, *rest.values, SIZE),
+            (
+                *(*found.values, *counted.values),
+                *queue.values,
+                *(*sorted_.values, *times.values),
+                *(*rest.values, SIZE),
+            ),
         )
 
     def _merged(self, source: str, many: Many, index: Condition, rest: Condition) -> Condition:
@@ -455,10 +467,15 @@ def either(of_tag: Sequence[IndexScan], shape: Shape, has_tag: Condition) -> lis
     author = one_of_late("e.author_key", AUTHOR_KEYS, shape.authors or 0)
     of_kinds = TRUE if shape.kinds is None else one_of("e.kind", sorted(shape.kinds))
     start = all_of([_asked_if("few", "own", author), of_kinds, has_tag])
+    guarded = [scan._replace(start=_asked_if("NOT few", "own", scan.start)) for scan in of_tag]
     return [
-        *[scan._replace(start=_asked_if("NOT few", "own", scan.start)) for scan in of_tag],
+        *[scan._replace(many=_without_join(scan.many)) for scan in guarded],
         IndexScan(_FROM_AUTHORS, start, "e", ordered=False),
     ]
+
+
+def _without_join(many: Many | ManyTags | None) -> Many | ManyTags | None:
+    return many._replace(joined=None) if isinstance(many, ManyTags) else many
 
 
 def _asked_if(few: str, table: str, condition: Condition) -> Condition:
@@ -488,11 +505,11 @@ def _one(keys: int, values: int, columns: tuple[str, str], item: int) -> Conditi
 
 
 def by_pairs(list_: int, number: int) -> list[IndexScan]:
-    """Rows with one of the first `number` pairs of hash and kind in this list of `Arguments`."""
+    """Rows with one of the first `number` pairs of hash and class in this list of `Arguments`."""
     return [
         IndexScan(
             FROM_TAGS,
-            Condition("(t.hash = ? AND t.kind = ?)", (Late(list_, at), Late(list_, at + 1))),
+            Condition("(t.hash = ? AND t.kind_class = ?)", (Late(list_, at), Late(list_, at + 1))),
             "t",
             ordered=True,
         )
@@ -501,30 +518,42 @@ def by_pairs(list_: int, number: int) -> list[IndexScan]:
 
 
 def by_tag(list_: int, number: int, kinds: Sequence[int] | None, *, in_order: bool) -> IndexScan:
-    """Rows with one of the first `number` hashes in this list of `Arguments`, of these kinds; None:
-    of any kind."""
-    of = among = TRUE
-    if kinds is not None and number * len(kinds) <= _MOST_PAIRS:
-        of = one_of("t.kind", kinds)
-    elif kinds is not None:  # with + SQLite does not look up each of them
-        of, among = one_of("+t.kind", kinds), one_of("p.kind", kinds)
-        kinds = None
+    """Rows with one of the first `number` hashes in this list of `Arguments`, of the classes of
+    these kinds; None: of any kind."""
+    found, among, joined = one_of_late("t.hash", list_, number), TRUE, None
     if number > MAX_PARAMETERS:
         hashes = Condition("?", (Late(list_, 0),))
     else:
         items = tuple([Late(list_, item) for item in range(number)])
         hashes = Condition(f"json_array({','.join('?' * number)})", items)
+    if kinds is not None and number * len(kinds) > _MOST_PAIRS:  # SQLite does not look up each
+        found, among = all_of([found, of_classes("t", kinds)]), of_classes("p", kinds)
+        kinds = None
+    elif kinds is not None and share_classes(kinds):
+        pairs = f"json_each(?) AS k CROSS JOIN json_each({hashes.sql}) AS h"
+        values = (listed(kinds), *hashes.values)
+        class_ = kind_class_of("h.value", "k.value")
+        found = Condition(
+            f"(t.hash, t.kind_class) IN (SELECT h.value, {class_} FROM {pairs})", values
+        )
+        joined = Condition(
+            f"{pairs} CROSS JOIN tags AS t WHERE t.hash = h.value AND t.kind_class = {class_}",
+            values,
+        )
+    elif kinds is not None:
+        found = all_of([found, one_of("t.kind_class", kinds)])
     return IndexScan(
         FROM_TAGS,
-        all_of([one_of_late("t.hash", list_, number), of]),
+        found,
         "t",
         ordered=number == 1 and not in_order,  # then only: each row once
-        many=ManyTags(hashes, kinds, among),
+        many=ManyTags(hashes, kinds, among, joined),
     )
 
 
 def by_buffer(list_: int, kinds: frozenset[int] | None) -> IndexScan:
-    """Rows of the tag buffer with one of the hashes, of these kinds; None: of any kind."""
+    """Rows of the tag buffer with one of the hashes, of the classes of these kinds; None: of any
+    kind."""
     start = Condition("e.seq IN (SELECT value FROM json_each(?))", (BufferedRows(list_, kinds),))
     return IndexScan("FROM events AS e NOT INDEXED", start, "e", ordered=False)
 

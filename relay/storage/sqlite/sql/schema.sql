@@ -64,15 +64,16 @@ CREATE INDEX old_versions_author ON old_versions (pubkey);
 CREATE INDEX old_versions_group  ON old_versions (grp) WHERE grp IS NOT NULL;
 CREATE INDEX old_versions_drop   ON old_versions (drop_at) WHERE drop_at IS NOT NULL;
 
--- One row per indexed tag value; those of a kind in the order of results. `kind` comes before: a query
--- for one kind passes over no rows of another, of which anybody may plant any number.
+-- One row per indexed tag value; those of a class of kinds in the order of results. The class comes
+-- before: a query for one kind passes over no rows of another class, of which anybody may plant any
+-- number. There are 512: a query without kinds looks each up.
 CREATE TABLE tags (
     hash       INTEGER NOT NULL,
-    kind       INTEGER NOT NULL,
+    kind_class INTEGER NOT NULL,          -- the kind if below 256, else see `kind_class` in queries.sql
     created_at INTEGER NOT NULL,
     id_key     INTEGER NOT NULL,
     seq        INTEGER NOT NULL,
-    PRIMARY KEY (hash, kind, created_at DESC, id_key, seq)
+    PRIMARY KEY (hash, kind_class, created_at DESC, id_key, seq)
 ) WITHOUT ROWID;
 
 -- What was deleted: stays after the event, and refuses it when it is sent again.

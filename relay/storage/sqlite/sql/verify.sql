@@ -48,12 +48,12 @@ DELETE FROM old_versions WHERE NOT EXISTS (
     WHERE e.slot = old_versions.slot AND e.slot IS NOT NULL AND e.seq > old_versions.seq
 );
 
--- :all_tags  -> hash, created_at, id_key, seq, kind
-SELECT hash, created_at, id_key, seq, kind FROM tags;
+-- :all_tags  -> hash, created_at, id_key, seq, class of the kind
+SELECT hash, created_at, id_key, seq, kind_class FROM tags;
 
 -- :deletions_naming  hash of e or a, id_key and pubkey -> raw of the kind 5s
 SELECT e.raw FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq
-WHERE t.hash = ? AND t.kind = 5 AND e.pubkey = ?;
+WHERE t.hash = ? AND t.kind_class = 5 AND e.pubkey = ?;
 
 -- :sizes_counted  -> pubkey, kind, grp, events, bytes that the table lacks
 SELECT pubkey, kind, ifnull(grp, ''), count(*), sum(size) FROM (

@@ -23,6 +23,7 @@ from relay.storage.sqlite.sql.conditions import (
     all_of,
     any_of,
     has_hash,
+    kind_class_of,
     listed,
     one_of,
     starts_with,
@@ -158,15 +159,17 @@ class ReadConditions:
                 f" WHERE e.d > '' AND e.d = ? || tag_value(o.raw, ?) AND {rows.sql})",
                 (target.d_prefix, target.tag, *rows.values),
             )
-        of_kind = one_of("y.kind", kinds)
+        classes = ", ".join([kind_class_of("w.hash", kind) for kind in kinds])
         return Condition(
             f"EXISTS (SELECT 1 {outer} CROSS JOIN"
-            " (SELECT y.seq AS seq FROM tags AS y"
-            f" WHERE y.hash = tag_hash(e.raw, ?) AND {of_kind.sql}"
+            " (SELECT y.seq AS seq"
+            # LIMIT: without it, the hash would be computed again for each class.
+            " FROM (SELECT tag_hash(e.raw, ?) AS hash LIMIT 1) AS w CROSS JOIN tags AS y"
+            f" WHERE y.hash = w.hash AND y.kind_class IN ({classes})"
             " UNION ALL"
             " SELECT j.value FROM json_each(buffered_rows(tag_hash(e.raw, ?), ?)) AS j) AS k"
             f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {rows.sql})",
-            (target.tag, *of_kind.values, target.tag, listed(kinds), *rows.values),
+            (target.tag, target.tag, listed(kinds), *rows.values),
         )
 
     def groups_of_kinds(self, visibility: Visibility, kinds: Iterable[int]) -> dict[int, Condition]:

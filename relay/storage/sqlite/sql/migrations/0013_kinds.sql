@@ -6,11 +6,13 @@ CREATE INDEX events_group  ON events (grp, kind, created_at DESC, id_key, expire
 ALTER TABLE tags RENAME TO former_tags;
 CREATE TABLE tags (
     hash       INTEGER NOT NULL,
-    kind       INTEGER NOT NULL,
+    kind_class INTEGER NOT NULL,
     created_at INTEGER NOT NULL,
     id_key     INTEGER NOT NULL,
     seq        INTEGER NOT NULL,
-    PRIMARY KEY (hash, kind, created_at DESC, id_key, seq)
+    PRIMARY KEY (hash, kind_class, created_at DESC, id_key, seq)
 ) WITHOUT ROWID;
-INSERT INTO tags SELECT hash, kind, created_at, id_key, seq FROM former_tags;
+INSERT INTO tags SELECT hash,
+    iif(kind < 256, kind, kind * (hash & 65535 | 1) & 65535 >> 8 | 256),
+    created_at, id_key, seq FROM former_tags;
 DROP TABLE former_tags;
