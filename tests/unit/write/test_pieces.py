@@ -1383,7 +1383,7 @@ async def test_what_only_names_rows_of_a_hidden_group_that_ends_is_not_shown_to_
     await tea_with_admin(home)
     await home.do(owner, 9002, ["name", "tea"], ["closed"], *HIDDEN[True], h="tea")
     rows = await rows_of_alice(home, h="tea")
-    deletion = home.made(admin, 5, *named(rows[-1:]))
+    deletion = home.made(admin, 5, *named(rows))
     letters = posted_after_a_piece(home, monkeypatch, deletion, admin.pubkey)
     assert await home.take(home.made(admin, 9008, h="tea")) == [STORED]
     assert await letters[0].answer == STORED
