@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relay.nostr.event import event_from_raw
 from relay.storage.sqlite.sql import filters as sql_filters
 from relay.storage.sqlite.sql import scans
 from relay.storage.sqlite.store import SqliteStore
@@ -152,6 +153,13 @@ async def check(
                     )
                     assert items is not None
                     assert len(items) == len(wanted)
+                    newest = [event_from_raw(raw) for raw in wanted[:size]]
+                    items = await store.items(
+                        filter_, EVERYTHING, limit=size, upto=MAX, now=0, at_most=99
+                    )
+                    assert items is not None
+                    ids = {items.id(n).hex() for n in range(len(items))}
+                    assert ids == {event.id for event in newest}
         finally:
             await store.close()
 

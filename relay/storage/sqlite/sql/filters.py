@@ -540,7 +540,8 @@ class Compiler:
             sql, known = self.page(newest, _ITEM, is_long=True)
         else:
             sql, known = self._all_items(filter_, visibility, upto=upto, now=now, at_most=at_most)
-        return Query(f"SELECT * FROM ({sql}) ORDER BY 1, 2", known)
+        # Materialized: else SQLite moves this order into a query that ends with a LIMIT.
+        return Query(f"WITH found AS MATERIALIZED ({sql}) SELECT * FROM found ORDER BY 1, 2", known)
 
     def _all_items(
         self, filter_: Filter, visibility: Visibility, *, upto: int, now: int, at_most: int
