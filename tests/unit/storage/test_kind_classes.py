@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from relay.storage.sqlite.kind_classes import KIND_CLASSES, classes_of, kind_class
-from relay.storage.sqlite.sql.conditions import kind_class_of
+from relay.storage.sqlite.sql.conditions import FALSE, TAGS, has_tag_of, kind_class_of
 from relay.storage.sqlite.sql.named import FILES
 
 EDGES = [0, 1, 255, 256, 1059, 9000, 65_535]
@@ -57,3 +57,8 @@ def test_classes_of_many_kinds_are_all_that_are_shared() -> None:
     assert classes_of(7, kinds, 10) == {*range(200, KIND_CLASSES)}
     assert classes_of(7, kinds) <= classes_of(7, kinds, 10)
     assert classes_of(7, frozenset({1, 7})) == {1, 7}
+
+
+def test_no_row_has_a_tag_with_one_of_no_values() -> None:
+    """A rule of retention may name none."""
+    assert has_tag_of(TAGS, "t", 0) == FALSE
