@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from policies.describe import amounts_text
 from policies.engine import Stage
-from policies.load import load
+from policies.load import PRESETS, load
 from policies.write_rule import RulesByKind
 from relay.access.quotas import Per, Quota, Rate, Unit, UsageLimit
 from relay.facts import Origin, Who
@@ -129,6 +129,32 @@ def test_changes_of_groups_have_a_limit_per_network_and_a_total(tmp_path: Path, 
     of = {each.quota.per: each.quota.bytes for each in limits if each.quota and each.quota.bytes}
     assert of[Per.ADDRESS] <= 4_000_000
     assert 20 * of[Per.NETWORK] <= of[Per.RELAY] <= 64_000_000
+
+
+def test_in_an_open_relay_whatever_only_some_may_read_has_a_total_of_its_network(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "10-preset.toml").write_bytes((PRESETS / "open.toml").read_bytes())
+    policy = load(tmp_path, MEMORY_SYSTEMS)
+    of_many = {Who.ANYONE, Who.KNOWN, Who.GROUP, Who.VISIBLE, Who.ADMIN}
+    guarded = {
+        kind
+        for rule in policy.read_rules
+        if rule.match.kinds is not None and rule.match.quiet is None
+        if rule.readers.isdisjoint(of_many)
+        for low, high in rule.match.kinds.ranges
+        for kind in range(low, high + 1)
+    }
+    stored = {kind for kind in guarded if not 20_000 <= kind < 30_000}
+    stored.difference_update(kinds.GROUP_MEMBER_NOTICES)  # signed by the relay
+    assert {4, 78, 1059, 1080, 30078, 31234} <= stored
+    lacking = {
+        kind
+        for kind in stored
+        if "private messages and records of a network"
+        not in [limit.rule for limit in policy.usage_limits(event_by(alice, kind), NOBODY)]
+    }
+    assert lacking == set()
 
 
 def test_short_values_of_a_change_of_a_group_count_with_the_memory_that_they_take() -> None:
