@@ -44,7 +44,7 @@ class Tokenizer:
         with self._lock:
             self._db.execute(FTS["empty_words"])
             for number, text in enumerate(texts, 1):
-                self._db.execute(FTS["add_words"], (number, text, "", ""))
+                self._db.execute(FTS["add_words"], (number, text, "", "", ""))
             for number, place, token in self._db.execute(FTS["tokens"]):
                 found[number - 1].append((place, _kept(token)))
         return [tuple([token for _, token in sorted(places)]) for places in found]
@@ -53,7 +53,7 @@ class Tokenizer:
         """The text's tokens in order, a space before and after each; empty when it has none."""
         with self._lock:
             self._db.execute(FTS["empty_words"])
-            self._db.execute(FTS["add_words"], (1, text, "", ""))
+            self._db.execute(FTS["add_words"], (1, text, "", "", ""))
             (listed,) = self._db.execute(FTS["listed_tokens"]).fetchone()
         return "" if listed is None else f" {listed} "
 

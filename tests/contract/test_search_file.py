@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import stat
 from contextlib import closing
+from itertools import count
 from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -110,18 +111,20 @@ async def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> No
 
 @pytest.mark.proves("N09-13", "N62-04")
 async def test_words_of_deleted_texts_leave_the_file(tmp_path: Path) -> None:
-    """Nothing of them is in the file once the index was tidied."""
+    """Nothing of them is in the file once the index was tidied, nor of their kinds."""
     store = await opened(tmp_path)
-    secret = unsigned(cast.alice, content="wombats everywhere", at=1)
+    secret = unsigned(cast.alice, 7777, content="wombats everywhere", at=1)
     await says(store, *[f"tea number {number}" for number in range(50)])
     await write(store, secret)
     await indexed(store)
     assert holds(tmp_path, b"wombat")
+    assert holds(tmp_path, b"7777")
     await write(store, unsigned(cast.alice, 5, [["e", secret.id]], "", 2))
     await indexed(store)
     while await store.tidy_index():
         pass
     assert not holds(tmp_path, b"wombat")
+    assert not holds(tmp_path, b"7777")
     assert len(await found(store, "tea")) == 50
     await store.close()
 
@@ -137,7 +140,7 @@ async def test_long_texts_leave_the_file_few_at_a_time(
     await indexed(store)
     dropped: list[int] = []
 
-    def counted(found: Sequence[tuple[int, str]]) -> list[tuple[int, str, str, str]]:
+    def counted(found: Sequence[tuple[int, str, int]]) -> list[tuple[int, str, str, str, str]]:
         dropped.append(len(found))
         return columns_of(found)
 
@@ -239,6 +242,44 @@ async def test_a_search_that_takes_too_long_is_interrupted(
             await store.count([sought("tea")], EVERYTHING, now=0)
     assert len(await found(store, "tea", limit=5)) == 5
     await store.close()
+
+
+QUERIES = (
+    "kettle shelf",
+    '"on the shelf" -milk',
+    "kettle -milk",
+    "match:any where is the kettle on the shelf",
+    'match:any "the kettle" "the shelf"',
+    "match:any near:0-100 kettle",
+)
+
+
+async def test_a_search_with_kinds_reads_no_texts_of_others(tmp_path: Path) -> None:
+    """Strangers may store any number of them, also with what looks like the token of a kind."""
+    store = await opened(tmp_path)
+    text = "the kettle is on the shelf"
+    own = [unsigned(cast.alice, 30078, [["d", f"{n}"]], f"{text} {n}", n) for n in range(9)]
+    await write(store, *own)
+    steps: list[list[int]] = []
+    for more in (20, 2000):
+        texts = [f"{text} \t30078 30078{' milk' * (n % 2)}" for n in range(more)]
+        await write(
+            store, *[unsigned(cast.bob, 1, (), each, more + n) for n, each in enumerate(texts)]
+        )
+        while await store.index(lambda event: event.content, "content", 2000) < await store.head():
+            pass
+        steps.append([await steps_of(store, query, [78, 30078]) for query in QUERIES])
+    assert all(many < 4 * few for few, many in zip(*steps, strict=True)), steps
+    await store.close()
+
+
+async def steps_of(store: SqliteStore, query: str, kinds: list[int]) -> int:
+    """How many tens of instructions it takes to find the nine rows, and to count them."""
+    taken = count()
+    await store._search_conn._db.set_progress_handler(lambda: next(taken) < 0, 10)
+    assert len(await found(store, query, kinds=kinds)) == 9
+    assert await store.count([sought(query, kinds=kinds)], EVERYTHING, now=0) == 9
+    return next(taken)
 
 
 async def test_a_question_over_many_long_texts_reads_little_at_once(

@@ -93,7 +93,8 @@ class FtsReading:
     def _take(self, text: Searchable) -> None:
         if text is not self._text:
             self._db.execute(QUERIES["empty_words"])
-            self._db.execute(QUERIES["add_words"], (1, text.text, text.repeated, text.frequent))
+            columns = text.text, text.repeated, text.frequent, ""
+            self._db.execute(QUERIES["add_words"], (1, *columns))
             self._text, self._tokens = text, None
 
     def close(self) -> None:

@@ -90,7 +90,10 @@ filters = st.builds(
     lambda query, more: filter_from({**more, "search": query}, TERMS),
     queries,
     st.sampled_from(
-        [{}, {}, {"kinds": [1]}, {"since": 1}, {"#t": ["a"]}, {"until": 2, "kinds": [9]}]
+        [
+            *[{}, {}, {"kinds": [1]}, {"kinds": [1, 9]}, {"kinds": [*range(40)]}, {"since": 1}],
+            *[{"#t": ["a"]}, {"until": 2, "kinds": [9]}],
+        ]
     ),
 )
 corpora = st.lists(rows(), min_size=1, max_size=14)

@@ -1,6 +1,11 @@
 """FTS5 with the Porter stemmer, case and diacritics folded: MATCH expressions, and stems of words.
 
 User input is data: `expression` quotes every term (N50-10).
+
+A text has a token for its kind, too. FTS5 seeks in the longer lists of an AND: so a search with
+kinds does not read the texts of other kinds, of which strangers may store any number. The kinds go
+into the AND of the words, not beside it: a NOT, or an AND in an OR, goes on by itself until it has
+found a row.
 """
 
 from __future__ import annotations
@@ -27,8 +32,19 @@ _WORD_BYTES: Final = 80
 """Of the place of a word in the cache."""
 
 
-def expression(search: Search) -> str:
-    """The right side of MATCH; `search` must require something."""
+def kind_token(kind: int) -> str:
+    """No text has it: a text has no tab, see `nip50.indexed_part`."""
+    return f"\t{kind}"
+
+
+def of_kinds(kinds: Iterable[int]) -> str:
+    """MATCH expression for all texts of these kinds."""
+    return f"kind : ({_quoted(map(kind_token, kinds), ' OR ')})"
+
+
+def expression(search: Search, kinds: Sequence[int] = ()) -> str:
+    """The right side of MATCH; `search` must require something. `kinds`: finds texts of these
+    only, if there are any."""
     match search.needs:
         case Needs.ALL:
             # An implicit AND: unlike AND, it ignores a term without any token.
@@ -37,12 +53,14 @@ def expression(search: Search) -> str:
             wanted = f"text : ({_quoted(search.required, ' OR ')})"
         case _:
             assert_never(search.needs)
+    if kinds:
+        wanted = f"({of_kinds(kinds)} AND {wanted})"
     if not search.excluded:
         return wanted
     return f"{wanted} NOT text : ({_quoted(search.excluded, ' OR ')})"
 
 
-def more_often(search: Search, term: str) -> tuple[str, str] | None:
+def more_often(search: Search, term: str, kinds: Sequence[int] = ()) -> tuple[str, str] | None:
     """MATCH expressions for results that have a term twice or more, four times or more.
 
     A phrase counts as often as the rarest of its words. None: it has no word that is counted.
@@ -51,7 +69,7 @@ def more_often(search: Search, term: str) -> tuple[str, str] | None:
     if not words:
         return None
     # The shorter list first: FTS5 iterates over it and seeks in the other.
-    all_of_it, found = _quoted(words, " "), expression(search)
+    all_of_it, found = _quoted(words, " "), expression(search, kinds)
     return f"repeated : ({all_of_it}) AND ({found})", f"frequent : ({all_of_it}) AND ({found})"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from relay.nostr.nip50 import searchable
 from relay.storage.rows import INDEXED_BYTES
 from relay.storage.sqlite.connections import file_connection, index_path
-from relay.storage.sqlite.fts import Stems
+from relay.storage.sqlite.fts import Stems, kind_token
 from relay.storage.sqlite.row_check import name_of
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES
 from relay.storage.sqlite.sql.named import VERIFY_QUERIES as VERIFY
@@ -100,10 +100,9 @@ class SearchCheck:
         listed = self._stems.listed([found for _, found in texts.values()])
         self._fresh.execute("BEGIN")
         for (seq, (row, found)), stems in zip(texts.items(), listed, strict=True):
-            self._fresh.execute(
-                SEARCH_QUERIES["add_words"], (seq, found.text, found.repeated, found.frequent)
-            )
-            expected = stems, found.text, seq, row.created_at, row.id_key, *found.scores
+            columns = found.text, found.repeated, found.frequent, kind_token(row.kind)
+            self._fresh.execute(SEARCH_QUERIES["add_words"], (seq, *columns))
+            expected = row.kind, stems, found.text, seq, row.created_at, row.id_key, *found.scores
             if there.get(seq) != expected:
                 wrong.add(seq)
                 self._report(f"{name_of(row)}: its text is missing or different")

@@ -29,7 +29,7 @@ from relay.nostr.nip50 import Searchable, searchable
 from relay.storage.recall import thread_of
 from relay.storage.rows import INDEXED_BYTES, rows_after, rows_to_index
 from relay.storage.sqlite.connections import file_connection, index_path, open_threaded
-from relay.storage.sqlite.fts import Stems
+from relay.storage.sqlite.fts import Stems, kind_token
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES as QUERIES
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from relay.storage.sqlite.meanings import Meanings
 
 APPLICATION_ID: Final = 0x526F6F6C  # "Rool"
-INDEX_VERSION: Final = 3
+INDEX_VERSION: Final = 4
 """A file with another number is rebuilt."""
 _CACHE_KIB: Final = 32_768
 _DROP_CHUNK: Final = 1000
@@ -186,23 +186,23 @@ class TextIndex:
             _DROP_CHUNK,
             INDEXED_BYTES,
         )
-        if sum([len(text) for _, text in found]) >= INDEXED_BYTES:  # there may be more
+        if sum([len(text) for _, text, _ in found]) >= INDEXED_BYTES:  # there may be more
             last = found[-1][0]
             self._deleted.extendleft([seq for seq in seqs if seq > last])
         await self._drop(found)
 
-    async def _drop(self, found: Sequence[tuple[int, str]]) -> None:
+    async def _drop(self, found: Sequence[tuple[int, str, int]]) -> None:
         if not found:
             return
         self._has_deleted = True
         words = await asyncio.to_thread(_columns_of, found)
-        of = [(seq,) for seq, _ in found]
+        of = [(seq,) for seq, *_ in found]
         await self._db.executemany(QUERIES["drop_words"], words)
         await self._db.executemany(QUERIES["drop_rank"], of)
         await self._db.executemany(QUERIES["drop_text"], of)
         await self._db.executemany(QUERIES["drop_vector"], of)
         if self._meanings is not None:
-            self._meanings.drop(seq for seq, _ in found)
+            self._meanings.drop(seq for seq, *_ in found)
 
     async def load_vectors(self) -> None:
         """Read all vectors into memory; once at the start."""
@@ -349,9 +349,9 @@ class TextIndex:
 class _Texts(NamedTuple):
     """Values for the three tables of the index."""
 
-    words: list[tuple[int, str, str, str]]
+    words: list[tuple[int, str, str, str, str]]
     ranks: list[tuple[int, ...]]
-    texts: list[tuple[int, str, str]]
+    texts: list[tuple[int, int, str, str]]
 
 
 def _texts(
@@ -359,18 +359,19 @@ def _texts(
 ) -> _Texts:
     """Of (seq, raw, id_key); on a worker thread."""
     out = _Texts([], [], [])
-    texts: list[Searchable] = []
+    texts: list[tuple[int, int, Searchable]] = []
     for seq, raw, id_key in rows:
         event = event_from_raw(raw)
         text = text_of(event)
         if text is None:
             continue
         found = searchable(text)
-        out.words.append(_columns(seq, found))
+        out.words.append(_columns(seq, found, event.kind))
         out.ranks.append((seq, event.created_at, id_key, thread_of(event), *found.scores))
-        texts.append(found)
-    for (seq, *_), listed, found in zip(out.words, stems.listed(texts), texts, strict=True):
-        out.texts.append((seq, listed, found.text))
+        texts.append((seq, event.kind, found))
+    every = stems.listed([found for _, _, found in texts])
+    for (seq, kind, found), listed in zip(texts, every, strict=True):
+        out.texts.append((seq, kind, listed, found.text))
     return out
 
 
@@ -384,12 +385,12 @@ def _json(seqs: Sequence[int]) -> str:
     return orjson.dumps(seqs).decode()
 
 
-def _columns_of(texts: Sequence[tuple[int, str]]) -> list[tuple[int, str, str, str]]:
-    return [_columns(seq, searchable(text)) for seq, text in texts]
+def _columns_of(texts: Sequence[tuple[int, str, int]]) -> list[tuple[int, str, str, str, str]]:
+    return [_columns(seq, searchable(text), kind) for seq, text, kind in texts]
 
 
-def _columns(seq: int, found: Searchable) -> tuple[int, str, str, str]:
-    return seq, found.text, found.repeated, found.frequent
+def _columns(seq: int, found: Searchable, kind: int) -> tuple[int, str, str, str, str]:
+    return seq, found.text, found.repeated, found.frequent, kind_token(kind)
 
 
 @asynccontextmanager

@@ -155,11 +155,16 @@ MORE = {
         "was deleted",
     ),
     "words that lead nowhere": (
-        "INSERT INTO search.words (words, rowid, text, repeated, frequent)"
-        " SELECT 'delete', seq, text, '', '' FROM search.texts"
+        "INSERT INTO search.words (words, rowid, text, repeated, frequent, kind)"
+        " SELECT 'delete', seq, text, '', '', '' FROM search.texts"
         " WHERE seq = (SELECT seq FROM events WHERE kind = 30023)",
         "search",
         "its words are not those",
+    ),
+    "a text of another kind": (
+        f"UPDATE search.texts SET kind = 9 WHERE seq = (SELECT seq FROM events WHERE {NOTE})",
+        "search",
+        "missing or different",
     ),
     "stems that are not those of the text": (
         f"UPDATE search.texts SET stems = ' x ' WHERE seq = (SELECT seq FROM events WHERE {NOTE})",

@@ -83,7 +83,7 @@ _KIND_SCANS_APART: Final = 16
 _MOST_APART: Final = 4
 """Filters of a COUNT with scans for the groups that the reader may read."""
 _KINDS_APART: Final = 32
-"""Up to this many kinds of a search have a condition each."""
+"""Up to this many kinds of a search are sought in the text index, and have a condition each."""
 _IS_APART: Final = Condition(f"e.kind < {KINDS_APART}")
 _CACHED_PREFIXES: Final = 16
 _CACHED_PREFIX_CHARS: Final = 1024
@@ -378,7 +378,9 @@ class Compiler:
         if search is None:
             return _Matching(arguments, shape, *self._scans_for(shape, arguments, visibility))
         rest = self._conditions(shape)
-        return _Matching(arguments, shape._replace(is_long=False), [by_words(search)], rest)
+        return _Matching(
+            arguments, shape._replace(is_long=False), [by_words(search, _few_kinds(filter_))], rest
+        )
 
     def search(
         self,
@@ -398,7 +400,8 @@ class Compiler:
         shape = shape_of(filter_)
         rest = self._beside_words(shape, filter_, visibility)
         arguments = self._arguments(filter_, now)
-        scored, values = score(search)
+        kinds = _few_kinds(filter_)
+        scored, values = score(search, kinds)
         best = (
             f"SELECT r.seq AS seq, {scored} AS score"
             " FROM search.words AS w CROSS JOIN search.ranks AS r ON r.seq = w.rowid"
@@ -408,7 +411,7 @@ class Compiler:
         whole = Condition(
             f"SELECT e.seq FROM ({best}) AS k CROSS JOIN events AS e ON e.seq = k.seq"
             f" WHERE {rest.sql} LIMIT ?",
-            (*values, expression(search), upto, *rest.values, limit),
+            (*values, expression(search, kinds), upto, *rest.values, limit),
         )
         return Plan(whole).bound(arguments)
 
@@ -431,7 +434,8 @@ class Compiler:
         arguments = self._arguments(filter_, now, upto)
         made = (("recall", readable), ("checked", checked))
         plans = [self._plan(name, filter_, visibility, make) for name, make in made]
-        return recall.Asked(upto, *[plan.bound(arguments) for plan in plans])
+        queries = [plan.bound(arguments) for plan in plans]
+        return recall.Asked(upto, _few_kinds(filter_), *queries)
 
     def readable(
         self,
@@ -478,8 +482,8 @@ class Compiler:
 
     def _beside_words(self, shape: Shape, filter_: Filter, visibility: Visibility) -> Condition:
         of_kinds = None
-        if filter_.kinds is not None and len(filter_.kinds) <= _KINDS_APART:
-            of_kinds = self._visible_by_kind(sorted(filter_.kinds), visibility, filter_)
+        if kinds := _few_kinds(filter_):
+            of_kinds = self._visible_by_kind(kinds, visibility, filter_)
             shape = shape._replace(kinds=None)
         return all_of(
             [
@@ -678,6 +682,12 @@ class Compiler:
     def visible(self, visibility: Visibility, filter_: Filter) -> Condition:
         """`may_read(e, filter_)` as SQL."""
         return self._reading.readable(visibility, asked_by([filter_], visibility)).condition
+
+
+def _few_kinds(filter_: Filter) -> Sequence[int]:
+    """Of a search; none: it has too many of them, or is for all kinds."""
+    kinds = filter_.kinds
+    return () if kinds is None or len(kinds) > _KINDS_APART else sorted(kinds)
 
 
 def _is_small(filter_: Filter) -> bool:

@@ -65,6 +65,8 @@ class Asked(NamedTuple):
     """The conditions of a filter besides its words, for one viewer."""
 
     upto: int
+    kinds: Sequence[int]
+    """As of `fts.expression`."""
     readable: Query
     """READABLE, with the values before the last two."""
     checked: Query
@@ -96,11 +98,15 @@ class Asking:
         return f"({' OR '.join(matches)})"
 
     def both(self, one: str, other: str) -> str:
-        return f"(({one}) AND {other})"
+        return self._of_kinds(f"({one}) AND {other}")
+
+    def _of_kinds(self, match: str) -> str:
+        kinds = self._asked.kinds
+        return f"({fts.of_kinds(kinds)} AND {match})" if kinds else f"({match})"
 
     async def newest(self, matches: Iterable[str], limit: int) -> list[list[int]]:
         every = [*matches]
-        found = self._found(every, limit)
+        found = self._found([*map(self._of_kinds, every)], limit)
         self._newest.update(zip(every, found, strict=True))
         return found
 
@@ -181,7 +187,11 @@ class Asking:
 
     def _counted(self, seqs: Sequence[int], search: Search, term: str) -> list[int]:
         """As `Ranked.counted`, of a term of several words."""
-        matches = [fts.expression(search), *(fts.more_often(search, term) or ())]
+        kinds = self._asked.kinds
+        matches = [
+            fts.expression(search, kinds),
+            *(fts.more_often(search, term, kinds) or ()),
+        ]
         found = [set(_lists(self._rows(_AMONG, [_json(seqs), match]))[0]) for match in matches]
         return [sum([seq in rows for rows in found]) for seq in seqs]
 

@@ -363,21 +363,23 @@ AS_STORED: Final = IndexScan("FROM events AS e NOT INDEXED", TRUE, "e", ordered=
 """In the order of seq, for all rows that are sorted afterwards."""
 
 
-def by_words(search: Search) -> IndexScan:
+def by_words(search: Search, kinds: Sequence[int]) -> IndexScan:
+    """`kinds`: as of `expression`."""
     if not search.required:
         return IndexScan("FROM events AS e", FALSE, "e", ordered=False)
     source = "FROM search.words AS w CROSS JOIN events AS e ON e.seq = w.rowid"
-    return IndexScan(source, Condition("words MATCH ?", (expression(search),)), "e", ordered=True)
+    found = Condition("words MATCH ?", (expression(search, kinds),))
+    return IndexScan(source, found, "e", ordered=True)
 
 
-def score(search: Search) -> tuple[str, tuple[str, ...]]:
+def score(search: Search, kinds: Sequence[int]) -> tuple[str, tuple[str, ...]]:
     """The sum of `Searchable.scores` over the terms, of `r`, a row of `ranks`: an expression and
-    its values."""
+    its values. `kinds`: as of `expression`."""
     parts: list[str] = []
     values: list[str] = []
     has_more = "r.seq IN (SELECT rowid FROM search.words WHERE words MATCH ?)"
     for term in search.required:
-        more = more_often(search, term)
+        more = more_often(search, term, kinds)
         if more is not None:
             parts.append(
                 f"CASE WHEN {has_more} THEN"

@@ -15,14 +15,16 @@ CREATE TABLE ranks (
 -- :make_texts  the texts again: a contentless table needs them to delete a row
 CREATE TABLE texts (
     seq   INTEGER PRIMARY KEY,
+    kind  INTEGER NOT NULL,
     stems TEXT NOT NULL,                  -- first: read without the pages of a long text
     text  TEXT NOT NULL
 );
 
--- :make_words  contentless and without column sizes, as nothing is ranked by statistics
+-- :make_words  contentless and without column sizes, as nothing is ranked by statistics; a tab is a
+-- sign of tokens, because no text has one: a token for a kind has no other rows
 CREATE VIRTUAL TABLE words USING fts5(
-    text, repeated, frequent, content='', columnsize=0,
-    tokenize='porter unicode61 remove_diacritics 2'
+    text, repeated, frequent, kind, content='', columnsize=0,
+    tokenize='porter unicode61 remove_diacritics 2 tokenchars ''	'''
 );
 
 -- :make_tokens  what the tokenizer made of the texts
@@ -67,22 +69,22 @@ SELECT value FROM meta WHERE name = ?;
 -- :log  seq, limit -> seq, raw, id_key of later events, in order
 SELECT seq, raw, id_key FROM store.events WHERE seq > ? ORDER BY seq LIMIT ?;
 
--- :add_words  seq, text, repeated, frequent
-INSERT INTO words (rowid, text, repeated, frequent) VALUES (?, ?, ?, ?);
+-- :add_words  seq, text, repeated, frequent, kind
+INSERT INTO words (rowid, text, repeated, frequent, kind) VALUES (?, ?, ?, ?, ?);
 
 -- :add_rank  seq, created_at, id_key, thread, once, repeated, frequent
 INSERT INTO ranks (seq, created_at, id_key, thread, once, repeated, frequent)
 VALUES (?, ?, ?, ?, ?, ?, ?);
 
--- :add_text  seq, stems, text
-INSERT INTO texts (seq, stems, text) VALUES (?, ?, ?);
+-- :add_text  seq, kind, stems, text
+INSERT INTO texts (seq, kind, stems, text) VALUES (?, ?, ?, ?);
 
--- :texts_of  [seq], seq, limit -> seq, text of those after it, in order
-SELECT seq, text FROM texts WHERE seq IN (SELECT value FROM json_each(?)) AND seq > ?
+-- :texts_of  [seq], seq, limit -> seq, text, kind of those after it, in order
+SELECT seq, text, kind FROM texts WHERE seq IN (SELECT value FROM json_each(?)) AND seq > ?
 ORDER BY seq LIMIT ?;
 
--- :drop_words  seq, text, repeated, frequent: the values that were added
-INSERT INTO words (words, rowid, text, repeated, frequent) VALUES ('delete', ?, ?, ?, ?);
+-- :drop_words  seq, text, repeated, frequent, kind: the values that were added
+INSERT INTO words (words, rowid, text, repeated, frequent, kind) VALUES ('delete', ?, ?, ?, ?, ?);
 
 -- :any_words  -> at most one row; an error when the index cannot be opened
 SELECT 1 FROM words WHERE words MATCH 'a' LIMIT 1;

@@ -104,8 +104,8 @@ DELETE FROM members;
 REINDEX;
 
 -- :indexed_texts  first and last seq
---   -> seq, stems, text, seq, created_at, id_key, once, repeated, frequent
-SELECT t.seq, t.stems, t.text, r.seq, r.created_at, r.id_key, r.once, r.repeated, r.frequent
+--   -> seq, kind, stems, text, seq, created_at, id_key, once, repeated, frequent
+SELECT t.seq, t.kind, t.stems, t.text, r.seq, r.created_at, r.id_key, r.once, r.repeated, r.frequent
 FROM texts AS t LEFT JOIN ranks AS r ON r.seq = t.seq WHERE t.seq BETWEEN ? AND ?;
 
 -- :make_index_words  every occurrence of a word in the index of texts
