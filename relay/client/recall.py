@@ -182,17 +182,20 @@ async def recall(
     if _is_question(question) and offers_memory(document, "search", "match"):
         search = query_of(question, client.now() if as_of is None else as_of)
         if kind is None and len(wanted) == len(SYSTEMS):
-            # One ranking over all: only memory records of their kinds have texts.
+            # One ranking over all: mostly only memory records of their kinds have texts.
             every = {number for system in SYSTEMS.values() for number in system.kinds}
             told: list[Hit] = []
             for number in (limit + _FIRST_SPARE, most + _FIRST_SPARE):
                 answer = await client.query(
                     {"kinds": sorted(every), **_h(group), "search": search, "limit": number}
                 )
-                told = _each_once(_hits(answer, wanted), limit)
+                hits = _hits(answer, wanted)
+                told = _each_once(hits, limit)
                 if len(told) == limit or len(answer) < number:
-                    break
-            return Recall(told, "")
+                    return Recall(told, "")
+            if len(hits) == len(answer):
+                return Recall(told, "")
+            # Other records, perhaps of strangers, took places: queries of one system find none.
         found = await _ask(client, wanted, search, most)
     else:
         found = await _ask(client, wanted, question, most)

@@ -178,6 +178,18 @@ async def test_more_is_asked_for_when_copies_leave_too_few(relay: FakeRelay) -> 
     assert [filter_["limit"] for filter_ in asked[2:]] == [8, 12], "not without end"
 
 
+async def test_records_that_are_no_memory_hide_nothing(relay: FakeRelay) -> None:
+    """In an open group anybody may write some that a search finds."""
+    asked = asked_of(relay)
+    tags = [[["d", f"nomen:group:{n}"], ["h", "den"]] for n in range(60)]
+    relay.events = [rover.sign(30078, each, "the kettle leaks", AT + 9) for each in tags]
+    relay.events.append(note("the kettle leaks"))
+    async with Client(relay.url, robot) as client:
+        answer = await client.recall("leaks", limit=5)
+    assert [hit.text.strip() for hit in answer.hits] == ["the kettle leaks"]
+    assert [filter_["limit"] for filter_ in asked] == [9, 14, *[10] * len(recall_module.SYSTEMS)]
+
+
 async def test_a_correction_does_not_count_as_a_copy(relay: FakeRelay) -> None:
     """It was hidden behind what it corrects, also behind what another author wrote."""
     asked_of(relay)
