@@ -240,8 +240,9 @@ def test_what_names_a_message_of_a_group_has_the_limit_of_a_network_on_an_open_r
     policy = policy_of("open")
     assert policy.groups.derived
     for kind in policy.groups.derived:
-        limits = policy.usage_limits(event_by(alice, kind), NOBODY)
-        assert Per.NETWORK in {each.quota.per for each in limits if each.quota}, kind
+        for tags in ([], [["h", "tea"]]):
+            limits = policy.usage_limits(event_by(alice, kind, tags), NOBODY)
+            assert Per.NETWORK in {each.quota.per for each in limits if each.quota}, kind
 
 
 @pytest.mark.parametrize("kind", [0, 1, kinds.DELETION, 1059, 9735, 10002, 30023, 40003])
