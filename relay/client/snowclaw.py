@@ -373,7 +373,10 @@ class Snowclaw(SnowclawRecords):
         while await self._has_joined.wait():
             self._has_joined.clear()
             while self._joined:
-                await self.learn_group(self._joined.pop())
+                group = self._joined.pop()
+                if not await self.learn_group(group):  # the relay may be busy
+                    await asyncio.sleep(_AGAIN_S)
+                    await self.learn_group(group)
 
     async def _hear(self, messages: Sequence[Event], rank: Rank) -> None:
         await self.learn_name(*(message.pubkey for message in messages))

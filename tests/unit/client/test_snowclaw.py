@@ -341,6 +341,31 @@ async def test_a_list_of_members_that_was_refused_once_is_read_before_direct_mes
         assert [each.content for each in claw.direct_history(bob.npub)] == ["an hour ago"]
 
 
+async def test_the_members_of_a_group_that_the_agent_is_put_into_are_asked_for_twice(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy relay refuses once; without its members the agent hears no message of theirs."""
+    monkeypatch.setattr(snowclaw, "_AGAIN_S", 0.01)
+    fake.information = {**ROOKERY, "self": rover.pubkey}
+    await fake.publish(record(ALICE, {"notes": ["known"]}))
+    refused: list[Any] = []
+
+    async def refuse_once(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[2].get("#d") == ["tea"] and not refused:
+            refused.append(frame)
+            await visitor.say("CLOSED", frame[1], "rate-limited: later")
+        else:
+            await fake.answer(visitor, frame)
+
+    async with started(fake) as claw:
+        fake.on["REQ"] = refuse_once
+        members = [["d", "tea"], ["p", robot.pubkey], ["p", bob.pubkey]]
+        fake.events.append(rover.sign(39002, members, "", NOW))
+        await fake.publish(added("tea", NOW))
+        await until(lambda: bob.pubkey in claw._chat.members("tea"))
+        assert refused
+
+
 @pytest.mark.proves("S-28")
 async def test_a_member_of_a_group_is_known_before_direct_messages_are_read(
     fake: FakeRelay,
