@@ -77,6 +77,10 @@ class Hashes:
         """Hash for "has a tag of this name"."""
         return self._kept(f"\0{name}")
 
+    def partition(self, group: str) -> int:
+        """Of the rows of this group while it is guarded; never 0."""
+        return self._hash(f"\0\0{group}") or 1
+
     def slot(self, pubkey: str, kind: int, d: str) -> int:
         return self._hash(f"{kind}:{pubkey}:{d}")
 

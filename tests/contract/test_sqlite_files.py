@@ -202,7 +202,7 @@ async def test_a_file_that_lacks_an_index_is_refused(path: Path) -> None:
         ("UPDATE events SET raw = 7", "table events, row 1"),
         ("UPDATE events SET expires_at = 'never'", "table events, row 1"),
         ("INSERT INTO members VALUES (7, 'tea', 0)", "table members, row 7 tea"),
-        ("INSERT INTO groups VALUES (x'ff', 0, 0, 0)", "table groups, row b'"),
+        ("INSERT INTO groups VALUES (x'ff', 0, 0, 0, NULL)", "table groups, row b'"),
         (
             "INSERT INTO tombstones VALUES ('e:1', '', 'soon', '', NULL)",
             "table tombstones, row e:1",

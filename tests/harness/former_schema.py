@@ -8,7 +8,25 @@ if TYPE_CHECKING:
     import sqlite3
 
 
+def put_back_to_schema_13(db: sqlite3.Connection) -> None:
+    db.executescript(
+        """
+        DROP INDEX events_time;
+        DROP INDEX events_kind;
+        DROP INDEX events_group;
+        ALTER TABLE events DROP COLUMN partition;
+        ALTER TABLE groups DROP COLUMN partition;
+        DROP TABLE partition_moves;
+        CREATE INDEX events_time   ON events (created_at DESC, id_key);
+        CREATE INDEX events_kind   ON events (kind, created_at DESC, id_key, grp, expires_at);
+        CREATE INDEX events_group  ON events (grp, kind, created_at DESC, id_key, expires_at);
+        PRAGMA user_version = 13;
+        """
+    )
+
+
 def put_back_to_schema_12(db: sqlite3.Connection) -> None:
+    put_back_to_schema_13(db)
     db.executescript(
         """
         CREATE TEMP TABLE kept AS SELECT * FROM tags;

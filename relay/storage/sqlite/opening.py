@@ -17,6 +17,7 @@ from relay.storage.rows import DAMAGED, event_in
 from relay.storage.sqlite.compacting import unfinished
 from relay.storage.sqlite.connections import MAX_VALUE, connection, fault_of, index_path
 from relay.storage.sqlite.kind_classes import kind_class
+from relay.storage.sqlite.partitions import FIRST_ROW
 from relay.storage.sqlite.sql.moving import LOG_SCRIPT
 from relay.storage.sqlite.sql.named import FILES, QUERIES
 from relay.storage.sqlite.sql.value_types import KEYS, columns_of, rows_of_another_type
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
     from relay.nostr.filters import FilterTerms
     from relay.storage.sqlite.tag_buffer import TagBuffer, TagRow
 
-SCHEMA_VERSION: Final = 13
+SCHEMA_VERSION: Final = 14
 APPLICATION_ID: Final = 0x526F6F6B  # "Rook"
 _COMMENT: Final = re.compile(r"--[^\n\0]*")
 _SPACE: Final = re.compile(r"[ \n]+")
+_ROUND_MARKS: Final = re.compile(r" ?([(),]) ?")
 
 
 def fill_tag_buffer(
@@ -40,10 +42,14 @@ def fill_tag_buffer(
     """Restore the tags of rows after `tags_upto`, which the table may lack after a crash."""
     upto = _needed(db, "tags_upto")
     rows: list[TagRow] = []
-    for seq, created_at, key, kind, raw in db.execute(QUERIES["rows_after"], (upto,)):
-        for hash_ in hashes.of_event(event_in(raw), terms.index_tags):
-            rows.append((hash_, kind_class(hash_, kind), created_at, key, seq))  # noqa: PERF401
-    tag_buffer.add(rows)
+    partitions: dict[int, int] = {}
+    for seq, created_at, key, kind, raw, partition in db.execute(QUERIES["rows_after"], (upto,)):
+        if partition:
+            partitions[seq] = partition
+        for plain in hashes.of_event(event_in(raw), terms.index_tags):
+            hash_ = plain ^ partition
+            rows.append((hash_, kind_class(hash_, kind), created_at, key, seq))
+    tag_buffer.add(rows, partitions)
 
 
 def open_file(
@@ -71,9 +77,9 @@ def open_file(
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         hashes = Hashes(key)
         _index_new_tags(db, hashes, terms)
-        kept = db.execute(QUERIES["get_meta"], ("head",)).fetchone()
-        newest = db.execute(QUERIES["newest_seq"]).fetchone()[0]
-        return db, hashes, max(kept[0] if kept else 0, newest or 0)
+        head = _head_of(db)
+        _note_guarded(db, hashes, head)
+        return db, hashes, head
     except sqlite3.Error as error:
         db.close()
         raise fault_of(error, path) from error
@@ -125,11 +131,12 @@ def check_values(db: sqlite3.Connection, path: Path | str) -> None:
 
 def _objects(db: sqlite3.Connection) -> set[tuple[str, str, str]]:
     """(kind, name, SQL) of each object in the schema. Without comments, because a file has those of
-    the version that made it."""
-    return {
-        (kind, name, _SPACE.sub(" ", _COMMENT.sub("", text or "")).strip(" "))
-        for kind, name, text in db.execute(QUERIES["objects"])
-    }
+    the version that made it, and without spaces that ALTER TABLE leaves."""
+    return {(kind, name, _plain(text or "")) for kind, name, text in db.execute(QUERIES["objects"])}
+
+
+def _plain(sql: str) -> str:
+    return _ROUND_MARKS.sub(r"\1", _SPACE.sub(" ", _COMMENT.sub("", sql))).strip(" ")
 
 
 @cache
@@ -141,8 +148,10 @@ def _schemas() -> tuple[set[tuple[str, str, str]], set[tuple[str, str, str]]]:
         db.executescript(LOG_SCRIPT)
         known = _objects(db)
         known.update(db.execute(QUERIES["statistics"]))
-        db.executescript(FILES.script("former.sql"))
-        return needed, known | _objects(db)
+        for statement in FILES.script("former.sql").split(";"):
+            db.execute(statement)
+            known |= _objects(db)
+        return needed, known
 
 
 def _needed(db: sqlite3.Connection, name: str) -> Any:
@@ -189,6 +198,27 @@ def _run(db: sqlite3.Connection, script: str, version: int) -> None:
     )
 
 
+def _head_of(db: sqlite3.Connection) -> int:
+    """seq of the newest row ever committed."""
+    kept = db.execute(QUERIES["get_meta"], ("head",)).fetchone()
+    newest = db.execute(QUERIES["newest_seq"]).fetchone()[0]
+    return max(kept[0] if kept else 0, newest or 0)
+
+
+def _note_guarded(db: sqlite3.Connection, hashes: Hashes, head: int) -> None:
+    """Give guarded groups their partitions that have none: an earlier version made them, or
+    `rookery move`."""
+    groups = db.execute(QUERIES["guarded_without_partition"]).fetchall()
+    if not groups:
+        return
+    db.execute("BEGIN IMMEDIATE")
+    db.executemany(
+        QUERIES["set_partition"], [(hashes.partition(group), group) for (group,) in groups]
+    )
+    db.executemany(QUERIES["move_group"], [(group, *FIRST_ROW, head) for (group,) in groups])
+    db.execute("COMMIT")
+
+
 def _index_new_tags(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms) -> None:
     """Index stored rows by tag names that are new in `[storage] index_tags`."""
     kept = db.execute(QUERIES["get_meta"], ("index_tags",)).fetchone()
@@ -198,14 +228,14 @@ def _index_new_tags(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms) 
     db.execute("BEGIN IMMEDIATE")
     new = terms.index_tags - known if known is not None else frozenset()
     if new:
-        for seq, created_at, key, kind, raw in db.execute(QUERIES["all_rows"]):
+        for seq, created_at, key, kind, raw, partition in db.execute(QUERIES["all_rows"]):
             for name in new:
                 db.executemany(
                     QUERIES["add_tag"],
                     [
                         (hash_, kind_class(hash_, kind), created_at, key, seq)
                         for value in event_in(raw).tag_values(name)
-                        for hash_ in [hashes.tag(name, value)]
+                        for hash_ in [hashes.tag(name, value) ^ partition]
                     ],
                 )
     # Entries of names that are no longer indexed stay: harmless, and completed if the name is

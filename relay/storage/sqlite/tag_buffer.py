@@ -18,16 +18,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from heapq import merge
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.storage.sqlite.kind_classes import classes_of
 from relay.storage.sqlite.tag_kinds import TagKinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence, Set
+    from collections.abc import Iterable, Mapping, Sequence, Set
 
 TagRow = tuple[int, int, int, int, int]
-"""hash, class of the kind, created_at, id_key, seq: the key of the table"""
+"""hash XOR partition of the row, class of the kind under that, created_at, id_key, seq: the key of
+the table"""
 
 TAG_BUFFER_ROWS: Final = 32_768
 """Tag rows of one list; two lists together take about 10 MB."""
@@ -49,10 +51,12 @@ class Snapshot(NamedTuple):
     lists: tuple[dict[int, list[TagRow]], ...]
     """hash → its rows, for each list: from those being flushed, if any, to the one being
     filled."""
+    partitioned: tuple[dict[int, list[TagRow]], ...]
+    """The same of rows that have a partition, by the hash of the tag."""
 
     def seqs_of(self, hashes: Sequence[int], kinds: Set[int] | None = None) -> list[int]:
-        """Rows with one of these tags, of the classes of these kinds (None: of any), perhaps
-        deleted since."""
+        """Rows that the table has under one of these hashes, of the classes of these kinds (None:
+        of any), perhaps deleted since."""
         out: list[int] = []
         for rows in self.lists:
             if rows:
@@ -66,9 +70,23 @@ class Snapshot(NamedTuple):
                         out += [row[4] for row in rows[hash_] if row[1] in classes]
         return out
 
+    def seqs_of_any(self, hashes: Sequence[int], kinds: Set[int] | None = None) -> list[int]:
+        """Rows with one of these tags, in whatever partition; else as `seqs_of`."""
+        out = self.seqs_of(hashes, kinds)
+        for rows in self.partitioned:
+            if rows:
+                for hash_ in hashes:
+                    out += [
+                        row[4]
+                        for row in rows.get(hash_, ())
+                        if kinds is None or row[1] in classes_of(row[0], kinds)
+                    ]
+        return out
+
     def has_any(self, hashes: frozenset[int]) -> bool:
-        """False: `seqs_of` finds no row."""
-        return not all(rows.keys().isdisjoint(hashes) for rows in self.lists)
+        """False: `seqs_of_any` finds no row."""
+        lists = (*self.lists, *self.partitioned)
+        return not all(rows.keys().isdisjoint(hashes) for rows in lists)
 
 
 class _Full:
@@ -100,6 +118,7 @@ class TagBuffer:
         self.kinds = TagKinds()
         self._deleted: set[int] = set()
         self._by_hash: tuple[dict[int, list[TagRow]], ...] = ({},)
+        self._partitioned: tuple[dict[int, list[TagRow]], ...] = ({},)
 
     def __len__(self) -> int:
         return len(self._filling) + sum(map(len, self._all_full()))
@@ -120,7 +139,7 @@ class TagBuffer:
 
     def snapshot(self) -> Snapshot:
         """The tags that `seqs_of` reads now; tags that are flushed later stay in it."""
-        return Snapshot(self._by_hash)
+        return Snapshot(self._by_hash, self._partitioned)
 
     # -- before the commit ----------------------------------------------------------------------
 
@@ -138,6 +157,7 @@ class TagBuffer:
         self._full.append(_Full(self._filling))
         self._filling = []
         self._by_hash = (*self._by_hash, {})
+        self._partitioned = (*self._partitioned, {})
 
     def next_slice(self, new_rows: int) -> list[TagRow]:
         """The next tags to insert, with a batch of `new_rows` tag rows; then call
@@ -181,6 +201,7 @@ class TagBuffer:
         if not any(self._flushing):
             newest = max(each.newest for each in self._flushing)
             self._by_hash = self._by_hash[len(self._flushing) :]
+            self._partitioned = self._partitioned[len(self._flushing) :]
             self._flushing = []
             self._deleted = {seq for seq in self._deleted if seq > newest}
             if self._full:
@@ -190,8 +211,11 @@ class TagBuffer:
         if len(self):
             self._deleted.update(seqs)
 
-    def add(self, rows: Sequence[TagRow]) -> None:
-        """The tags of rows that were just committed."""
+    def add(
+        self, rows: Sequence[TagRow], partitions: Mapping[int, int] = MappingProxyType({})
+    ) -> None:
+        """The tags of rows that were just committed. `partitions`: seq → partition, of those that
+        have one."""
         self._filling += rows
         by_hash = self._by_hash[-1]
         for row in rows:
@@ -200,6 +224,12 @@ class TagBuffer:
                 by_hash[row[0]] = [row]
             else:
                 known.append(row)
+        if partitions:
+            by_tag = self._partitioned[-1]
+            for row in rows:
+                partition = partitions.get(row[4])
+                if partition is not None:
+                    by_tag.setdefault(row[0] ^ partition, []).append(row)
         if len(self._filling) >= self._list_rows:
             self._end_list()
             self.start_flush()

@@ -55,6 +55,7 @@ from relay.storage.rows import (
 )
 from relay.storage.sqlite.kind_classes import kind_class
 from relay.storage.sqlite.lookups import Finder, key_of
+from relay.storage.sqlite.partitions import FIRST_ROW, UNPARTITIONED
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.writes import chunks, insert
 from relay.storage.sqlite.tag_buffer import MAX_SLICE
@@ -85,7 +86,7 @@ _INSERT_ROWS: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 for any number of rows, with few distinct texts to prepare."""
 _INSERT_BYTES: Final = 1 << 20
 """Of texts in one INSERT of several rows: its statement keeps them in memory until its next use."""
-_EVENT_COLUMNS: Final = 14
+_EVENT_COLUMNS: Final = 15
 _OLD_COLUMNS: Final = 13
 _TAG_COLUMNS: Final = 5
 _SIZE_COLUMNS: Final = 5
@@ -113,6 +114,10 @@ class _Change(Growth[_SizeKey]):
     head: int = 0
     tags: list[TagRow] = field(default_factory=list)
     """Of the new rows."""
+    partitions: dict[int, int] = field(default_factory=dict)
+    """seq → partition, of new rows that have one."""
+    guarded: dict[str, bool] = field(default_factory=dict)
+    """Groups that were made guarded, or open."""
     flushed: int = 0
     """Length of the slice of the tag buffer."""
     deleted: set[int] = field(default_factory=set)
@@ -182,6 +187,9 @@ class Writer:
         """seq of the newest row ever committed."""
         self.commits = 0
         """How many changed what a query may find."""
+        self.group_changes = 0
+        """Goes up before and after each commit that changes what read rules need of groups."""
+        self._guarded = {group for (group,) in db.execute(QUERIES["guarded_groups"])}
         self.erasures = 0
         """How many transactions deleted or replaced a text; also those that failed, and one that is
         being committed."""
@@ -206,6 +214,8 @@ class Writer:
         try:
             change = self._change(lookups, decide)
             self._until = inf
+            if change is not None and change.regroups:
+                self.group_changes += 1
             db.execute("ROLLBACK" if change is None else "COMMIT")
         except BaseException as error:
             self._until = inf
@@ -244,6 +254,9 @@ class Writer:
 
     def _committed(self, change: _Change) -> None:
         """After the commit. `head` comes last: whoever reads up to it finds all tags."""
+        self.group_changes += change.regroups
+        for group_id, is_guarded in change.guarded.items():
+            (self._guarded.add if is_guarded else self._guarded.discard)(group_id)
         self._tag_buffer.rows_deleted(change.deleted)
         if change.deleted:
             self._row_cache.discard(change.deleted)
@@ -252,7 +265,8 @@ class Writer:
         )
         self._forget(change.deleted)
         self._tag_buffer.slice_flushed(change.flushed)
-        self._tag_buffer.add([row for row in change.tags if row[4] not in change.deleted])
+        kept = [row for row in change.tags if row[4] not in change.deleted]
+        self._tag_buffer.add(kept, change.partitions)
         self.head = change.head
 
     def _newest(self, p: int, change: _Change) -> str:
@@ -324,7 +338,7 @@ class Writer:
             left = bytes.fromhex(pubkey), orjson.dumps(list(ended)).decode()
             db.execute(QUERIES["drop_former_member"], left)
         for group_id, group in plan.groups.items():
-            self._put_group(group_id, group, plan.members_before.get(group_id))
+            self._put_group(group_id, group, plan.members_before.get(group_id), change)
         change.erases = bool(
             change.deleted - plan.replaced.keys() or change.forgets_versions or plan.list_changes
         )
@@ -348,6 +362,9 @@ class Writer:
         for seq, _, _, pubkey, kind, grp, raw, *_ in rows:
             change.grow((pubkey, kind, grp), -1, -len(raw))
             change.grow((pubkey, kind, moves[seq]), 1, len(raw))
+            if moves[seq] in self._guarded:
+                after = moves[seq], kind, seq - 1, change.head
+                self._db.execute(QUERIES["move_group"], after)
         self._db.executemany(QUERIES["move_event"], [(grp, seq) for seq, grp in moves.items()])
 
     def _add_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
@@ -377,42 +394,50 @@ class Writer:
         """Insert the rows; gives their tags, sorted."""
         events: list[tuple[Value, ...]] = []
         tags: list[TagRow] = []
+        guarded = self._guarded
         for row in rows:
             event, seq = row.event, row.seq
             found = self.prepared.by_id.pop(event.id, None)
             columns, d, hashes = self._columns_of(event) if found is None else found
             _, key, pubkey, _, kind, at = columns
             slot = None if row.slot is None else self._hashes.slot(*row.slot)
+            group, partition = row.group, 0
+            if group in guarded and group is not None and kind not in UNPARTITIONED:
+                partition = change.partitions[seq] = self._hashes.partition(group)
+                hashes = {hash_ ^ partition for hash_ in hashes}
             events.append(
                 (
                     seq,
                     *columns,
-                    row.group,
+                    group,
                     d,
                     slot,
                     row.version,
                     row.expires_at,
                     row.quiet,
                     event.raw,
+                    partition,
                 )
             )
             for hash_ in hashes:
                 tags.append((hash_, kind_class(hash_, kind), at, key, seq))  # noqa: PERF401
-            change.grow((pubkey, kind, row.group or ""), 1, len(event.raw))
+            change.grow((pubkey, kind, group or ""), 1, len(event.raw))
             if kind == kinds.GIFT_WRAP:
                 change.grow_received(event, 1)
-        self._insert_texts("events", _EVENT_COLUMNS, events)
+        self._insert_texts("events", _EVENT_COLUMNS, events, -2)
         tags.sort()
         return tags
 
-    def _insert_texts(self, table: str, columns: int, rows: Sequence[tuple[Any, ...]]) -> None:
-        """As `_insert`; the last column is `raw`."""
+    def _insert_texts(
+        self, table: str, columns: int, rows: Sequence[tuple[Any, ...]], raw: int
+    ) -> None:
+        """As `_insert`; `raw`: which column it is."""
         start = weight = 0
         for at, row in enumerate(rows):
-            weight += len(row[-1])
+            weight += len(row[raw])
             if weight > _INSERT_BYTES:
                 self._insert(table, columns, rows[start:at])
-                start, weight = at, len(row[-1])
+                start, weight = at, len(row[raw])
         self._insert(table, columns, rows[start:])
 
     def _insert(self, table: str, columns: int, rows: Sequence[tuple[Value, ...]]) -> None:
@@ -448,7 +473,7 @@ class Writer:
             )
             if seq not in plan.removes:  # replaced by the batch that brought it
                 change.grow((kept[1], kept[2], row.group or ""), 1, len(event.raw))
-        self._insert_texts("old_versions", _OLD_COLUMNS, rows)
+        self._insert_texts("old_versions", _OLD_COLUMNS, rows, -1)
         for most, these in slots.items():
             listed = orjson.dumps([*these]).decode()
             self._forget_found(change, "old_over_number", {"slots": listed, "kept": most})
@@ -528,12 +553,13 @@ class Writer:
         tags: list[TagRow] = []
         stones: list[Tombstone] = []
         found = db.execute(QUERIES["raws_by_seq"], {"seqs": named})
-        for seq, created_at, key, *of, raw, has_slot, version in found:
+        for seq, created_at, key, *of, raw, has_slot, version, partition in found:
             event = event_from_raw(raw)
             if seq not in kept:
                 change.grow(tuple(of), -1, -len(raw))
                 change.grow_received(event, -1)
-            for hash_ in self._hashes.of_event(event, self._index_tags):
+            for plain in self._hashes.of_event(event, self._index_tags):
+                hash_ = plain ^ partition
                 class_ = kind_class(hash_, event.kind)
                 tags.append((hash_, class_, created_at, key, seq))
             if len(tags) > _TAGS_AT_ONCE:
@@ -633,21 +659,22 @@ class Writer:
         group_id: str,
         group: Group | EndedGroup,
         before: KeyMap[str, tuple[str, ...]] | None,
+        change: _Change,
     ) -> None:
         """`before`: the members in the table; None: not known."""
         db = self._db
         if isinstance(group, EndedGroup):
             db.execute(QUERIES["drop_members"], (group_id,))
-            db.execute(QUERIES["put_group"], (group_id, not group.is_public, True, True))
+            flags = not group.is_public, True, True
+            db.execute(QUERIES["put_group"], self._noted(group_id, flags, change))
             db.execute(QUERIES["drop_former_members"], (group_id,))
             db.executemany(
                 QUERIES["put_former_member"],
                 [(bytes.fromhex(key), group_id) for key in sorted(group.members)],
             )
             return
-        db.execute(
-            QUERIES["put_group"], (group_id, group.only_members_read, group.is_hidden, False)
-        )
+        flags = group.only_members_read, group.is_hidden, False
+        db.execute(QUERIES["put_group"], self._noted(group_id, flags, change))
         members = group.members
         if members is before:
             return
@@ -667,18 +694,28 @@ class Writer:
             [(bytes.fromhex(key), group_id, group.is_moderated_by(key)) for key in changed],
         )
 
+    def _noted(
+        self, group_id: str, flags: tuple[bool, bool, bool], change: _Change
+    ) -> tuple[Value, ...]:
+        """For `put_group`: guarded, hidden, ended. Has the rows of the group moved, if need be."""
+        is_guarded = flags[0]
+        if is_guarded != (group_id in self._guarded):
+            change.guarded[group_id] = is_guarded
+            self._db.execute(QUERIES["move_group"], (group_id, *FIRST_ROW, change.head))
+        return group_id, *flags, self._hashes.partition(group_id) if is_guarded else None
+
     def tags_of(self, rows: Sequence[CheckedRow]) -> str:
-        """[[hash, class, created_at, id_key, seq]] of all tags of rows, as JSON; on any thread."""
+        """[[hash, kind, created_at, id_key, seq]] of all tags of rows, as JSON; on any thread."""
         tags = [
-            (hash_, kind_class(hash_, row[3]), row[4], row[2], row[0])
+            (hash_, row[3], row[4], row[2], row[0])
             for row in rows
             for hash_ in self._hashes.of_event(event_in(row[-1]), self._index_tags)
         ]
         return orjson.dumps(tags).decode()
 
     def buffered_seqs(self, hashes: Sequence[int]) -> list[int]:
-        """As `TagBuffer.seqs_of`."""
-        return self._tag_buffer.seqs_of(hashes)
+        """As `Snapshot.seqs_of_any`."""
+        return self._tag_buffer.snapshot().seqs_of_any(hashes)
 
     def touch(self) -> None:
         """Write something harmless. Raises StoreFault or sqlite3.Error when that cannot be done."""

@@ -1,12 +1,36 @@
--- Tables and indices as files of earlier schemas have them, in place of the present ones.
-DROP INDEX events_kind;
-DROP INDEX events_author;
-CREATE INDEX events_kind   ON events (kind, created_at DESC, id_key);
+-- Tables and indices as files of earlier schemas have them, in place of the present ones. After each
+-- statement, what is there is known.
+DROP TABLE events;
+CREATE TABLE events (
+    seq        INTEGER PRIMARY KEY,
+    id         BLOB    NOT NULL,
+    id_key     INTEGER NOT NULL,
+    pubkey     BLOB    NOT NULL,
+    author_key INTEGER NOT NULL,
+    kind       INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    grp        TEXT,
+    d          TEXT    NOT NULL,
+    slot       INTEGER,
+    version    INTEGER NOT NULL,
+    expires_at INTEGER,
+    quiet      INTEGER NOT NULL,
+    raw        BLOB    NOT NULL
+);
+CREATE INDEX events_time   ON events (created_at DESC, id_key);
+CREATE INDEX events_kind   ON events (kind, created_at DESC, id_key, grp, expires_at);
+CREATE INDEX events_group  ON events (grp, kind, created_at DESC, id_key, expires_at);
 CREATE INDEX events_author ON events (author_key, created_at DESC, id_key);
-DROP INDEX events_d;
 CREATE INDEX events_d      ON events (d) WHERE d > '';
-DROP INDEX events_group;
-CREATE INDEX events_group  ON events (grp, kind) WHERE grp IS NOT NULL;
+DROP INDEX events_kind;
+CREATE INDEX events_kind   ON events (kind, created_at DESC, id_key);
+DROP TABLE groups;
+CREATE TABLE groups (
+    id      TEXT PRIMARY KEY,
+    guarded INTEGER NOT NULL,
+    hidden  INTEGER NOT NULL,
+    ended   INTEGER NOT NULL
+) WITHOUT ROWID;
 DROP TABLE tags;
 CREATE TABLE tags (
     hash       INTEGER NOT NULL,

@@ -264,9 +264,9 @@ FROM (
 ) AS found CROSS JOIN events AS e ON e.seq = found.seq
 WHERE e.expires_at IS NOT 1 ORDER BY e.seq;
 
--- :raws_by_seq  [seq] -> seq, created_at, id_key, pubkey, kind, grp, raw, whether it has a slot, version
+-- :raws_by_seq  [seq] -> seq, created_at, id_key, pubkey, kind, grp, raw, whether it has a slot, version, partition
 SELECT e.seq, e.created_at, e.id_key, e.pubkey, e.kind, ifnull(e.grp, ''), e.raw,
-  e.slot IS NOT NULL, e.version
+  e.slot IS NOT NULL, e.version, e.partition
 FROM json_each(:seqs) AS j CROSS JOIN events AS e ON e.seq = j.value;
 
 -- :old_of_slot  slot, seq before which, limit -> what counts in a page, columns of a row, whether it is the row of the slot; newest first
@@ -361,11 +361,11 @@ WHERE expires_at IS NOT NULL AND expires_at <= ?
 AND NOT (expires_at = 1 AND lower(hex(pubkey)) IN (SELECT value FROM json_each(?)))
 ORDER BY expires_at LIMIT ?;
 
--- :rows_after  seq -> seq, created_at, id_key, kind, raw of later rows
-SELECT seq, created_at, id_key, kind, raw FROM events WHERE seq > ?;
+-- :rows_after  seq -> seq, created_at, id_key, kind, raw, partition of later rows
+SELECT seq, created_at, id_key, kind, raw, partition FROM events WHERE seq > ?;
 
--- :all_rows  -> seq, created_at, id_key, kind, raw
-SELECT seq, created_at, id_key, kind, raw FROM events;
+-- :all_rows  -> seq, created_at, id_key, kind, raw, partition
+SELECT seq, created_at, id_key, kind, raw, partition FROM events;
 
 -- :add_tag  hash, class of kind, created_at, id_key, seq; ignored when it exists
 INSERT OR IGNORE INTO tags VALUES (?, ?, ?, ?, ?);
@@ -433,8 +433,26 @@ ON CONFLICT (target, by) DO UPDATE
 SET until = excluded.until, why = excluded.why, request = excluded.request
 WHERE excluded.until > until;
 
--- :put_group  id, guarded, hidden, ended
-INSERT OR REPLACE INTO groups (id, guarded, hidden, ended) VALUES (?, ?, ?, ?);
+-- :put_group  id, guarded, hidden, ended, partition; null: it keeps the one that it has
+INSERT OR REPLACE INTO groups (id, guarded, hidden, ended, partition)
+VALUES (?1, ?2, ?3, ?4, coalesce(?5, (SELECT partition FROM groups WHERE id = ?1)));
+
+-- :guarded_groups  -> id
+SELECT id FROM groups WHERE guarded = 1;
+
+-- :guarded_without_partition  -> id
+SELECT id FROM groups WHERE guarded = 1 AND partition IS NULL;
+
+-- :set_partition  partition, group
+UPDATE groups SET partition = ? WHERE id = ?;
+
+-- :move_group  group, kind and seq after which some rows may have to be moved, seq of the last
+INSERT INTO partition_moves (grp, kind, seq, upto) VALUES (?, ?, ?, ?)
+ON CONFLICT (grp) DO UPDATE SET
+  kind = min(kind, excluded.kind),
+  seq = CASE WHEN excluded.kind < kind THEN excluded.seq
+             WHEN excluded.kind > kind THEN seq ELSE min(seq, excluded.seq) END,
+  upto = max(upto, excluded.upto);
 
 -- :drop_members  group
 DELETE FROM members WHERE grp = ?;
@@ -501,9 +519,11 @@ SELECT by, kind, at, numbers, ids FROM erasures WHERE request = ?;
 SELECT e.seq, e.id, e.id_key, e.kind, e.created_at, e.pubkey, e.author_key, e.d,
   EXISTS (SELECT 1 FROM events AS i INDEXED BY events_id WHERE i.id_key = e.id_key AND i.seq = e.seq)
   AND EXISTS (SELECT 1 FROM events AS i INDEXED BY events_time
-              WHERE i.created_at = e.created_at AND i.id_key = e.id_key AND i.seq = e.seq)
+              WHERE i.created_at = e.created_at AND i.id_key = e.id_key
+                AND i.partition = e.partition AND i.kind = e.kind AND i.seq = e.seq)
   AND EXISTS (SELECT 1 FROM events AS i INDEXED BY events_kind
-              WHERE i.kind = e.kind AND i.created_at = e.created_at AND i.id_key = e.id_key
+              WHERE i.partition = e.partition AND i.kind = e.kind
+                AND i.created_at = e.created_at AND i.id_key = e.id_key
                 AND i.seq = e.seq AND i.grp IS e.grp AND i.expires_at IS e.expires_at)
   AND EXISTS (SELECT 1 FROM events AS i INDEXED BY events_author
               WHERE i.author_key = e.author_key AND i.created_at = e.created_at
@@ -513,9 +533,9 @@ SELECT e.seq, e.id, e.id_key, e.kind, e.created_at, e.pubkey, e.author_key, e.d,
                                  WHERE i.slot = e.slot AND i.slot IS NOT NULL AND i.seq = e.seq))
   AND (e.d = '' OR EXISTS (SELECT 1 FROM events AS i INDEXED BY events_d
                            WHERE i.d = e.d AND i.d > '' AND i.kind = e.kind AND i.seq = e.seq))
-  AND EXISTS (SELECT 1 FROM events AS i INDEXED BY events_group
-              WHERE i.grp IS e.grp AND i.kind = e.kind AND i.created_at = e.created_at
-                AND i.id_key = e.id_key AND i.seq = e.seq AND i.expires_at IS e.expires_at)
+  AND (e.grp IS NULL OR EXISTS (SELECT 1 FROM events AS i INDEXED BY events_group
+                                WHERE i.grp = e.grp AND i.grp IS NOT NULL AND i.kind = e.kind
+                                  AND i.seq = e.seq))
   AND (e.expires_at IS NULL
        OR EXISTS (SELECT 1 FROM events AS i INDEXED BY events_expiry
                   WHERE i.expires_at = e.expires_at AND i.expires_at IS NOT NULL AND i.seq = e.seq)),
@@ -525,11 +545,17 @@ FROM (SELECT seq, sum(size) OVER (ORDER BY seq) - size AS before
 CROSS JOIN events AS e ON e.seq = next.seq
 WHERE next.before < ? ORDER BY e.seq;
 
--- :missing_tags  [[hash, class of kind, created_at, id_key, seq]] -> seq and hash of those not in the table
-SELECT t.value ->> 4, t.value ->> 0 FROM json_each(?) AS t
-WHERE EXISTS (SELECT 1 FROM events WHERE seq = t.value ->> 4)
-  AND NOT EXISTS (SELECT 1 FROM tags WHERE hash = t.value ->> 0 AND kind_class = t.value ->> 1
-                  AND created_at = t.value ->> 2 AND id_key = t.value ->> 3 AND seq = t.value ->> 4);
+-- :mixed  the hash of the tag `t.value ->> 0` XOR the partition of the row `e`
+(t.value ->> 0 | e.partition) - (t.value ->> 0 & e.partition);
+
+-- :missing_tags  [[hash, kind, created_at, id_key, seq]] -> seq and hash of those not in the table
+SELECT e.seq, t.value ->> 0
+FROM json_each(?) AS t CROSS JOIN events AS e ON e.seq = t.value ->> 4
+WHERE NOT EXISTS (
+    SELECT 1 FROM (SELECT {mixed} AS value) AS h CROSS JOIN (SELECT t.value ->> 1 AS value) AS k
+    CROSS JOIN tags AS x ON x.hash = h.value AND x.kind_class = {kind_class}
+    AND x.created_at = t.value ->> 2 AND x.id_key = t.value ->> 3 AND x.seq = e.seq
+);
 
 -- :classes_of_tags  [hash], limit -> JSON lists of hashes and classes: of which classes of kinds the table has rows with each. Counts one more for each hash
 WITH RECURSIVE found (hash, class) AS (

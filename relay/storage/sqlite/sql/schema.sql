@@ -27,18 +27,18 @@ CREATE TABLE events (
     version    INTEGER NOT NULL,          -- what LATEST compares, and sweeps order by
     expires_at INTEGER,
     quiet      INTEGER NOT NULL,
-    raw        BLOB    NOT NULL           -- the event as it is sent
+    raw        BLOB    NOT NULL,          -- the event as it is sent
+    partition  INTEGER NOT NULL DEFAULT 0 -- of a row of a guarded group: a keyed hash of the group
 );
 
 CREATE INDEX events_id     ON events (id_key);
-CREATE INDEX events_time   ON events (created_at DESC, id_key);
+CREATE INDEX events_time   ON events (created_at DESC, id_key, partition, kind);
 -- The columns after id_key make counts index-only, and let scans skip other kinds in the index.
-CREATE INDEX events_kind   ON events (kind, created_at DESC, id_key, grp, expires_at);
+CREATE INDEX events_kind   ON events (partition, kind, created_at DESC, id_key, grp, expires_at);
 CREATE INDEX events_author ON events (author_key, created_at DESC, id_key, kind, grp, expires_at);
 CREATE INDEX events_slot   ON events (slot) WHERE slot IS NOT NULL;
 CREATE INDEX events_d      ON events (d, kind) WHERE d > '';
--- Of rows of no group too: a scan of their kind passes over no row of a group that its reader may not read.
-CREATE INDEX events_group  ON events (grp, kind, created_at DESC, id_key, expires_at);
+CREATE INDEX events_group  ON events (grp, kind) WHERE grp IS NOT NULL;
 CREATE INDEX events_expiry ON events (expires_at) WHERE expires_at IS NOT NULL;
 
 -- What newer versions replaced, kept by `[[retention]] history`. No query over events finds them; they
@@ -68,7 +68,7 @@ CREATE INDEX old_versions_drop   ON old_versions (drop_at) WHERE drop_at IS NOT 
 -- before: a query for one kind passes over no rows of another class, of which anybody may plant any
 -- number. There are 512: a query without kinds looks each up.
 CREATE TABLE tags (
-    hash       INTEGER NOT NULL,
+    hash       INTEGER NOT NULL,          -- of the tag, XOR the partition of the row
     kind_class INTEGER NOT NULL,          -- the kind if below 256, else see `kind_class` in queries.sql
     created_at INTEGER NOT NULL,
     id_key     INTEGER NOT NULL,
@@ -121,7 +121,17 @@ CREATE TABLE groups (
     id      TEXT PRIMARY KEY,
     guarded INTEGER NOT NULL,             -- only its members read its rows; once ended: its 9008
     hidden  INTEGER NOT NULL,
-    ended   INTEGER NOT NULL
+    ended   INTEGER NOT NULL,
+    partition INTEGER                     -- null: no row has it
+) WITHOUT ROWID;
+
+-- Groups that were made guarded, or open: some of their rows may be in the other partition. The rows
+-- are moved in the order of kind and seq.
+CREATE TABLE partition_moves (
+    grp  TEXT PRIMARY KEY,
+    kind INTEGER NOT NULL,                -- of the row that was looked at last
+    seq  INTEGER NOT NULL,
+    upto INTEGER NOT NULL                 -- seq of the last row that may have to be moved
 ) WITHOUT ROWID;
 
 CREATE TABLE members (

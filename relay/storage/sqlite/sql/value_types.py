@@ -16,6 +16,7 @@ KEYS: Final = {
     "sizes": "pubkey, kind, grp",
     "received": "recipient",
     "groups": "id",
+    "partition_moves": "grp",
     "members": "pubkey, grp",
     "former_members": "pubkey, grp",
     "management": "register, item",
