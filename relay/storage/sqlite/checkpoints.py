@@ -10,6 +10,8 @@ reads then find tags in one index, and pages in the memory map. Under load the W
 whenever it has 48 MiB, and tags that come faster than the commits flush them are flushed between
 these, a slice at a time. The space of the WAL and free pages are returned to the file system after
 a longer time without commits.
+
+Rows that have to be moved to another partition are moved a slice at a time, with pauses.
 """
 
 from __future__ import annotations
@@ -54,6 +56,11 @@ _SETTLE_S: Final = 0.3
 """Time without a commit after which tags are flushed and the WAL is checkpointed."""
 _QUIET_S: Final = 1.0
 """Time without a commit after which free pages and a large WAL are returned to the file system."""
+_MOVE_RATIO: Final = {True: 1, False: 4}
+"""How many times as long as a slice of moved rows the pause after it is, by whether no commits are
+made."""
+_MOVE_LATER_S: Final = 0.5
+"""Until it is looked again whether rows can be moved whose tags are not in the table yet."""
 _SIZED_S: Final = 0.02
 """Shortest time between two looks at the size of the WAL, 9 us each."""
 _BUSY_MS: Final = 50
@@ -93,6 +100,8 @@ class Checkpoints:
         flush: Callable[[], bool],
         is_behind: Callable[[], bool],
         vacuum: Callable[[], int],
+        has_moves: Callable[[], bool],
+        move: Callable[[], bool],
     ) -> None:
         """`check_files` raises StoreFault when the files are no longer those that were opened: the
         log would be written into a deleted file. `readers`, `long_readers` (to which long queries
@@ -101,7 +110,8 @@ class Checkpoints:
 
         `writing`: the writer's thread; there `flush` flushes some tags and returns whether there
         were any, and `vacuum` returns some free pages to the file system and their number.
-        `is_behind`: whether tags are to be flushed during the commits.
+        `is_behind`: whether tags are to be flushed during the commits. `has_moves`: whether `move`
+        is to be called there, which moves some rows and returns whether it could.
         """
         self._wal = f"{store}-wal"
         self._connection = connection
@@ -114,6 +124,8 @@ class Checkpoints:
         self._flush = flush
         self._is_behind = is_behind
         self._vacuum = vacuum
+        self._has_moves = has_moves
+        self._move = move
         self.upkeep = Upkeep()
         self._is_settled = True
         self._oldest: float | None = None
@@ -124,6 +136,7 @@ class Checkpoints:
         self._flush_at = 0.0
         """From then on a slice of tags may be flushed between commits: after a pause as long as the
         last one took."""
+        self._move_at = 0.0
         self._committed_at = 0.0
         self._sized_at = 0.0
         self._may_have_free_pages = True
@@ -138,6 +151,8 @@ class Checkpoints:
         await self._connection.rows(_BUSY_TIMEOUT)
         if self._wal_bytes():  # another program was reading when the store was opened
             self.erased()
+        elif self._has_moves():
+            self._start()
 
     @property
     def pending_s(self) -> float:
@@ -206,12 +221,14 @@ class Checkpoints:
             due.append(max(self._erase_at, self._truncate_at))
         if not self._is_settled:
             due.append(self._committed_at + _SETTLE_S)
-            if self._is_large():
-                due.append(self._truncate_at)
             if self._is_behind():
                 due.append(self._flush_at)
         elif self._may_have_free_pages or self._wal_bytes() > _KEPT_BYTES:
             due.append(self._committed_at + _QUIET_S)
+        if self._has_moves():
+            due.append(self._move_at)
+        if (self._has_moves() or not self._is_settled) and self._is_large():
+            due.append(self._truncate_at)
         return max(min(due), self._retry_at) - monotonic() if due else None
 
     def _is_large(self) -> bool:
@@ -229,10 +246,21 @@ class Checkpoints:
             began = monotonic()
             await self._writing.run(self._flush)
             self._flush_at = 2 * monotonic() - began
+        elif self._has_moves() and monotonic() >= self._move_at:
+            await self._move_rows()
         elif not self._is_settled:
             await self._settle()
         else:
             await self._give_back()
+
+    async def _move_rows(self) -> None:
+        began = monotonic()
+        self._move_at = began + _MOVE_LATER_S
+        if await self._writing.run(self._move):
+            now = monotonic()
+            self._move_at = now + _MOVE_RATIO[self._is_settled] * (now - began)
+        if not self._has_moves():
+            self._is_settled = False  # what was written has to be checkpointed
 
     async def _settle(self) -> None:
         committed_at = self._committed_at

@@ -115,8 +115,11 @@ class SqliteSide:
         self, table: Table, keys: Collection[tuple[Value, ...]], entries: Sequence[Entry]
     ) -> None:
         def write() -> None:
+            kept = self._db.execute(MOVE_QUERIES["partitions"]).fetchall()
             self._db.executemany(drop_entries(table), list(keys))
             self._db.executemany(add_entry(table), entries)
+            if table.name == "groups":  # the next start has their rows moved
+                self._db.executemany(QUERIES["set_partition"], kept)
 
         await self._write(write)
 

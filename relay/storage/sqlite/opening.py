@@ -206,16 +206,15 @@ def _head_of(db: sqlite3.Connection) -> int:
 
 
 def _note_guarded(db: sqlite3.Connection, hashes: Hashes, head: int) -> None:
-    """Give guarded groups their partitions that have none: an earlier version made them, or
-    `rookery move`."""
-    groups = db.execute(QUERIES["guarded_without_partition"]).fetchall()
+    """Have the rows of groups moved that were written without regard to partitions: by an earlier
+    version, or by `rookery move`."""
+    groups = db.execute(QUERIES["groups_unlike_partitions"]).fetchall()
     if not groups:
         return
     db.execute("BEGIN IMMEDIATE")
-    db.executemany(
-        QUERIES["set_partition"], [(hashes.partition(group), group) for (group,) in groups]
-    )
-    db.executemany(QUERIES["move_group"], [(group, *FIRST_ROW, head) for (group,) in groups])
+    guarded = [(hashes.partition(group), group) for group, is_guarded in groups if is_guarded]
+    db.executemany(QUERIES["set_partition"], guarded)
+    db.executemany(QUERIES["move_group"], [(group, *FIRST_ROW, head) for group, _ in groups])
     db.execute("COMMIT")
 
 

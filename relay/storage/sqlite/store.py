@@ -229,6 +229,8 @@ class SqliteStore:
             self._writer.flush_some,
             lambda: tag_buffer.is_behind,
             self._writer.give_back,
+            lambda: self._writer.has_moves,
+            self._writer.repartition,
         )
         self._files = ExitStack()
         self._open_connections = AsyncExitStack()

@@ -115,6 +115,7 @@ class TagBuffer:
         """Lists that are flushed together."""
         self._due: list[TagRow] = []
         """The slice that is being flushed."""
+        self._flushed_upto = 0
         self.kinds = TagKinds()
         self._deleted: set[int] = set()
         self._by_hash: tuple[dict[int, list[TagRow]], ...] = ({},)
@@ -122,6 +123,11 @@ class TagBuffer:
 
     def __len__(self) -> int:
         return len(self._filling) + sum(map(len, self._all_full()))
+
+    @property
+    def flushed_upto(self) -> int | None:
+        """It has no tags of rows up to this seq; None: of any row."""
+        return self._flushed_upto if len(self) else None
 
     @property
     def is_behind(self) -> bool:
@@ -199,7 +205,7 @@ class TagBuffer:
         for each in self._flushing:
             each.flushed = bisect_right(each.rows, self._due[-1], each.flushed)
         if not any(self._flushing):
-            newest = max(each.newest for each in self._flushing)
+            self._flushed_upto = newest = max(each.newest for each in self._flushing)
             self._by_hash = self._by_hash[len(self._flushing) :]
             self._partitioned = self._partitioned[len(self._flushing) :]
             self._flushing = []

@@ -7,11 +7,12 @@ were deleted since may be left.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 _MAX_KNOWN: Final = 4096
 """Tags; of each some 32 classes at most, 4 MB together."""
@@ -25,6 +26,9 @@ class TagKinds:
         self._lock = Lock()
         self.flushes = 0
         """How many slices of the buffer the table has got."""
+        self.moves = 0
+        """Goes up before and after each commit that moves rows to another partition; odd: one is
+        under way. A reader that looked up classes before misses rows that are moved meanwhile."""
 
     def pairs_of(self, hashes: Iterable[int]) -> list[tuple[int, int]] | None:
         """Hashes and classes; None: not all are known."""
@@ -57,3 +61,13 @@ class TagKinds:
             for row in rows:
                 if row[0] in known and row[1] not in known[row[0]]:
                     del known[row[0]]
+
+    @contextmanager
+    def moving(self, rows: Sequence[tuple[int, int, int, int, int]]) -> Iterator[None]:
+        """For the commit that moves rows; `rows`: their new ones in the table."""
+        self.moves += 1
+        try:
+            yield
+        finally:
+            self.flushed(rows)
+            self.moves += 1

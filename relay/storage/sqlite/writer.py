@@ -55,6 +55,7 @@ from relay.storage.rows import (
 )
 from relay.storage.sqlite.kind_classes import kind_class
 from relay.storage.sqlite.lookups import Finder, key_of
+from relay.storage.sqlite.partition_moves import PartitionMoves
 from relay.storage.sqlite.partitions import FIRST_ROW, UNPARTITIONED
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.writes import chunks, insert
@@ -116,14 +117,16 @@ class _Change(Growth[_SizeKey]):
     """Of the new rows."""
     partitions: dict[int, int] = field(default_factory=dict)
     """seq → partition, of new rows that have one."""
-    guarded: dict[str, bool] = field(default_factory=dict)
-    """Groups that were made guarded, or open."""
+    guarded: dict[str, int] = field(default_factory=dict)
+    """Group that was made guarded, or open → its partition, or 0."""
     flushed: int = 0
     """Length of the slice of the tag buffer."""
     deleted: set[int] = field(default_factory=set)
     """seq of deleted rows, also of those that became old versions."""
     expired: set[int] = field(default_factory=set)
     """seq of rows that are LONG_EXPIRED now."""
+    has_moves: bool = False
+    """Rows are in the wrong partition now."""
     moved: set[int] = field(default_factory=set)
     """seq of rows that are now of a group."""
     regroups: bool = False
@@ -189,7 +192,11 @@ class Writer:
         """How many changed what a query may find."""
         self.group_changes = 0
         """Goes up before and after each commit that changes what read rules need of groups."""
-        self._guarded = {group for (group,) in db.execute(QUERIES["guarded_groups"])}
+        self._guarded: dict[str, int] = {
+            group: hashes.partition(group) for (group,) in db.execute(QUERIES["guarded_groups"])
+        }
+        """group → partition"""
+        self._moves = PartitionMoves(db, hashes, index_tags, self._guarded)
         self.erasures = 0
         """How many transactions deleted or replaced a text; also those that failed, and one that is
         being committed."""
@@ -255,8 +262,12 @@ class Writer:
     def _committed(self, change: _Change) -> None:
         """After the commit. `head` comes last: whoever reads up to it finds all tags."""
         self.group_changes += change.regroups
-        for group_id, is_guarded in change.guarded.items():
-            (self._guarded.add if is_guarded else self._guarded.discard)(group_id)
+        for group_id, partition in change.guarded.items():
+            if partition:
+                self._guarded[group_id] = partition
+            else:
+                del self._guarded[group_id]
+        self._moves.are_left |= change.has_moves
         self._tag_buffer.rows_deleted(change.deleted)
         if change.deleted:
             self._row_cache.discard(change.deleted)
@@ -293,6 +304,27 @@ class Writer:
             raise
         self._committed(change)
         return True
+
+    @property
+    def has_moves(self) -> bool:
+        """Whether rows may have to be moved to another partition."""
+        return self._moves.are_left
+
+    def repartition(self) -> bool:
+        """Move some rows to the partitions that they belong into, in a transaction of its own.
+        False: there are none whose tags the table has."""
+        upto = self._tag_buffer.flushed_upto
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            tags = self._moves.move_some(_MAX_INT if upto is None else upto)
+            with self._tag_buffer.kinds.moving(tags or ()):
+                self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+        self._moves.note_done()
+        return tags is not None
 
     def _flush_slice(self, change: _Change, new_rows: int) -> None:
         """Insert a slice of the tag buffer with this commit."""
@@ -365,6 +397,7 @@ class Writer:
             if moves[seq] in self._guarded:
                 after = moves[seq], kind, seq - 1, change.head
                 self._db.execute(QUERIES["move_group"], after)
+                change.has_moves = True
         self._db.executemany(QUERIES["move_event"], [(grp, seq) for seq, grp in moves.items()])
 
     def _add_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
@@ -401,15 +434,15 @@ class Writer:
             columns, d, hashes = self._columns_of(event) if found is None else found
             _, key, pubkey, _, kind, at = columns
             slot = None if row.slot is None else self._hashes.slot(*row.slot)
-            group, partition = row.group, 0
-            if group in guarded and group is not None and kind not in UNPARTITIONED:
-                partition = change.partitions[seq] = self._hashes.partition(group)
+            partition = 0
+            if row.group in guarded and kind not in UNPARTITIONED:
+                partition = change.partitions[seq] = guarded[row.group]
                 hashes = {hash_ ^ partition for hash_ in hashes}
             events.append(
                 (
                     seq,
                     *columns,
-                    group,
+                    row.group,
                     d,
                     slot,
                     row.version,
@@ -421,7 +454,7 @@ class Writer:
             )
             for hash_ in hashes:
                 tags.append((hash_, kind_class(hash_, kind), at, key, seq))  # noqa: PERF401
-            change.grow((pubkey, kind, group or ""), 1, len(event.raw))
+            change.grow((pubkey, kind, row.group or ""), 1, len(event.raw))
             if kind == kinds.GIFT_WRAP:
                 change.grow_received(event, 1)
         self._insert_texts("events", _EVENT_COLUMNS, events, -2)
@@ -698,11 +731,12 @@ class Writer:
         self, group_id: str, flags: tuple[bool, bool, bool], change: _Change
     ) -> tuple[Value, ...]:
         """For `put_group`: guarded, hidden, ended. Has the rows of the group moved, if need be."""
-        is_guarded = flags[0]
-        if is_guarded != (group_id in self._guarded):
-            change.guarded[group_id] = is_guarded
+        partition = self._hashes.partition(group_id) if flags[0] else 0
+        if partition != self._guarded.get(group_id, 0):
+            change.guarded[group_id] = partition
             self._db.execute(QUERIES["move_group"], (group_id, *FIRST_ROW, change.head))
-        return group_id, *flags, self._hashes.partition(group_id) if is_guarded else None
+            change.has_moves = True
+        return group_id, *flags, partition or None
 
     def tags_of(self, rows: Sequence[CheckedRow]) -> str:
         """[[hash, kind, created_at, id_key, seq]] of all tags of rows, as JSON; on any thread."""

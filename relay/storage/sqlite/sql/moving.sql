@@ -17,6 +17,9 @@ SELECT seq, grp, expires_at FROM events WHERE seq IN (SELECT value FROM json_eac
 SELECT max((SELECT coalesce(max(seq), 0) FROM events),
     (SELECT coalesce(max(value), 0) FROM meta WHERE name = 'head'));
 
+-- :partitions  -> partition, group, of those that have one
+SELECT partition, id FROM groups WHERE partition IS NOT NULL;
+
 -- :sizes  -> kind, events, bytes
 SELECT kind, sum(events), sum(bytes) FROM sizes GROUP BY kind ORDER BY kind;
 

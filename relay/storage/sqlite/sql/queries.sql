@@ -440,8 +440,9 @@ VALUES (?1, ?2, ?3, ?4, coalesce(?5, (SELECT partition FROM groups WHERE id = ?1
 -- :guarded_groups  -> id
 SELECT id FROM groups WHERE guarded = 1;
 
--- :guarded_without_partition  -> id
-SELECT id FROM groups WHERE guarded = 1 AND partition IS NULL;
+-- :groups_unlike_partitions  -> id, guarded of those that have no partition though they are guarded, or the reverse, and are not being moved
+SELECT id, guarded FROM groups
+WHERE guarded <> (partition IS NOT NULL) AND id NOT IN (SELECT grp FROM partition_moves);
 
 -- :set_partition  partition, group
 UPDATE groups SET partition = ? WHERE id = ?;
@@ -453,6 +454,33 @@ ON CONFLICT (grp) DO UPDATE SET
   seq = CASE WHEN excluded.kind < kind THEN excluded.seq
              WHEN excluded.kind > kind THEN seq ELSE min(seq, excluded.seq) END,
   upto = max(upto, excluded.upto);
+
+-- :has_moves  -> a row if rows of a group may be in the wrong partition
+SELECT 1 FROM partition_moves LIMIT 1;
+
+-- :next_move  group, seq -> the next group of which all such rows are up to this seq: group, kind and seq of the row that was looked at last, seq of the last row
+SELECT grp, kind, seq, upto FROM partition_moves WHERE grp > ? AND upto <= ? ORDER BY grp LIMIT 1;
+
+-- :rows_to_move  group, kind, seq, upto, partition -> seq, created_at, id_key, partition, raw or null: it is in this partition
+SELECT seq, created_at, id_key, partition, CASE WHEN partition <> :partition THEN raw END
+FROM events INDEXED BY events_group
+WHERE grp = :grp AND grp IS NOT NULL AND kind = :kind AND seq > :seq AND seq <= :upto ORDER BY seq;
+
+-- :kind_after  group, kind -> the next kind of its rows, or null
+SELECT min(kind) FROM events INDEXED BY events_group
+WHERE grp = ? AND grp IS NOT NULL AND kind > ?;
+
+-- :set_row_partition  partition, seq
+UPDATE events SET partition = ? WHERE seq = ?;
+
+-- :put_move  kind and seq of the row that was looked at last, group
+UPDATE partition_moves SET kind = ?, seq = ? WHERE grp = ?;
+
+-- :drop_move  group
+DELETE FROM partition_moves WHERE grp = ?;
+
+-- :has_rows_in  partition -> a row if it has any
+SELECT 1 FROM events INDEXED BY events_kind WHERE partition = ? LIMIT 1;
 
 -- :drop_members  group
 DELETE FROM members WHERE grp = ?;

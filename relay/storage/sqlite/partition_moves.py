@@ -1,0 +1,166 @@
+"""Moves rows between partitions: of groups that were made guarded, or open, some at a time.
+
+The tags of a row are moved with it, so they must be in the table, not in its buffer. The groups
+take turns; within a group the rows are in the order of kind and seq: none is looked at twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from relay.errors import StoreFault
+from relay.storage.rows import event_in
+from relay.storage.sqlite.kind_classes import kind_class
+from relay.storage.sqlite.partitions import UNPARTITIONED
+from relay.storage.sqlite.sql.named import QUERIES
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Mapping
+
+    from relay.storage.hashes import Hashes
+    from relay.storage.sqlite.tag_buffer import TagRow
+
+MOST_CHANGES: Final = 256
+"""Rows and tags that are moved in one transaction: some 5 ms. One row may have more."""
+MOST_LOOKED_AT: Final = 1024
+"""Rows of these groups, also those that stay where they are."""
+_PER_GROUP: Final = 8
+"""As many rows as the start of a group takes."""
+_MOST_BYTES: Final = 256 << 10
+"""Of the rows that are moved: each is written again."""
+
+
+class PartitionMoves:
+    """On the connection that writes."""
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        hashes: Hashes,
+        index_tags: frozenset[str],
+        guarded: Mapping[str, int],
+    ) -> None:
+        """`guarded`: group → partition, as far as is committed."""
+        self._db = db
+        self._hashes = hashes
+        self._index_tags = index_tags
+        self._guarded = guarded
+        self._last = ""
+        """The group that had its turn last."""
+        self.are_left = self._are_left()
+        """Whether rows of any group may be in the wrong partition, as far as is committed."""
+
+    def _are_left(self) -> bool:
+        return self._db.execute(QUERIES["has_moves"]).fetchone() is not None
+
+    def note_done(self) -> None:
+        """After a commit."""
+        self.are_left = self._are_left()
+
+    def move_some(self, upto: int) -> list[TagRow] | None:
+        """In a transaction: the tags that the table gets; None: no group can be moved now. `upto`:
+        the table has all tags of the rows up to this seq."""
+        slice_ = _Slice()
+        tags: list[TagRow] | None = None
+        while not slice_.is_full():
+            turn = self._next_turn(upto)
+            if turn is None:
+                break
+            self._last = turn[0]
+            slice_.looked_at += _PER_GROUP
+            tags = (tags or []) + self._move_group(*turn, slice_)
+        return tags
+
+    def _next_turn(self, upto: int) -> tuple[str, int, int, int] | None:
+        """group, kind and seq of the row that was looked at last, seq of the last one."""
+        for after in (self._last, ""):
+            turn: tuple[str, int, int, int] | None
+            turn = self._db.execute(QUERIES["next_move"], (after, upto)).fetchone()
+            if turn is not None:
+                return turn
+        return None
+
+    def _move_group(
+        self, group: str, kind: int, seq: int, upto: int, slice_: _Slice
+    ) -> list[TagRow]:
+        db = self._db
+        partition = self._guarded.get(group, 0)
+        added: list[TagRow] = []
+        while not slice_.is_full():
+            seq = self._move_rows((group, kind, seq, upto), partition, slice_, added)
+            if slice_.is_full():
+                db.execute(QUERIES["put_move"], (kind, seq, group))
+                return added
+            following = db.execute(QUERIES["kind_after"], (group, kind)).fetchone()[0]
+            while following in UNPARTITIONED:
+                following = db.execute(QUERIES["kind_after"], (group, following)).fetchone()[0]
+            if following is None:
+                db.execute(QUERIES["drop_move"], (group,))
+                if not partition:
+                    self._close(group)
+                return added
+            kind, seq = following, 0
+        return added
+
+    def _close(self, group: str) -> None:
+        """Its partition is empty, unless it has damaged rows."""
+        of = (self._hashes.partition(group),)
+        if self._db.execute(QUERIES["has_rows_in"], of).fetchone() is None:
+            self._db.execute(QUERIES["set_partition"], (None, group))
+
+    def _move_rows(
+        self, of: tuple[str, int, int, int], partition: int, slice_: _Slice, added: list[TagRow]
+    ) -> int:
+        """Rows of one kind. seq of the one that was looked at last. `added`: gets their tags."""
+        group, kind, seq, upto = of
+        asked = {"grp": group, "kind": kind, "seq": seq, "upto": upto, "partition": partition}
+        moved: list[tuple[int, int]] = []
+        before: list[TagRow] = []
+        after: list[TagRow] = []
+        rows = self._db.execute(QUERIES["rows_to_move"], asked)
+        for seq, at, key, former, raw in rows:
+            slice_.looked_at += 1
+            hashes = None if raw is None else self._hashes_of(raw)
+            if hashes is not None:
+                moved.append((partition, seq))
+                for tags, mixed in ((before, former), (after, partition)):
+                    for plain in hashes:
+                        hash_ = plain ^ mixed
+                        tags.append((hash_, kind_class(hash_, kind), at, key, seq))
+                slice_.changes += 1 + len(hashes)
+                slice_.size += len(raw)
+            if slice_.is_full():
+                break
+        rows.close()  # before what it reads is changed
+        if moved:
+            before.sort()
+            after.sort()
+            self._db.executemany(QUERIES["set_row_partition"], moved)
+            self._db.executemany(QUERIES["delete_tag"], before)
+            self._db.executemany(QUERIES["add_tag"], after)
+            added += after
+        return seq
+
+    def _hashes_of(self, raw: bytes) -> set[int] | None:
+        """None: the row is damaged, and stays where it is."""
+        try:
+            return self._hashes.of_event(event_in(raw), self._index_tags)
+        except StoreFault:
+            return None
+
+
+class _Slice:
+    """What one transaction has done."""
+
+    def __init__(self) -> None:
+        self.looked_at = 0
+        self.changes = 0
+        self.size = 0
+
+    def is_full(self) -> bool:
+        return (
+            self.changes >= MOST_CHANGES
+            or self.looked_at >= MOST_LOOKED_AT
+            or self.size >= _MOST_BYTES
+        )
