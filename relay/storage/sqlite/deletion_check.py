@@ -109,8 +109,9 @@ class DeletionCheck:
         return any(
             not event.has_tag("h") and suspect.is_reached(name, event.created_at)
             for name in suspect.names
+            for partition in (0, self._hashes.partition(suspect.group))
             for (raw,) in self._db.execute(
-                VERIFY["deletions_naming"], (self._hashes.tag(*name), author)
+                VERIFY["deletions_naming"], (self._hashes.tag(*name) ^ partition, author)
             )
             for event in [event_from_raw(raw)]
         )

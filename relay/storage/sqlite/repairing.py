@@ -22,6 +22,7 @@ from relay.storage.rows import stored
 from relay.storage.sqlite.connections import connection, fault_of, index_path
 from relay.storage.sqlite.group_tables import tables_of
 from relay.storage.sqlite.kind_classes import kind_class
+from relay.storage.sqlite.partitions import UNPARTITIONED
 from relay.storage.sqlite.row_check import RowCheck, hashes_of, index_tags_of, pages, rows_of
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.named import VERIFY_QUERIES as VERIFY
@@ -109,12 +110,18 @@ class _Repair:
         if removed:
             db.execute(QUERIES["put_meta"], ("head", head))
         removed += self._remove_versions()
-        if removed or report.misplaced or report.counts[Check.TAGS]:
-            self._rebuild_tags(head)
-        if removed or report.misplaced or report.counts[Check.SIZES]:
+        is_changed = bool(removed or report.misplaced)
+        if is_changed or report.counts[Check.SIZES]:
             self._rebuild_sizes()
-        if removed or report.misplaced or report.counts[Check.GROUPS]:
+        if is_changed or report.counts[Check.GROUPS]:
             self._rebuild_groups()
+        is_changed = is_changed or bool(
+            report.counts[Check.GROUPS] + report.counts[Check.PARTITION]
+        )
+        if is_changed:
+            self._place_rows()
+        if is_changed or report.counts[Check.TAGS]:
+            self._rebuild_tags(head)
 
     def _fix_columns(self) -> None:
         rows = rows_of(self._db, self._report.misplaced)
@@ -191,6 +198,19 @@ class _Repair:
 
         self._db.execute(QUERIES["delete_events"], {"seqs": orjson.dumps(list(seqs)).decode()})
 
+    def _place_rows(self) -> None:
+        """Without `partition_moves`; the tags are built again after it."""
+        import orjson
+
+        db, hashes = self._db, hashes_of(self._db)
+        db.create_function("partition_of", 1, hashes.partition, deterministic=True)
+        db.execute(VERIFY["place_groups"])
+        apart = {"apart": orjson.dumps([*UNPARTITIONED]).decode()}
+        moved = db.execute(VERIFY["place_rows"], apart).rowcount
+        db.execute(VERIFY["empty_moves"])
+        if moved:
+            self._done.append(f"{_rows(moved)} moved to the right partition")
+
     def _rebuild_tags(self, head: int) -> None:
         db, hashes, names = self._db, hashes_of(self._db), index_tags_of(self._db)
         db.execute(VERIFY["empty_tags"])
@@ -206,7 +226,8 @@ class _Repair:
                 key = id_key(event.id)
                 tags += [
                     (hash_, kind_class(hash_, event.kind), event.created_at, key, row.seq)
-                    for hash_ in hashes.of_event(event, names)
+                    for plain in hashes.of_event(event, names)
+                    for hash_ in [plain ^ row.partition]
                 ]
             if len(tags) > _TAGS_AT_ONCE:
                 flush()
@@ -240,10 +261,10 @@ class _Repair:
         db.execute(VERIFY["empty_members"])
         there = {row[0] for row in db.execute(VERIFY["groups"])}
         for group_id, (guarded, hidden) in flags.items():
-            db.execute(QUERIES["put_group"], (group_id, guarded, hidden, False))
+            db.execute(QUERIES["put_group"], (group_id, guarded, hidden, False, None))
         for group_id in groups.ended.keys() - there:
             # Its last members are not known any more: only owners may read its 9008.
-            db.execute(QUERIES["put_group"], (group_id, True, True, True))
+            db.execute(QUERIES["put_group"], (group_id, True, True, True, None))
         db.executemany(QUERIES["put_member"], [(key, grp, admin) for key, grp, admin in members])
         self._done.append("groups and members taken from a replay of the log")
 

@@ -14,6 +14,7 @@ from relay.lifecycle.rows import LONG_EXPIRED, Keep, keep_by_kind, slot_of, vers
 from relay.nostr.event import event_from
 from relay.nostr.nip40 import expiry_of
 from relay.storage.hashes import Hashes, id_key
+from relay.storage.sqlite.partitions import UNPARTITIONED
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.named import VERIFY_QUERIES as VERIFY
 
@@ -55,6 +56,7 @@ class Row(NamedTuple):
     slot: int | None
     version: int
     expires_at: int | None
+    partition: int
     raw: bytes
 
 
@@ -65,6 +67,7 @@ class RowCheck:
         self._db = db
         self._hashes = hashes_of(db)
         self._rules = rules
+        self._partitions: dict[str, int] = {}
 
     @cached_property
     def _stored_as_all(self) -> Set[int]:
@@ -97,11 +100,21 @@ class RowCheck:
             keep = Keep.ALL  # likewise
         return slot_of(event, keep), keep
 
+    def partition_of(self, event: Event, group: str | None) -> int:
+        """Of a row of this group while it is guarded."""
+        if group is None or event.kind in UNPARTITIONED:
+            return 0
+        partition = self._partitions.get(group)
+        if partition is None:
+            partition = self._partitions[group] = self._hashes.partition(group)
+        return partition
+
     def corrected(self, row: Row, event: Event) -> tuple[Row, Slot | None]:
         """The row with the columns that its event gives, and its slot."""
         slot, keep = self.slot_of(row, event)
         versions = {version_of(event, each) for each in (keep, Keep.LATEST, Keep.LATEST_TS)}
         group = self._rules.group_of(event)
+        group = row.grp if group is None else group
         try:
             expires_at = row.expires_at if row.expires_at == LONG_EXPIRED else expiry_of(event)
         except Invalid:
@@ -114,11 +127,12 @@ class RowCheck:
             id_key(event.pubkey),
             event.kind,
             event.created_at,
-            row.grp if group is None else group,
+            group,
             event.d,
             None if slot is None else self._hashes.slot(*slot),
             row.version if row.version in versions else version_of(event, keep),
             expires_at,
+            row.partition if row.partition == self.partition_of(event, group) else 0,
             row.raw,
         ), slot
 

@@ -47,7 +47,7 @@ from relay.storage.sqlite.tag_functions import add_functions
 from relay.storage.sqlite.wal import check_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -86,6 +86,8 @@ class Check(StrEnum):
     SIZES = "sizes"
     GROUPS = "groups"
     """Groups and members equal a replay."""
+    PARTITION = "partition"
+    """Rows are in the partition of their group, or are being moved there."""
     TOMBSTONE = "tombstone"
     """Nothing is stored that was deleted."""
     SEARCH = "search"
@@ -187,6 +189,8 @@ class _Verification:
         """seq → XOR of the hashes of its expected and its stored tags; 0 when they agree."""
         self._late_tags: dict[int, set[TagRow]] = {}
         """Tags of rows whose tags may be in the writer's memory only; some of them are stored."""
+        self._partitioned: dict[str, set[bool]] = {}
+        """Group → whether rows of it have its partition, of kinds that may have one."""
         self._deletions = DeletionCheck(db, self._hashes)
         self._received: dict[str, list[int]] = {}
         self._replay = Replay(Groups(), rules.relay_pubkey)
@@ -212,6 +216,7 @@ class _Verification:
         self._check_tags()
         self._check_sizes()
         self._check_groups()
+        self._check_partitions()
         if self._search is not None:
             self._search.finish()
         return self.report
@@ -263,7 +268,9 @@ class _Verification:
             slots.append(slot)
             if right != row:
                 self._report_columns(row, right)
-            for tag in self._tags_of(event):
+            if row.grp is not None and self._check.partition_of(event, row.grp):
+                self._partitioned.setdefault(row.grp, set()).add(row.partition != 0)
+            for tag in self._tags_of(event, row.partition):
                 if row.seq <= self._tags_upto:
                     self._tags[row.seq] ^= hash(tag)
                 else:
@@ -281,10 +288,9 @@ class _Verification:
         if self._search is not None:
             self._search.check(known)
 
-    def _tags_of(self, event: Event) -> set[TagRow]:
-        key = id_key(event.id)
+    def _tags_of(self, event: Event, partition: int) -> set[TagRow]:
         hashes = self._hashes.of_event(event, self._index_tags)
-        return {(hash_, event.created_at, key, kind_class(hash_, event.kind)) for hash_ in hashes}
+        return _tag_rows(event, hashes, (partition,))
 
     def _report_columns(self, row: Row, right: Row) -> None:
         self.report.misplaced.append(row.seq)
@@ -359,15 +365,11 @@ class _Verification:
                 there[seq].add((hash_, created_at, key, class_))
         for row in rows_of(self._db, wrong):
             event, found = event_from_raw(row.raw), there.pop(row.seq)
-            expected = self._tags_of(event)
-            key = id_key(event.id)
-            # Of names that are no longer indexed they stay.
-            former = {
-                (hash_, event.created_at, key, kind_class(hash_, event.kind))
-                for tag in event.tags
-                if len(tag) > 1
-                for hash_ in [self._hashes.tag(tag[0], tag[1])]
-            }
+            expected = self._tags_of(event, row.partition)
+            # Of names that are no longer indexed they stay, in whichever partition the row was.
+            every = {self._hashes.tag(tag[0], tag[1]) for tag in event.tags if len(tag) > 1}
+            every -= self._hashes.of_event(event, self._index_tags)
+            former = _tag_rows(event, every, (0, self._check.partition_of(event, row.grp)))
             missing, extra = len(expected - found), len(found - expected - former)
             if missing:
                 self.report.add(Check.TAGS, f"{name_of(row)}: {missing} missing in the index")
@@ -404,6 +406,23 @@ class _Verification:
             f" {should[1]}",
         )
 
+    def _check_partitions(self) -> None:
+        for group, partition, guarded, is_moving in self._db.execute(VERIFY["partitions"]):
+            rows = self._partitioned.pop(group, set[bool]())
+            own = self._hashes.partition(group)
+            if partition not in (None, own):
+                self._report_partition(group, "has a partition that is not its own")
+            elif partition is None and (guarded or True in rows):
+                self._report_partition(group, "has no partition")
+            elif not is_moving and rows - {bool(guarded)}:
+                self._report_partition(group, "has rows that are not in the right partition")
+        for group, rows in self._partitioned.items():
+            if True in rows:
+                self._report_partition(group, "has rows in a partition, and is none")
+
+    def _report_partition(self, group: str, what: str) -> None:
+        self.report.add(Check.PARTITION, f"group {group!r} {what}")
+
     def _check_groups(self) -> None:
         replayed = self._replay.groups()
         groups, members = tables_of(replayed)
@@ -434,3 +453,13 @@ class _Verification:
             self.report.add(
                 Check.GROUPS, f"group {group_id!r}: {key.hex()} is noted as {what}, and is none"
             )
+
+
+def _tag_rows(event: Event, hashes: Iterable[int], partitions: Iterable[int]) -> set[TagRow]:
+    key = id_key(event.id)
+    return {
+        (hash_, event.created_at, key, kind_class(hash_, event.kind))
+        for plain in hashes
+        for partition in partitions
+        for hash_ in [plain ^ partition]
+    }

@@ -270,7 +270,7 @@ def test_of_two_rows_in_one_slot_the_newer_stays(folder: Path) -> None:
     with closing(connection(older)) as db:
         db.execute(
             "INSERT INTO events SELECT 1000, x'00', 0, pubkey, author_key, kind, created_at, grp,"
-            " d, slot, version, expires_at, quiet, ? FROM events WHERE kind = 30023",
+            " d, slot, version, expires_at, quiet, ?, partition FROM events WHERE kind = 30023",
             (newer.raw,),
         )
         db.execute(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SCANNED: Final = {
     "has_old": {"old_versions"},  # its first row
+    "has_moves": {"partition_moves"},  # likewise
     # All is wanted, at a start.
     "all_rows": {"events"},  # after a change of the indexed tags
     "count_tables": {"sqlite_master"},
@@ -25,6 +26,8 @@ SCANNED: Final = {
     "ended_groups": {"groups"},
     "group_rows": {"groups"},
     "management": {"management"},
+    "guarded_groups": {"groups"},
+    "groups_unlike_partitions": {"groups"},
     # Sums for an admin, and for checks of the store: on connections that only read.
     "sizes_by_kind": {"sizes", "tombstones"},
     "sizes_by_author": {"sizes"},

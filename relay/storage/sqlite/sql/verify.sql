@@ -2,16 +2,18 @@
 SELECT count(*), max(seq) FROM events;
 
 -- :rows_after  seq, limit -> all columns of later rows, in order
-SELECT seq, id, id_key, pubkey, author_key, kind, created_at, grp, d, slot, version, expires_at, raw
+SELECT seq, id, id_key, pubkey, author_key, kind, created_at, grp, d, slot, version, expires_at,
+  partition, raw
 FROM events WHERE seq > ? ORDER BY seq LIMIT ?;
 
 -- :rows_of  [seq] -> all columns of these rows, in order
-SELECT seq, id, id_key, pubkey, author_key, kind, created_at, grp, d, slot, version, expires_at, raw
+SELECT seq, id, id_key, pubkey, author_key, kind, created_at, grp, d, slot, version, expires_at,
+  partition, raw
 FROM events WHERE seq IN (SELECT value FROM json_each(?)) ORDER BY seq;
 
--- :fix_row  id, id_key, pubkey, author_key, kind, created_at, grp, d, slot, version, expires_at, seq
+-- :fix_row  id, id_key, pubkey, author_key, kind, created_at, grp, d, slot, version, expires_at, partition, seq
 UPDATE events SET id = ?, id_key = ?, pubkey = ?, author_key = ?, kind = ?, created_at = ?, grp = ?,
-d = ?, slot = ?, version = ?, expires_at = ? WHERE seq = ?;
+d = ?, slot = ?, version = ?, expires_at = ?, partition = ? WHERE seq = ?;
 
 -- :shared_slots  -> slots of more than one row
 SELECT slot FROM events WHERE slot IS NOT NULL GROUP BY slot HAVING count(*) > 1;
@@ -51,7 +53,7 @@ DELETE FROM old_versions WHERE NOT EXISTS (
 -- :all_tags  -> hash, created_at, id_key, seq, class of the kind
 SELECT hash, created_at, id_key, seq, kind_class FROM tags;
 
--- :deletions_naming  hash of e or a, id_key and pubkey -> raw of the kind 5s
+-- :deletions_naming  hash of e or a in a partition, pubkey -> raw of the kind 5s
 SELECT e.raw FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq
 WHERE t.hash = ? AND t.kind_class = 5 AND e.pubkey = ?;
 
@@ -74,6 +76,23 @@ SELECT recipient, events, bytes FROM received;
 
 -- :groups  -> id, guarded, hidden, ended
 SELECT id, guarded, hidden, ended FROM groups;
+
+-- :partitions  -> group, partition or null, guarded, whether its rows are being moved
+SELECT g.id, g.partition, g.guarded, m.grp IS NOT NULL
+FROM groups AS g LEFT JOIN partition_moves AS m ON m.grp = g.id;
+
+-- :place  the partition that a row belongs into; [kinds without partitions]
+iif(kind NOT IN (SELECT value FROM json_each(:apart))
+    AND grp IN (SELECT id FROM groups WHERE guarded = 1), partition_of(grp), 0);
+
+-- :place_rows  [kinds without partitions]: each row into that
+UPDATE events SET partition = {place} WHERE partition <> {place};
+
+-- :place_groups
+UPDATE groups SET partition = iif(guarded = 1, partition_of(id), NULL);
+
+-- :empty_moves
+DELETE FROM partition_moves;
 
 -- :members  -> pubkey, group, admin
 SELECT pubkey, grp, admin FROM members;
