@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from relay.access.read_rules import Row, Target
     from relay.groups.group import Groups
     from relay.nostr.event import Event
+    from relay.nostr.kinds import KindSet
 
 _FOR_MEMBERS: Final = "this group is for its members"
 _GROUP_STATE: Final = frozenset(kinds.GROUP_STATE)
@@ -709,14 +710,17 @@ def _covers(rule: ReadRule, kind: int, d: str | None, *, in_group: bool) -> bool
     return not any(_might_match(other, kind, d, in_group=in_group) for other in rule.excepts)
 
 
-def covers_groups(rule: ReadRule, kind: int) -> bool:
-    """Whether the rule applies to every row of this kind in groups."""
+def covers_groups(rule: ReadRule, kinds: KindSet) -> bool:
+    """Whether the rule applies to every row of these kinds in groups."""
     match = rule.match
     return (
         replace(match, kinds=None, h=None, classes=()) == _ANY_ROW
-        and (match.kinds is None or kind in match.kinds)
+        and (match.kinds is None or match.kinds.covers(kinds))
         and (match.h is None or match.h is True)
-        and not any(_might_match(other, kind, None, in_group=True) for other in rule.excepts)
+        and not any(
+            other.h is not False and (other.kinds is None or other.kinds.overlaps(kinds))
+            for other in rule.excepts
+        )
     )
 
 

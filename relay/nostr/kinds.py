@@ -189,6 +189,12 @@ class KindSet:
             low <= end and start <= high for low, high in self.ranges for start, end in other.ranges
         )
 
+    def covers(self, other: KindSet) -> bool:
+        return all(
+            any(low <= start and end <= high for low, high in self.ranges)
+            for start, end in other.ranges
+        )
+
     def without(self, others: Iterable[int]) -> KindSet:
         left = []
         for low, high in self.ranges:

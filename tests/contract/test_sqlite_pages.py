@@ -420,8 +420,9 @@ async def test_a_long_count_is_not_prepared_on_the_loop(
     """50 filters of 52 tag names take 0.15 s, which nothing interrupts."""
     events = [unsigned(cast.alice, tags=[["t", f"{n}"], ["x", "y"]], at=n) for n in range(50)]
     await write(store, *events)
-    monkeypatch.setattr(store._loop_conn, "_db", None)
     filters = [asked(tag_t=[f"{n}"], tag_x=["y", "z"]) for n in range(100)]
+    monkeypatch.setattr(store._partitions, "of", lambda *_: frozenset())
+    monkeypatch.setattr(store._loop_conn, "_db", None)
     assert await store.count(filters, EVERYTHING, now=0) == 50
 
 
@@ -451,6 +452,7 @@ async def slow(
 ) -> Slow:
     events = [unsigned(cast.alice, at=at) for at in range(300)]
     await write(store, *events)
+    monkeypatch.setattr(store._partitions, "of", lambda *_: frozenset())
     monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)
     monkeypatch.setattr(sqlite_store, "_SHORT_S", 0.0)
     monkeypatch.setattr(sqlite_store, "_LOOK_S", 0.001)

@@ -66,8 +66,8 @@ async def stored_beside(
 async def steps_of(store: SqliteStore, filter_: Filter) -> int:
     """Of a page, and of a COUNT."""
     query = PageQuery(filter_, EVERYTHING, 5, await store.head(), 0, 5)
-    sql = store._compiler.page(query, None)
-    counted = store._compiler.count([filter_], EVERYTHING, now=0)
+    sql = store._compiler.page(query, None, frozenset())
+    counted = store._compiler.count([filter_], EVERYTHING, frozenset(), now=0)
     return steps_taken(store, sql, counted)
 
 
@@ -159,8 +159,8 @@ async def test_a_long_read_of_an_author_passes_over_no_rows_of_others(
         wanted = in_order(*[event for event in events if filter_.matches(event)])
         query = PageQuery(filter_, EVERYTHING, 50, await store.head(), 0, 50)
         assert list((await store.page(query, is_long=True)).raws) == wanted
-        found = store._compiler.page(query, "e.raw", is_long=True)
-        counted = store._compiler.count([filter_], EVERYTHING, now=0, is_long=True)
+        found = store._compiler.page(query, "e.raw", frozenset(), is_long=True)
+        counted = store._compiler.count([filter_], EVERYTHING, frozenset(), now=0, is_long=True)
         items = store._compiler.items(
             filter_, EVERYTHING, limit=None, upto=query.upto, now=0, at_most=50
         )
@@ -199,7 +199,7 @@ async def test_rows_with_the_tag_of_a_target_take_no_time(
         filter_ = asked(kinds=[30_078])
         assert await read(store, filter_, visibility) == in_order(*vouches)
         query = PageQuery(filter_, visibility, 50, await store.head(), 0, 50)
-        steps.append(steps_taken(store, store._compiler.page(query, "e.raw")))
+        steps.append(steps_taken(store, store._compiler.page(query, "e.raw", frozenset())))
         await store.close()
     alone, beside = steps
     assert beside < alone + STEPS
@@ -231,7 +231,7 @@ async def test_rows_behind_a_page_of_many_tags_are_not_passed_over(
     for number in (1000, 3000):
         store, _ = await stored_beside(tmp_path / f"{number}.db", number)
         query = PageQuery(filter_, EVERYTHING, 5, await store.head(), 0, 5)
-        steps.append(steps_taken(store, store._compiler.page(query, None)))
+        steps.append(steps_taken(store, store._compiler.page(query, None, frozenset())))
         await store.close()
     few, many = steps
     assert many < few + STEPS

@@ -4,9 +4,10 @@ membership or an AUTH hides nothing."""
 from __future__ import annotations
 
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -17,15 +18,19 @@ from policies import load
 from relay.access.actors import Attestations
 from relay.access.read_rules import judged_by_text
 from relay.access.visibility import ANONYMOUS, Reading, Viewer, visibility_for
+from relay.groups.group import Group, Groups
 from relay.groups.key_map import KeyMap, OrderedMap
 from relay.lifecycle.rows import Found, Keep, Stored, Tie, WritePlan, outline
 from relay.lifecycle.versions import plan_for
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.agents import Attestation
 from relay.nostr.filters import Filter, filter_from
-from relay.nostr.kinds import GROUP_RECORDS
+from relay.nostr.kinds import GROUP_RECORDS, GROUP_STATE
+from relay.storage.sqlite import partition_moves, partitions
 from relay.storage.sqlite.connections import LoopReader
-from relay.storage.sqlite.sql import scans
+from relay.storage.sqlite.sql import conditions, scans
+from relay.storage.sqlite.sql import filters as sql_filters
+from relay.storage.sqlite.store import SqliteStore
 from tests import cast
 from tests.contract.test_store_items import ascending, items
 from tests.contract.writing import (
@@ -40,19 +45,80 @@ from tests.effort import examples
 from tests.property import world
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from relay.access.actors import Actors
     from relay.access.read_rules import ReadRule, Target
     from relay.access.visibility import Visibility
-    from relay.groups.group import Groups
+    from relay.groups.actions import Flag
     from relay.nostr.event import Event
     from relay.storage import Store
+    from relay.storage.sqlite.sql.conditions import Query
 
 
 def noted(drafts: st.SearchStrategy[world.Draft]) -> st.SearchStrategy[list[Any]]:
-    """Drafts with any `group` and `quiet`, whatever their tags."""
-    return st.lists(st.tuples(drafts, world.groups_or_none, st.booleans()), min_size=1, max_size=10)
+    """Drafts with any `quiet`, and any `group` if they have no `h`, which would name it."""
+    of_any = st.tuples(drafts, world.groups_or_none, st.booleans())
+    return st.lists(of_any.map(_of_its_group), min_size=1, max_size=10)
+
+
+def _of_its_group(
+    noted: tuple[world.Draft, str | None, bool],
+) -> tuple[world.Draft, str | None, bool]:
+    draft, group, quiet = noted
+    has_h = draft.h is not None and draft.kind not in GROUP_STATE
+    return draft, draft.h if has_h and group is not None else group, quiet
+
+
+class Bounds(NamedTuple):
+    """Over which rows of partitions are found in another way in SQLite."""
+
+    merged: int
+    listed: int
+    known: int
+    mixed: int
+    near: int
+    few: int
+
+    @contextmanager
+    def patched(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(sql_filters, "_MAX_PAIRS", self.merged)
+            patched.setattr(conditions, "MAX_PARTITIONS", self.listed)
+            patched.setattr(partitions, "MOST_PARTITIONS", self.known)
+            patched.setattr(conditions, "_MOST_SCANNED", self.mixed)
+            patched.setattr(scans, "_NEAR", self.near)
+            patched.setattr(scans, "_FEW", self.few)
+            yield
+
+
+USUAL = Bounds(32, 32, 4096, 4096, 2000, 5000)
+bounds = st.just(USUAL) | st.builds(
+    Bounds,
+    merged=st.sampled_from([1, 4, 32]),
+    listed=st.sampled_from([1, 2, 32]),
+    known=st.sampled_from([0, 4096, 4096]),
+    mixed=st.sampled_from([0, 4096, 4096]),
+    near=st.sampled_from([0, 2, 2000]),
+    few=st.sampled_from([0, 5000]),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What the groups were when half of the rows were written, and what became of these."""
+
+    flags: Mapping[str, frozenset[Flag]]
+    flushes: int
+    moves: int
+
+
+pasts = st.builds(
+    Past,
+    flags=st.fixed_dictionaries(dict.fromkeys((*world.GROUPS, "gone"), world.flags)),
+    flushes=st.sampled_from([0, 0, 9]),
+    moves=st.sampled_from([0, 1, 2, 9]),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +129,18 @@ class ReadCase:
     groups: Groups
     actors: Actors
     rules: Sequence[ReadRule]
+    past: Past
+    bounds: Bounds
 
 
 read_cases = st.builds(
-    ReadCase, noted(world.drafts), world.groups_of_the_world(), world.peoples, world.rule_sets
+    ReadCase,
+    noted(world.drafts),
+    world.groups_of_the_world(),
+    world.peoples,
+    world.rule_sets,
+    pasts,
+    bounds,
 )
 
 
@@ -76,6 +150,8 @@ pointing_cases = st.builds(
     world.groups_of_the_world(),
     world.peoples,
     world.pointing_rule_sets,
+    pasts,
+    bounds,
 )
 """Rows that share tags, and rules with targets."""
 
@@ -94,6 +170,8 @@ def packaged_cases(draw: st.DrawFn) -> ReadCase:
         draw(world.groups_of_the_world()),
         draw(world.peoples),
         rules,
+        draw(pasts),
+        draw(bounds),
     )
 
 
@@ -105,12 +183,16 @@ def packaged_filters(draw: st.DrawFn) -> Filter:
 async def played(store: Store, case: ReadCase) -> list[Stored]:
     """Write the case into a store; returns its rows."""
     rows: list[Stored] = []
+    events: list[Event] = []
+    half = len(case.drafts) // 2
 
-    def decide(found: Found) -> WritePlan:
+    def decide(drafts: Sequence[tuple[world.Draft, str | None, bool]], found: Found) -> WritePlan:
         plan = WritePlan()
-        events: list[Event] = []
-        for draft, group, quiet in case.drafts:
-            events.append(draft.event(events))
+        for draft, group, quiet in drafts:
+            event = draft.event(events)
+            if event.id in [other.id for other in events]:
+                continue
+            events.append(event)
             result = plan_for(
                 events[-1], group, Keep.ALL, found, plan, now=0, tie=Tie.HIGH, quiet=quiet
             )
@@ -118,9 +200,26 @@ async def played(store: Store, case: ReadCase) -> list[Stored]:
                 rows.append(result)
         return plan
 
-    await store.append(NOTHING_WANTED, decide)
+    await world.put_groups(store, earlier(case))
+    await store.append(NOTHING_WANTED, partial(decide, case.drafts[:half]))
     await world.put_groups(store, case.groups)
+    await store.append(NOTHING_WANTED, partial(decide, case.drafts[half:]))
+    if isinstance(store, SqliteStore):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(partition_moves, "MOST_CHANGES", 4)
+            for _ in range(case.past.flushes):
+                await store._writing.run(store._writer.flush_some)
+            for _ in range(case.past.moves):
+                await store._writing.run(store._writer.repartition)
     return rows
+
+
+def earlier(case: ReadCase) -> Groups:
+    groups = Groups()
+    for group_id in (*case.groups.by_id, "gone"):
+        group = case.groups.get(group_id) or Group(group_id)
+        groups = groups.with_group(replace(group, flags=case.past.flags[group_id]))
+    return groups
 
 
 def readable(rows: Sequence[Stored], filter_: Filter, visibility: Visibility) -> set[str]:
@@ -149,6 +248,13 @@ def seen(case: ReadCase, viewer: Viewer, groups: Groups | None = None) -> Visibi
 
 
 async def may_read_equals_its_sql(
+    new_store: world.NewStore, case: ReadCase, asking: list[tuple[Viewer, Filter]]
+) -> None:
+    with case.bounds.patched():
+        await _may_read_equals_its_sql(new_store, case, asking)
+
+
+async def _may_read_equals_its_sql(
     new_store: world.NewStore, case: ReadCase, asking: list[tuple[Viewer, Filter]]
 ) -> None:
     async with new_store() as store:
@@ -225,6 +331,8 @@ grouped_cases = st.builds(
     world.groups_of_the_world(),
     world.peoples,
     world.group_rule_sets,
+    pasts,
+    bounds,
 )
 
 
@@ -243,7 +351,7 @@ def asked_of_kinds(kinds: list[int]) -> st.SearchStrategy[list[tuple[Viewer, Fil
 def test_a_long_read_of_kinds_gives_the_readable_rows(
     case: ReadCase, asking: list[tuple[Viewer, Filter]]
 ) -> None:
-    """It leaves out groups that the viewer may not read: see `groups_of_kinds`."""
+    """It leaves out groups that the viewer may not read: see `ReadConditions.partitions`."""
     long_reads_give_the_readable_rows(case, asking)
 
 
@@ -275,9 +383,8 @@ def test_a_long_read_of_authors_with_a_tag_gives_the_readable_rows(
     case: ReadCase, asking: list[tuple[Viewer, Filter]]
 ) -> None:
     """It scans the authors' rows where the tag has many: see `with_own`."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(scans, "_FEW", 0)
-        long_reads_give_the_readable_rows(case, asking)
+    of_authors = case.bounds._replace(few=0)
+    long_reads_give_the_readable_rows(replace(case, bounds=of_authors), asking)
 
 
 def long_reads_give_the_readable_rows(case: ReadCase, asking: list[tuple[Viewer, Filter]]) -> None:
@@ -303,9 +410,18 @@ def long_reads_give_the_readable_rows(case: ReadCase, asking: list[tuple[Viewer,
                 assert authors is not None
                 assert {*authors} == keys
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(LoopReader, "read", lambda *_: None)
+    with case.bounds.patched(), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(LoopReader, "read", only_partitions(LoopReader.read))
         world.run(law())
+
+
+def only_partitions(read: Callable[..., Any]) -> Callable[..., Any]:
+    """The loop reads nothing else."""
+
+    def patched(reader: LoopReader, query: Query, *more: Any) -> Any:
+        return read(reader, query, *more) if query.sql.startswith("SELECT g.partition") else None
+
+    return patched
 
 
 @pytest.mark.proves("B-11", "B-14", "B-17")

@@ -7,9 +7,17 @@ row are in the table under their hashes XOR its partition.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from relay.nostr import kinds
+from relay.storage.visibility_cache import CACHED_PLANS, VisibilityCache, weight_of_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from relay.access.visibility import Visibility
+    from relay.nostr.filters import Filter
+    from relay.storage.sqlite.sql.conditions import Condition
 
 UNPARTITIONED: Final = frozenset(
     {
@@ -26,3 +34,64 @@ or they are looked up by a tag."""
 
 FIRST_ROW: Final = (-1, 0)
 """kind and seq before those of all rows of a group."""
+
+MOST_KINDS: Final = 64
+"""Of a filter of more kinds, the partitions are those of any kinds."""
+MOST_PARTITIONS: Final = 4_096
+"""Of a viewer who may read rows in more, queries look into all: they find them themselves."""
+_NONE: Final[frozenset[int]] = frozenset()
+
+
+class ReadablePartitions:
+    """The partitions besides 0 with rows that a viewer may read, as the tables of groups are now.
+
+    For the event loop. Exact for a read if they are the same after it (or fewer): then no commit
+    meanwhile let the viewer read in another.
+    """
+
+    def __init__(
+        self,
+        query: Callable[[Visibility, frozenset[int] | None], Condition],
+        read: Callable[[Condition], list[Any] | None],
+        changes: Callable[[], int],
+    ) -> None:
+        """`query`: of `ReadConditions`. `read`: its rows; None: it takes long. `changes`: as
+        `Writer.group_changes`."""
+        self._query = query
+        self._read = read
+        self._changes = changes
+        self._kept = VisibilityCache[tuple[int, frozenset[int] | None]](
+            CACHED_PLANS, lambda kept: weight_of_plan(*kept)
+        )
+
+    def are(
+        self, those: frozenset[int] | None, filters: Sequence[Filter], visibility: Visibility
+    ) -> bool:
+        """Whether the viewer may read in these at most. None: true of any."""
+        if those is None:
+            return True
+        now = self.of(filters, visibility)
+        return now is those or (now is not None and now <= those)
+
+    def of(self, filters: Sequence[Filter], visibility: Visibility) -> frozenset[int] | None:
+        """None: they are too many, or not known."""
+        asked = filters[0].kinds if filters else _NONE
+        for filter_ in filters[1:]:
+            asked = None if asked is None or filter_.kinds is None else asked | filter_.kinds
+        if asked is not None:
+            if asked <= UNPARTITIONED:
+                return _NONE
+            if len(asked) > MOST_KINDS:
+                asked = None
+        changes, key = self._changes(), (id(visibility), asked)
+        kept = self._kept.get(key)
+        if kept is not None and kept[1][0] == changes:
+            self._kept.move_to_end(key)
+            return kept[1][1]
+        query = self._query(visibility, asked)
+        rows = self._read(query._replace(sql=f"{query.sql} LIMIT {MOST_PARTITIONS + 1}"))
+        found = None
+        if rows is not None and len(rows) <= MOST_PARTITIONS:
+            found = frozenset([partition for (partition,) in rows])
+        self._kept.keep(key, visibility, (changes, found))
+        return found

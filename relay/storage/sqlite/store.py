@@ -23,7 +23,7 @@ from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from itertools import accumulate
 from time import monotonic, thread_time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
 
@@ -74,6 +74,7 @@ from relay.storage.sqlite.connections import (
 from relay.storage.sqlite.group_tables import Comparison
 from relay.storage.sqlite.meanings import Meanings
 from relay.storage.sqlite.opening import fill_tag_buffer, open_file
+from relay.storage.sqlite.partitions import ReadablePartitions
 from relay.storage.sqlite.readable_rows import ReadableRows
 from relay.storage.sqlite.row_cache import RowCache
 from relay.storage.sqlite.searching import Searching
@@ -112,7 +113,10 @@ if TYPE_CHECKING:
     from relay.storage import Verb
     from relay.storage.checking import CheckedRow
     from relay.storage.sqlite.meanings import Embedder
+    from relay.storage.sqlite.sql.conditions import Condition
     from relay.storage.sqlite.text_index import TextIndex
+
+T = TypeVar("T")
 
 _NO_ROWS: Final = Page((), None)
 _MANY_VALUES: Final = 4_096
@@ -181,6 +185,11 @@ class SqliteStore:
         self._writing = WorkThread("store-writer")
         self._factory = ReaderFactory(path, hashes, tag_buffer)
         self._loop_conn = LoopReader(self._factory.page_reader)
+        self._partitions = ReadablePartitions(
+            self._compiler.partitions,
+            self._partitions_read,
+            lambda: self._writer.group_changes,
+        )
         self._reader_conn = AsyncReader(self._factory.page_reader)
         self._search_conn = AsyncReader(self._factory.search_reader)
         self._unknown_conn = AsyncReader(self._factory.search_reader)
@@ -379,16 +388,60 @@ class SqliteStore:
         page = None if is_long else self.page_now(query)
         if page is not None:
             return page
-        sql = self._compiler.page(query, "e.raw", is_long=True)
-        rows = await self._page_on_thread(sql, query.visibility, query.address)
-        return self._paged(rows, query)
+
+        def read(sql: Query) -> Awaitable[list[Any]]:
+            return self._page_on_thread(sql, query.visibility, query.address)
+
+        return self._paged(await self._long_page(query, "e.raw", read), query)
 
     async def page_for_relay(self, query: PageQuery) -> Page:
         page = self.page_now(query)
         if page is not None:
             return page
-        sql = self._compiler.page(query, "e.raw", is_long=True)
-        return self._paged(await self._relay_conn.page_within(sql, None), query)
+
+        def read(sql: Query) -> Awaitable[list[Any]]:
+            return self._relay_conn.page_within(sql, None)
+
+        return self._paged(await self._long_page(query, "e.raw", read), query)
+
+    async def _long_page(
+        self, query: PageQuery, columns: str, read: Callable[[Query], Awaitable[list[Any]]]
+    ) -> list[Any]:
+        return await self._in_partitions(
+            [query.filter],
+            query.visibility,
+            lambda those: read(self._compiler.page(query, columns, those, is_long=True)),
+        )
+
+    async def _in_partitions(
+        self,
+        filters: Sequence[Filter],
+        visibility: Visibility,
+        read: Callable[[frozenset[int] | None], Awaitable[T]],
+    ) -> T:
+        """What `read` gives for the partitions that the viewer may read, or None: it finds them
+        itself. That takes longer, and is needed where they change meanwhile, or rows are moved to
+        others: some would be missing."""
+        if not self._writer.has_moves:
+            moves, those = self._tag_kinds.moves, self._partitions.of(filters, visibility)
+            found = await read(those)
+            if moves == self._tag_kinds.moves and self._partitions.are(those, filters, visibility):
+                return found
+        return await read(None)
+
+    def _now_in_partitions(
+        self,
+        filters: Sequence[Filter],
+        visibility: Visibility,
+        read: Callable[[frozenset[int] | None], list[Any] | None],
+    ) -> list[Any] | None:
+        """The same on the loop: the commit that is made meanwhile cannot both make a group guarded
+        and move its rows. `read` gives None if it was interrupted."""
+        changes, those = self._writer.group_changes, self._partitions.of(filters, visibility)
+        found = read(those)
+        if found is None or changes == self._writer.group_changes:
+            return found
+        return found if self._partitions.are(those, filters, visibility) else read(None)
 
     def page_now(self, query: PageQuery) -> Page | None:
         self._check_open()
@@ -407,13 +460,20 @@ class SqliteStore:
             return None
         # The index of ids has only their first bytes, so the rows are fetched in any case.
         ids = query.filter.ids
-        if ids is not None or not self._row_cache.pays():
-            fetch = _all_of if ids is not None and len(ids) == 1 else page_of
-            sql = self._compiler.page(query, "e.raw")
-            rows = self._loop_conn.read(sql, fetch, query.address)
-            return None if rows is None else self._paged(rows, query)
-        found = self._loop_conn.read(self._compiler.page(query, None), _all_of, query.address)
-        return None if found is None else self._page_of_seqs(orjson.loads(found[0][0]), query)
+        is_fetched = ids is not None or not self._row_cache.pays()
+        is_listed = not is_fetched or (ids is not None and len(ids) == 1)
+        columns, fetch = "e.raw" if is_fetched else None, _all_of if is_listed else page_of
+
+        def read(those: frozenset[int] | None) -> list[Any] | None:
+            sql = self._compiler.page(query, columns, those)
+            return self._loop_conn.read(sql, fetch, query.address)
+
+        rows = self._now_in_partitions([query.filter], query.visibility, read)
+        if rows is None:
+            return None
+        if is_fetched:
+            return self._paged(rows, query)
+        return self._page_of_seqs(orjson.loads(rows[0][0]), query)
 
     def _paged(self, rows: list[tuple[bytes]], query: PageQuery) -> Page:
         if not rows:
@@ -461,11 +521,17 @@ class SqliteStore:
         if min(query.size, query.limit) <= 0 or query.filter.impossible:
             return []
         columns = "e.raw, e.created_at, e.id_key, e.seq"
-        sql = self._compiler.page(query, columns)
-        rows = self._loop_conn.read(sql, page_of, query.address)
+
+        def now(those: frozenset[int] | None) -> list[Any] | None:
+            sql = self._compiler.page(query, columns, those)
+            return self._loop_conn.read(sql, page_of, query.address)
+
+        def later(sql: Query) -> Awaitable[list[Any]]:
+            return self._page_on_thread(sql, query.visibility, query.address)
+
+        rows = self._now_in_partitions([query.filter], query.visibility, now)
         if rows is None:
-            sql = self._compiler.page(query, columns, is_long=True)
-            rows = await self._page_on_thread(sql, query.visibility, query.address)
+            rows = await self._long_page(query, columns, later)
         return [(Place(*place), raw) for raw, *place in rows]
 
     async def count(
@@ -510,19 +576,27 @@ class SqliteStore:
         visibility: Visibility,
         address: str | None,
     ) -> list[Any]:
-        """`compiled`: called with `is_long`, see `Shape`."""
-        if any(filter_.search is not None for filter_ in filters):
-            async with self._turn(visibility, address, "COUNT", searches=True):
-                return await self._searching.found(compiled(is_long=True), visibility)
+        """`compiled`: called with partitions and `is_long`, see `Compiler` and `Shape`."""
+        searches = any(filter_.search is not None for filter_ in filters)
         values = sum([filter_.values for filter_ in filters])
-        if values <= _MANY_VALUES:
-            rows = self._loop_conn.read(compiled(is_long=False), _all_of, address)
+        if values <= _MANY_VALUES and not searches:
+
+            def now(those: frozenset[int] | None) -> list[Any] | None:
+                return self._loop_conn.read(compiled(those, is_long=False), _all_of, address)
+
+            rows = self._now_in_partitions(filters, visibility, now)
             if rows is not None:
                 return rows
         reader, within_s = self._reader_for(visibility), _COUNT_S[visibility.is_known]
-        query = compiled(is_long=True)
-        async with self._turn(visibility, address, "COUNT"):
+
+        async def later(those: frozenset[int] | None) -> list[Any]:
+            query = compiled(those, is_long=True)
+            if searches:
+                return await self._searching.found(query, visibility)
             return await reader.rows_within(query, within_s)
+
+        async with self._turn(visibility, address, "COUNT", searches=searches):
+            return await self._in_partitions(filters, visibility, later)
 
     async def items(
         self,
@@ -537,12 +611,17 @@ class SqliteStore:
         self._check_open()
         if limit == 0 or filter_.impossible:
             return Items(array("Q"), b"")
-        query = self._compiler.items(
-            filter_, visibility, limit=limit, upto=upto, now=now, at_most=at_most + 1
-        )
-        found = ItemsBuilder()
         reader = self._bulk_conn if visibility.is_known else self._unknown_bulk_conn
-        await reader.chunks(query, found.add, ITEMS_S[visibility.is_owner])
+
+        async def read(those: frozenset[int] | None) -> ItemsBuilder:
+            query = self._compiler.items(
+                filter_, visibility, those, limit=limit, upto=upto, now=now, at_most=at_most + 1
+            )
+            found = ItemsBuilder()
+            await reader.chunks(query, found.add, ITEMS_S[visibility.is_owner])
+            return found
+
+        found = await self._in_partitions([filter_], visibility, read)
         return None if len(found) > at_most else found.items()
 
     async def management(self) -> Management:
@@ -857,7 +936,8 @@ class SqliteStore:
     ) -> Sequence[str]:
         self._check_open()
         possible = [filter_ for filter_ in filters if not filter_.impossible][:_MAX_EXPLAINED]
-        queries = [self._compiler.count(possible, visibility, now=now)] if possible else []
+        those = self._partitions.of(possible, visibility)
+        queries = [self._compiler.count(possible, visibility, those, now=now)] if possible else []
         if verb == "REQ":
             queries = [self._first_page(filter_, visibility, now) for filter_ in possible]
         steps: list[str] = []
@@ -866,8 +946,13 @@ class SqliteStore:
             steps += [step for *_, step in await self._search_conn.rows(query)]
         return steps[:_MAX_STEPS]
 
-    def _pairs_of(self, hashes: Sequence[int], most: int) -> Sequence[tuple[int, int]]:
+    def _partitions_read(self, query: Condition) -> list[Any] | None:
+        return self._loop_conn.read(Query(*query), _all_of)  # type: ignore[arg-type]
+
+    def _pairs_of(self, hashes: Sequence[int], most: int) -> Sequence[tuple[int, int]] | None:
         """As `PairsOf`."""
+        if self._writer.has_moves:
+            return None
         pairs = self._tag_kinds.pairs_of(hashes)
         if pairs is None:
             flushes = self._tag_kinds.flushes
@@ -887,7 +972,8 @@ class SqliteStore:
             return Query(asked.readable.sql, [*asked.readable.values, 1, "[]"])
         if search is not None and search.required:
             return self._compiler.search(search, filter_, visibility, limit=1, upto=upto, now=now)
-        return self._compiler.page(PageQuery(filter_, visibility, 1, upto, now, size=1), None)
+        query = PageQuery(filter_, visibility, 1, upto, now, size=1)
+        return self._compiler.page(query, None, self._partitions.of([filter_], visibility))
 
     # -- both -----------------------------------------------------------------------------------
 

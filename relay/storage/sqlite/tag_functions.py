@@ -44,8 +44,8 @@ class TagFunctions:
         return None if value is None else self._hashes.tag(name, value)
 
     def buffered_rows(self, hash_: int | None, kinds: str) -> str:
-        """seqs as a JSON list; `kinds`: one, too."""
-        return listed([] if hash_ is None else self._snapshot.seqs_of([hash_], _set_of(kinds)))
+        """seqs as a JSON list, of rows in whatever partition; `kinds`: a list, too."""
+        return listed([] if hash_ is None else self._snapshot.seqs_of_any([hash_], _set_of(kinds)))
 
 
 @lru_cache(maxsize=64)

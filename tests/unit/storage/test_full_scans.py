@@ -34,6 +34,7 @@ SCANNED: Final = {
     "sizes_by_group": {"sizes"},
     "number_of_rows": {"events", "old_versions", "sizes"},
     "stored_bytes": {"sizes"},
+    "seqs_of_kinds": {"groups"},  # for their partitions, at a start
 }
 
 

@@ -72,8 +72,9 @@ class Kept:
     def ask(self, asked: dict[str, Any], seen: Visibility | None = None) -> None:
         seen = seen or self._seen
         filter_ = filter_from(asked, TERMS)
-        self._compiler.page(PageQuery(filter_, seen, 5, upto=9, now=1, size=5), "e.raw")
-        self._compiler.count([filter_], seen, now=1)
+        query = PageQuery(filter_, seen, 5, upto=9, now=1, size=5)
+        self._compiler.page(query, "e.raw", frozenset())
+        self._compiler.count([filter_], seen, frozenset(), now=1)
 
     def __len__(self) -> int:
         return self._compiler.kept
@@ -129,7 +130,7 @@ def test_the_plans_are_bounded_with_their_values(
         rules = tuple(replace(everywhere, name=f"rule {rule}") for rule in range(5))
         seen = visibility_for(Viewer(keys), rules, Actors(), groups)
         page = PageQuery(filter_from(asked, TERMS), seen, 5, upto=9, now=1, size=5)
-        plans.page(page, ("raw",) if compiler is postgres else "e.raw")
+        plans.page(page, *([("raw",)] if compiler is postgres else ["e.raw", frozenset()]))
     kept = [plan for _, plan in plans._plans.values()]
     assert 5 < len(kept) < 60
     assert sum(map(memory_of, kept)) <= 1_010_000

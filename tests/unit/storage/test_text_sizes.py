@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TERMS = FilterTerms()
 POLICY = policy_of("open")
 SEEN = visibility_for(ANONYMOUS, POLICY.read_rules, POLICY.actors, Groups())
-TEXT_OF_A_NAME = 320
+TEXT_OF_A_NAME = 400
 """At most: the condition of one tag name."""
 TEXT_OF_A_SCAN = 220
 TEXT_OF_FULFILLED = 80
@@ -42,7 +42,8 @@ def naming(names: str, values: int) -> Filter:
 
 def sqlite_text(filter_: Filter) -> int:
     compiler = Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10), lambda *_: [])
-    return len(compiler.page(PageQuery(filter_, SEEN, 5, upto=9, now=1, size=5), None).sql)
+    query = PageQuery(filter_, SEEN, 5, upto=9, now=1, size=5)
+    return len(compiler.page(query, None, frozenset()).sql)
 
 
 def postgres_text(filter_: Filter) -> int:
@@ -52,7 +53,7 @@ def postgres_text(filter_: Filter) -> int:
 
 def sqlite_count(filters: list[Filter], seen: Visibility) -> int:
     compiler = Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10), lambda *_: [])
-    return len(compiler.count(filters, seen, now=1).sql)
+    return len(compiler.count(filters, seen, frozenset(), now=1).sql)
 
 
 def postgres_count(filters: list[Filter], seen: Visibility) -> int:

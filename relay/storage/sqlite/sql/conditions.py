@@ -42,7 +42,7 @@ class BufferedRows(NamedTuple):
     """Bound when the query runs: rows of the tag buffer that have one of these tags."""
 
     hashes: tuple[int, ...] | int
-    """The hashes, or their index in `Arguments.hashes` plus TAGS."""
+    """The hashes, or their index in `Arguments.hashes` plus TAGS; negative: as of `scan_of`."""
     kinds: frozenset[int] | None = None
     """Rows of other kinds may be among them; None: of all."""
 
@@ -62,13 +62,20 @@ IDS: Final = 1
 ID_KEYS: Final = 2
 AUTHORS: Final = 3
 AUTHOR_KEYS: Final = 4
-TAGS: Final = 5
+PARTITIONS: Final = 5
+SCANNED: Final = 6
+"""Hashes that the tag table has for the condition whose index is scanned: see `Arguments.scan`."""
+TAGS: Final = 7
 """Index in `Arguments.lists` of the first tag condition's hashes; those of the next conditions
 follow, and at last those of `Arguments.add_pairs`. Of a long list there are the hashes and the
 values."""
 
 MAX_PARAMETERS: Final = 16
 """Longer lists of values are bound as one JSON text."""
+MAX_PARTITIONS: Final = 32
+"""The same of partitions."""
+_MOST_SCANNED: Final = 4_096
+"""Up to this many hashes XOR partition are computed before the query runs, some 0.1 us each."""
 _MAX_LITERAL: Final = 256
 _MOST_PARSED: Final = 16_384
 """Bytes of a row whose tags are compared with a long list of values: some 20 ns each at most, where
@@ -81,7 +88,11 @@ class Buffer(Protocol):
     """Rows with tags that the tag table may lack."""
 
     def seqs_of(self, hashes: Sequence[int], kinds: Set[int] | None = None) -> Sequence[int]:
-        """Rows with one of these tags, of these kinds (None: of any), perhaps deleted since."""
+        """Rows that the table has under one of these hashes, of these kinds (None: of any), perhaps
+        deleted since."""
+
+    def seqs_of_any(self, hashes: Sequence[int], kinds: Set[int] | None = None) -> Sequence[int]:
+        """The same by hashes of tags, in whatever partition."""
 
     def has_any(self, hashes: frozenset[int]) -> bool:
         """False: there is no row with one of these tags."""
@@ -96,7 +107,7 @@ class Tagged(Protocol):
 class Arguments:
     """The late values of one query."""
 
-    __slots__ = ("buffer", "hashes", "lists")
+    __slots__ = ("_scanned", "buffer", "hashes", "lists", "partitions")
 
     def __init__(
         self,
@@ -108,13 +119,20 @@ class Arguments:
         upto: int = 0,
         size: int = 0,
         after: Place | None = None,
+        partitions: Sequence[int] | None = (0,),
     ) -> None:
+        """`partitions`: into which the query looks; None: it finds them itself."""
         moment = [now, upto, size, filter_.since, filter_.until]
         if after is not None:
             moment += after
         ids = _NO_KEYS if filter_.ids is None else _keys(filter_.ids)
         authors = _NO_KEYS if filter_.authors is None else _keys(filter_.authors)
-        self.lists: list[Sequence[Value]] = [moment, *ids, *authors]
+        self.partitions = partitions
+        self._scanned: Sequence[int] | None = None
+        in_list: Sequence[Value] = ()
+        if partitions is not None and len(partitions) > 1:
+            in_list = _partition_list(partitions)
+        self.lists: list[Sequence[Value]] = [moment, *ids, *authors, in_list, ()]
         self.hashes = hashes.of_filter(filter_)
         """The hashes of each tag condition."""
         for (_, values), of_tag in zip(filter_.tags, self.hashes, strict=True):
@@ -127,15 +145,64 @@ class Arguments:
         flat = [value for pair in pairs for value in pair]
         self.lists.append(flat + [0, _NO_CLASS] * (number - len(pairs)))
 
+    def scan(self, tag: int) -> Sequence[int] | None:
+        """Under which hashes the tag table has rows with this condition, in these partitions; None:
+        under too many to compute them here."""
+        hashes, partitions = self.hashes[tag], self.partitions
+        if partitions is None or len(hashes) * len(partitions) > _MOST_SCANNED:
+            self.lists[SCANNED] = (_json(hashes),)
+            self._scanned = None
+        else:
+            found = hashes
+            if len(partitions) > 1:
+                found = [hash_ ^ partition for hash_ in hashes for partition in partitions]
+            self._scanned = found
+            number = len(found)
+            if number > MAX_PARAMETERS:
+                self.lists[SCANNED] = (_json(found),)
+            elif number:
+                self.lists[SCANNED] = found + found[-1:] * (padded(number) - number)
+        return self._scanned
+
+    def buffered(self, tag: int, kinds: frozenset[int] | None) -> Sequence[int]:
+        """Rows of the tag buffer that `scan` should find for this condition."""
+        if self._scanned is None:
+            return self.buffer.seqs_of_any(self.hashes[tag], kinds)
+        return self.buffer.seqs_of(self._scanned, kinds)
+
     def rows(self, buffered: BufferedRows) -> str:
         of, kinds = buffered
+        if isinstance(of, int) and of < 0:
+            return listed(self.buffered(scan_of(of), kinds))
         hashes = self.hashes[of - TAGS] if isinstance(of, int) else of
-        return listed(self.buffer.seqs_of(hashes, kinds))
+        return listed(self.buffer.seqs_of_any(hashes, kinds))
 
     def value(self, bound: Bound) -> Value:
         if isinstance(bound, Late):
             return self.lists[bound.list][bound.item]
         return self.rows(bound) if isinstance(bound, BufferedRows) else bound
+
+
+def scan_of(tag: int) -> int:
+    """For `BufferedRows.hashes`: those that `Arguments.scan` gives for this condition; and back."""
+    return -1 - tag
+
+
+_LISTED: Final = 1 << 30
+"""In place of a number over MAX_PARTITIONS: the partitions are one JSON list."""
+
+
+def partition_count(partitions: Sequence[int]) -> int:
+    """On which the text of a query depends."""
+    number = len(partitions)
+    return _LISTED if number > MAX_PARTITIONS else padded(number)
+
+
+def _partition_list(partitions: Sequence[int]) -> Sequence[Value]:
+    number = partition_count(partitions)
+    if number > MAX_PARTITIONS:
+        return (_json(partitions),)
+    return [*partitions, *[None] * (number - len(partitions))]  # no row has NULL
 
 
 _NO_CLASS: Final = -1
@@ -245,8 +312,12 @@ def one_of_late(column: str, list_: int, number: int) -> Condition:
 
 def _padded(number: int) -> list[int]:
     """Indices of `number` values; the last index is repeated up to a power of two."""
-    size = 1 << (number - 1).bit_length()
-    return [*range(number), *[number - 1] * (size - number)]
+    return [*range(number), *[number - 1] * (padded(number) - number)]
+
+
+def padded(number: int) -> int:
+    """The next power of two, of which there are few."""
+    return 1 << (number - 1).bit_length() if number else 0
 
 
 def _equals(column: str, number: int) -> str:
@@ -311,6 +382,41 @@ def kind_class_of(hash_: str, kind: int | str) -> str:
     return text.replace("k.value", str(kind)).replace("h.value", hash_)
 
 
+Partitions = int | Condition
+"""How many there are, as of `partition_count`, or a query for those besides 0."""
+EVERY_PARTITION: Final = Condition(
+    "SELECT g.partition FROM groups AS g WHERE g.partition IS NOT NULL"
+)
+
+
+def partition_table(partitions: Partitions) -> Condition:
+    """The partitions, as a table with the column `value`."""
+    if isinstance(partitions, Condition):
+        return partitions._replace(sql=f"(SELECT 0 AS value UNION {partitions.sql})")
+    if partitions == 1:
+        return Condition("(SELECT 0 AS value)")
+    if partitions > MAX_PARTITIONS:
+        return Condition("json_each(?)", (Late(PARTITIONS, 0),))
+    items = tuple([Late(PARTITIONS, item) for item in range(partitions)])
+    return Condition(f"json_each(json_array({','.join('?' * partitions)}))", items)
+
+
+def in_partitions(column: str, partitions: Partitions) -> Condition:
+    """It is one of the partitions."""
+    if partitions == 1:
+        return Condition(f"{column} = 0")
+    if isinstance(partitions, int) and partitions <= MAX_PARTITIONS:
+        items = tuple([Late(PARTITIONS, item) for item in range(partitions)])
+        return Condition(f"{column} IN ({','.join('?' * partitions)})", items)
+    table = partition_table(partitions)
+    return Condition(f"{column} IN (SELECT value FROM {table.sql})", table.values)
+
+
+def mixed(hash_: str, partition: str) -> str:
+    """`hash_ ^ partition`, for which SQLite has no operator. Without overflow."""
+    return f"({hash_} | {partition}) - ({hash_} & {partition})"
+
+
 def has_hash(hashes: Sequence[int]) -> Condition:
     """`e` has a tag with one of these hashes."""
     if not hashes:
@@ -356,10 +462,12 @@ def _has_tag(
     elif len(hashes) > 1:
         source, hash_ = f"(VALUES {','.join(['(?)'] * len(hashes))}) AS h CROSS JOIN ", "h.column1"
     else:
-        source, hash_, values = "", "?", (*hashes, *hashes)
+        source, hash_, values = "", "?", (*hashes,) * 6
+    # `grp` is in the indices, and `partition` behind the text of the row.
+    of_row = f"iif(e.grp IS NULL, {hash_}, {mixed(hash_, 'e.partition')})"
     has_one = (
-        f"EXISTS (SELECT 1 FROM {source}tags AS x WHERE x.hash = {hash_}"
-        f" AND x.kind_class = {kind_class_of(hash_, 'e.kind')}"
+        f"EXISTS (SELECT 1 FROM {source}tags AS x WHERE x.hash = {of_row}"
+        f" AND x.kind_class = {kind_class_of(of_row, 'e.kind')}"
         " AND x.created_at = e.created_at AND x.id_key = e.id_key AND x.seq = e.seq)"
     )
     return Condition(
@@ -367,19 +475,17 @@ def _has_tag(
     )
 
 
-def of_classes(of: str, kinds: Sequence[int]) -> Condition:
-    """`of`, a tag, is of the class of one of these kinds under its hash. Not for an index."""
+def of_classes(hash_: str, class_: str, kinds: Sequence[int]) -> Condition:
+    """This class is that of one of these kinds under this hash. Not for an index."""
     apart = [kind for kind in kinds if kind < KINDS_APART]
     shared = [kind for kind in kinds if kind >= KINDS_APART]
-    parts = [one_of(f"+{of}.kind_class", apart)]
+    parts = [one_of(f"+{class_}", apart)]
     if len(shared) > KIND_CLASSES:
-        parts.append(Condition(f"{of}.kind_class >= {KINDS_APART}"))
+        parts.append(Condition(f"{class_} >= {KINDS_APART}"))
     elif shared:
-        classes = kind_class_of(f"{of}.hash", "k.value")
+        classes = kind_class_of(hash_, "k.value")
         parts.append(
-            Condition(
-                f"{of}.kind_class IN (SELECT {classes} FROM json_each(?) AS k)", (listed(shared),)
-            )
+            Condition(f"{class_} IN (SELECT {classes} FROM json_each(?) AS k)", (listed(shared),))
         )
     return any_of(parts)
 

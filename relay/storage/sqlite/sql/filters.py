@@ -12,10 +12,12 @@ from relay.storage import PageQuery
 from relay.storage.asked import asked_by, fulfils
 from relay.storage.sqlite.fts import expression
 from relay.storage.sqlite.kind_classes import KINDS_APART, classes_of, share_classes
+from relay.storage.sqlite.partitions import UNPARTITIONED
 from relay.storage.sqlite.sql import recall
 from relay.storage.sqlite.sql.conditions import (
     AUTHOR_KEYS,
     AUTHORS,
+    EVERY_PARTITION,
     IDS,
     TAGS,
     TRUE,
@@ -33,6 +35,8 @@ from relay.storage.sqlite.sql.conditions import (
     listed,
     one_of,
     one_of_late,
+    padded,
+    partition_count,
     starts_with_any,
 )
 from relay.storage.sqlite.sql.scans import (
@@ -47,6 +51,7 @@ from relay.storage.sqlite.sql.scans import (
     by_kinds,
     by_pairs,
     by_tag,
+    by_time,
     by_words,
     either,
     listed_seqs,
@@ -64,24 +69,22 @@ if TYPE_CHECKING:
     from relay.access.read_rules import Match
     from relay.access.visibility import Visibility
     from relay.nostr.nip50 import Search
+    from relay.storage import Place
     from relay.storage.hashes import Hashes
     from relay.storage.sqlite.sql.conditions import Bound, Tagged, Value
 
-    PairsOf = Callable[[Sequence[int], int], Sequence[tuple[int, int]]]
+    PairsOf = Callable[[Sequence[int], int], Sequence[tuple[int, int]] | None]
     """Hashes of tags and classes of kinds, as many as are given, of which there are rows in the tag
-    table."""
+    table. None: these change now."""
 
 _ITEM: Final = "e.created_at, e.id, ifnull(e.grp, '')"
 _MAX_MERGED: Final = 16
 """Up to this many keys of a filter have one ordered scan each, merged; of more see `Many`."""
 _MAX_PAIRS: Final = 32
-"""The same of hashes of a tag with a class of kinds; of more see `ManyTags`."""
+"""The same of hashes of a tag with a class of kinds, and of kinds in a partition; of more see
+`Queue`."""
 _FEW_PAIRS: Final = 4
-_KIND_SCANS: Final = 8
-_KIND_SCANS_APART: Final = 16
-"""Of a long query, which passes over no rows of groups that its reader may not read."""
-_MOST_APART: Final = 4
-"""Filters of a COUNT with scans for the groups that the reader may read."""
+_KIND_SCANS: Final = 16
 _KINDS_APART: Final = 32
 """Up to this many kinds of a search are sought in the text index, and have a condition each."""
 _IS_APART: Final = Condition(f"e.kind < {KINDS_APART}")
@@ -147,9 +150,11 @@ class _LookedUp(NamedTuple):
     needed."""
     scans_buffer: bool
     """The tag buffer has rows for it."""
+    scanned: int | None
+    """As of `by_tag`."""
 
 
-_NO_TAG: Final = _LookedUp(None, None, scans_buffer=False)
+_NO_TAG: Final = _LookedUp(None, None, scans_buffer=False, scanned=None)
 
 
 class _Matching(NamedTuple):
@@ -159,10 +164,16 @@ class _Matching(NamedTuple):
     shape: Shape
     scans: Sequence[IndexScan]
     rest: Condition
+    scanned: int | None
+    """As of `by_tag`."""
 
 
 class Compiler:
-    """Makes queries for the tables of one store; `e` is always the events table."""
+    """Makes queries for the tables of one store; `e` is always the events table.
+
+    `partitions`: those besides 0 that have rows which the viewer may read; None: the query finds
+    them itself, and looks up no classes of tags before it runs.
+    """
 
     def __init__(
         self,
@@ -182,22 +193,29 @@ class Compiler:
         """How many plans and conditions are kept."""
         return len(self._plans) + len(self._reading)
 
-    def page(self, query: PageQuery, columns: str | None, *, is_long: bool = False) -> Query:
+    def page(
+        self,
+        query: PageQuery,
+        columns: str | None,
+        partitions: frozenset[int] | None = None,
+        *,
+        is_long: bool = False,
+    ) -> Query:
         """The next rows in order. `columns` are of `e`, the events table; None: one row, that has a
         JSON list of their seqs. `is_long`: see `Shape`."""
         filter_, visibility, limit, upto, now, size, after, _ = query
-        arguments = Arguments(
+        shape, arguments = self._asked(
             filter_,
-            self._hashes,
-            self._buffer.snapshot(),
+            visibility,
+            partitions,
             now=now,
             upto=upto,
             size=min(size, limit),
             after=after,
+            is_long=is_long,
         )
-        shape = shape_of(filter_, after, is_long=is_long)
-        tag = shape.driving_tag()
-        looked_up = _NO_TAG if tag is None else self._looked_up(tag, shape, arguments)
+        has_classes = partitions is not None
+        looked_up = self._looked_up(shape, arguments, in_order=True, has_classes=has_classes)
         key = (shape, columns, looked_up, id(visibility))
         kept = self._plans.get(key)
         if kept is None:
@@ -217,7 +235,7 @@ class Compiler:
         columns: str | None,
         looked_up: _LookedUp,
     ) -> Condition:
-        scans, rest = self._scans(shape, _MAX_MERGED, looked_up, visibility)
+        scans, rest = self._scans(shape, looked_up, in_order=True)
         rest = all_of(
             [
                 rest,
@@ -226,16 +244,17 @@ class Compiler:
                 self.visible(visibility, filter_),
             ]
         )
+        scanned = looked_up.scanned
         if columns is None:
-            return with_own(listed_seqs(scans, shape, rest), shape)
+            return with_own(listed_seqs(scans, shape, rest), shape, scanned)
         if len(scans) == 1 and scans[0].ordered:
             return scans[0].in_order(shape, rest, columns)
-        return with_own(merged(scans, shape, rest, columns), shape)
+        return with_own(merged(scans, shape, rest, columns), shape, scanned)
 
     def matching_seqs(self, filter_: Filter) -> Condition:
         """A query: seq of the rows that match the filter, expired ones too."""
-        shape, arguments = shape_of(filter_), self._arguments(filter_)
-        scans, rest = self._scans_for(shape, arguments)
+        shape, arguments = self._asked(filter_, None, None)
+        scans, rest = self._scans(shape, self._looked_up(shape, arguments))
         if not scans:  # no authors at all
             return Condition("SELECT e.seq AS seq FROM events AS e WHERE 0")
         wheres = [all_of([scan.start, *scan.times(shape), rest]) for scan in scans]
@@ -248,6 +267,10 @@ class Compiler:
         sql = parts[0] if is_once else f"SELECT DISTINCT seq FROM ({' UNION ALL '.join(parts)})"
         values = [arguments.value(value) for where in wheres for value in where.values]
         return Condition(sql, tuple(values))
+
+    def partitions(self, visibility: Visibility, kinds: frozenset[int] | None) -> Condition:
+        """As of `ReadConditions`."""
+        return self._reading.partitions(visibility, kinds)
 
     def matching(self, match: Match) -> Condition:
         """`match.matches(e)` as SQL."""
@@ -264,20 +287,25 @@ class Compiler:
         self,
         filters: Sequence[Filter],
         visibility: Visibility,
+        partitions: frozenset[int] | None = None,
         *,
         now: int,
         is_long: bool = False,
     ) -> Query:
         """One number: rows that match any of the filters."""
         if len(filters) == 1:
-            counted = self._count_in_index(filters[0], visibility, now, is_long=is_long)
+            counted = self._count_in_index(filters[0], visibility, partitions, now)
             if counted is not None:
                 return counted
-        sql, values = self._found(filters, visibility, now, is_long=is_long)
+        sql, values = self._found(filters, visibility, partitions, now, is_long=is_long)
         return Query(f"SELECT count(*) FROM ({sql})", values)
 
     def _count_in_index(
-        self, filter_: Filter, visibility: Visibility, now: int, *, is_long: bool
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        partitions: frozenset[int] | None,
+        now: int,
     ) -> Query | None:
         """A count that is index-only for rows that anyone may read; None: not possible.
 
@@ -288,40 +316,36 @@ class Compiler:
         named = filter_.ids is not None or filter_.tags or filter_.search is not None
         if plain is None or named or (filter_.authors is None and filter_.kinds is None):
             return None
-        shape, arguments = shape_of(filter_, is_long=is_long), self._arguments(filter_, now)
-        (scan, *others), rest = self._scans_for(shape, arguments, visibility)
-        if scan == BY_TIME or any(other.of_groups is None for other in others):
+        shape, arguments = self._asked(filter_, visibility, partitions, now=now)
+        (scan,), rest = self._scans(shape, _NO_TAG)
+        if scan.source == BY_TIME.source:
             return None
         of = [UNEXPIRED]
         of += scan.times(shape)
-        if shape.authors is not None:
+        if shape.authors is None:
+            of.append(scan.start)
+        else:
             of.append(one_of_late("e.author_key", AUTHOR_KEYS, shape.authors))
-        if filter_.kinds is not None:
-            of.append(one_of("e.kind", sorted(filter_.kinds)))
+            if filter_.kinds is not None:
+                of.append(one_of("e.kind", sorted(filter_.kinds)))
         in_index = all_of([*of, plain])
-        beside = TRUE if others else plain.negated()  # the others find no plain rows
-        counts = [
-            Condition(f"(SELECT count(*) {scan.source} WHERE {in_index.sql})", in_index.values)
-        ]
-        for other in others or [scan]:
-            in_table = all_of([*of, beside, other.start, rest, condition])
-            number = f"(SELECT count(*) {other.source} WHERE {in_table.sql})"
-            counts.append(Condition(number, in_table.values))
-        sql = " + ".join([each.sql for each in counts])
-        values = tuple([value for each in counts for value in each.values])
-        return Plan(Condition(f"SELECT {sql}", values)).bound(arguments)
+        in_table = all_of([*of, plain.negated(), scan.start, rest, condition])
+        counts = [f"(SELECT count(*) {scan.source} WHERE {it.sql})" for it in (in_index, in_table)]
+        whole = Condition(f"SELECT {' + '.join(counts)}", (*in_index.values, *in_table.values))
+        return Plan(whole).bound(arguments)
 
     def authors(
         self,
         filter_: Filter,
         visibility: Visibility,
+        partitions: frozenset[int] | None = None,
         *,
         now: int,
         at_most: int,
         is_long: bool = False,
     ) -> Query:
         """Distinct public keys of the rows that `count` counts."""
-        sql, values = self._found([filter_], visibility, now, is_long=is_long)
+        sql, values = self._found([filter_], visibility, partitions, now, is_long=is_long)
         return Query(
             f"SELECT DISTINCT e.pubkey FROM ({sql}) AS k"
             " CROSS JOIN events AS e ON e.seq = k.seq LIMIT ?",
@@ -329,20 +353,27 @@ class Compiler:
         )
 
     def _found(
-        self, filters: Sequence[Filter], visibility: Visibility, now: int, *, is_long: bool
+        self,
+        filters: Sequence[Filter],
+        visibility: Visibility,
+        partitions: frozenset[int] | None,
+        now: int,
+        *,
+        is_long: bool,
     ) -> Query:
         """Distinct seq of the rows that match any of the filters."""
         asked = asked_by(filters, visibility)
         may_read = self._reading.readable(visibility, asked).condition
         matching = [
-            self._scans_to_count(filter_, visibility, now, is_long=is_long and place < _MOST_APART)
-            for place, filter_ in enumerate(filters)
+            self._scans_to_count(filter_, visibility, partitions, now, is_long=is_long)
+            for filter_ in filters
         ]
         # The condition of visibility is most of the text, and is written once.
         is_inside = len(matching) == 1 and len(matching[0].scans) == 1
         parts = []
         bound: list[Value] = []
-        for filter_, (arguments, shape, scans, beside) in zip(filters, matching, strict=True):
+        for filter_, found in zip(filters, matching, strict=True):
+            arguments, shape, scans, beside, scanned = found
             rest = all_of([beside, UNEXPIRED, may_read if is_inside else TRUE])
             fulfilled = fulfils(filter_, asked) if may_read != TRUE else ()
             by = [f", {is_by:d} AS by{n}" for n, is_by in enumerate(fulfilled)]
@@ -356,31 +387,37 @@ class Compiler:
                 values += where.values
             whole = Condition(" UNION ".join(selects), tuple(values))
             if shape.may_scan_authors():  # in a subquery, since there may be one for each filter
-                whole = with_own(whole, shape)
+                whole = with_own(whole, shape, scanned)
                 selects = [f"SELECT * FROM ({whole.sql})"]
             parts += selects
             bound += [arguments.value(value) for value in whole.values]
-        found = " UNION ".join(parts)
+        sql = " UNION ".join(parts)
         if not is_inside and may_read != TRUE:
             bound += [matching[0].arguments.value(value) for value in may_read.values]
             once = "DISTINCT " if asked.sometimes else ""
-            found = (
-                f"SELECT {once}e.seq AS seq FROM ({found}) AS f"
+            sql = (
+                f"SELECT {once}e.seq AS seq FROM ({sql}) AS f"
                 f" CROSS JOIN events AS e ON e.seq = f.seq WHERE {may_read.sql}"
             )
-        return Query(*binding_once(found, bound))  # type: ignore[arg-type]  # as they were given
+        return Query(*binding_once(sql, bound))  # type: ignore[arg-type]  # as they were given
 
     def _scans_to_count(
-        self, filter_: Filter, visibility: Visibility, now: int, *, is_long: bool
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        partitions: frozenset[int] | None,
+        now: int,
+        *,
+        is_long: bool,
     ) -> _Matching:
-        shape, arguments = shape_of(filter_, is_long=is_long), self._arguments(filter_, now)
+        shape, arguments = self._asked(filter_, visibility, partitions, now=now, is_long=is_long)
         search = filter_.sought
         if search is None:
-            return _Matching(arguments, shape, *self._scans_for(shape, arguments, visibility))
+            looked_up = self._looked_up(shape, arguments)
+            scans = self._scans(shape, looked_up)
+            return _Matching(arguments, shape, *scans, looked_up.scanned)
         rest = self._conditions(shape)
-        return _Matching(
-            arguments, shape._replace(is_long=False), [by_words(search, _few_kinds(filter_))], rest
-        )
+        return _Matching(arguments, shape._replace(is_long=False), [by_words(search)], rest, None)
 
     def search(
         self,
@@ -531,6 +568,7 @@ class Compiler:
         self,
         filter_: Filter,
         visibility: Visibility,
+        partitions: frozenset[int] | None = None,
         *,
         limit: int | None,
         upto: int,
@@ -541,19 +579,34 @@ class Compiler:
         two; the group is empty for none."""
         if limit is not None:
             newest = PageQuery(filter_, visibility, limit, upto, now, size=at_most)
-            sql, known = self.page(newest, _ITEM, is_long=True)
+            sql, known = self.page(newest, _ITEM, partitions, is_long=True)
         else:
-            sql, known = self._all_items(filter_, visibility, upto=upto, now=now, at_most=at_most)
+            sql, known = self._all_items(
+                filter_, visibility, partitions, upto=upto, now=now, at_most=at_most
+            )
         # Materialized: else SQLite moves this order into a query that ends with a LIMIT.
         return Query(f"WITH found AS MATERIALIZED ({sql}) SELECT * FROM found ORDER BY 1, 2", known)
 
     def _all_items(
-        self, filter_: Filter, visibility: Visibility, *, upto: int, now: int, at_most: int
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        partitions: frozenset[int] | None,
+        *,
+        upto: int,
+        now: int,
+        at_most: int,
     ) -> Query:
-        shape = shape_of(filter_, is_long=True)
-        arguments = self._arguments(filter_, now, upto)
-        scans, rest = self._scans_for(shape, arguments, visibility)
-        if scans == [BY_TIME] and filter_.since is None and filter_.until is None:
+        shape, arguments = self._asked(
+            filter_, visibility, partitions, now=now, upto=upto, is_long=True
+        )
+        looked_up = self._looked_up(shape, arguments)
+        scans, rest = self._scans(shape, looked_up)
+        if (
+            [scan.source for scan in scans] == [BY_TIME.source]
+            and filter_.since is None
+            and filter_.until is None
+        ):
             scans = [AS_STORED]
         rest = all_of(
             [
@@ -571,62 +624,112 @@ class Compiler:
             values.extend(where.values)
         # A row may be found by several of its tags.
         once = "" if len(scans) == 1 and scans[0].ordered else "DISTINCT "
-        found = with_own(Condition(" UNION ALL ".join(parts), tuple(values)), shape)
+        parts_ = Condition(" UNION ALL ".join(parts), tuple(values))
+        found = with_own(parts_, shape, looked_up.scanned)
         sql = f"SELECT {once}* FROM ({found.sql}) LIMIT ?"
         return Plan(Condition(sql, (*found.values, at_most))).bound(arguments)
 
     # -- which index is scanned -----------------------------------------------------------------
 
-    def _looked_up(self, tag: int, shape: Shape, arguments: Arguments) -> _LookedUp:
+    def _asked(
+        self,
+        filter_: Filter,
+        visibility: Visibility | None,
+        partitions: frozenset[int] | None,
+        *,
+        now: int = 0,
+        upto: int = 0,
+        size: int = 0,
+        after: Place | None = None,
+        is_long: bool = False,
+    ) -> tuple[Shape, Arguments]:
+        """`visibility`: None: all may be read."""
+        shape = shape_of(filter_, after, is_long=is_long)
+        reached = self._reached(shape, filter_, partitions)
+        if reached is not None:
+            if len(reached) > 1:
+                shape = shape._replace(partitions=partition_count(reached))
+        elif visibility is not None:
+            query = self._reading.partitions(visibility, filter_.kinds)
+            shape = shape._replace(partitions=query)
+        else:
+            shape = shape._replace(partitions=EVERY_PARTITION)
+        arguments = Arguments(
+            filter_,
+            self._hashes,
+            self._buffer.snapshot(),
+            now=now,
+            upto=upto,
+            size=size,
+            after=after,
+            partitions=reached,
+        )
+        return shape, arguments
+
+    def _reached(
+        self, shape: Shape, filter_: Filter, partitions: frozenset[int] | None
+    ) -> Sequence[int] | None:
+        """The partitions that the scan looks into; None: those that the query finds."""
+        kinds = shape.kinds
+        if shape.ids is not None or (kinds is not None and kinds <= UNPARTITIONED):
+            return (0,)
+        if shape.authors is not None and shape.driving_tag() is None:
+            return (0,)  # the index of authors has no partitions
+        if partitions is not None and not partitions:
+            return (0,)
+        groups = filter_.tag_values("h")
+        if groups is not None:
+            named = frozenset(map(self._hashes.partition, groups))
+            partitions = named if partitions is None else named & partitions
+        return None if partitions is None else (0, *partitions)
+
+    def _looked_up(
+        self,
+        shape: Shape,
+        arguments: Arguments,
+        *,
+        in_order: bool = False,
+        has_classes: bool = False,
+    ) -> _LookedUp:
         """Adds the pairs to `arguments`, if they are few. Their snapshot of the buffer is older: a
-        row that left it meanwhile is in the table."""
-        hashes, kinds = arguments.hashes[tag], shape.kinds
-        scans_buffer = bool(arguments.buffer.seqs_of(hashes, kinds))
+        row that left it meanwhile is in the table. `has_classes`: they may be looked up."""
+        tag, kinds = shape.driving_tag(), shape.kinds
+        if tag is None:
+            return _NO_TAG
+        hashes = arguments.scan(tag)
+        scans_buffer = bool(arguments.buffered(tag, kinds))
+        if hashes is None:
+            return _LookedUp(tag, None, scans_buffer, None)
         pairs: Sequence[tuple[int, int]] | None = None
         product = _MAX_PAIRS + 1 if kinds is None else len(hashes) * len(kinds)
         # To merge scans without rows takes longer than to look up which classes there are.
-        if product > _FEW_PAIRS and len(hashes) <= _MAX_PAIRS:
+        if has_classes and product > _FEW_PAIRS and len(hashes) <= _MAX_PAIRS:
             pairs = self._pairs_of(hashes, _MAX_PAIRS + 1)
-            if len(pairs) > _MAX_PAIRS:
+            if pairs is None or len(pairs) > _MAX_PAIRS:
                 pairs = None
             elif kinds is not None:
                 classes = {hash_: classes_of(hash_, kinds) for hash_ in hashes}
                 pairs = [pair for pair in pairs if pair[1] in classes[pair[0]]]
-        if pairs is None and kinds is not None and product <= _MAX_PAIRS:
+        if in_order and pairs is None and kinds is not None and product <= _MAX_PAIRS:
             pairs = [(hash_, class_) for hash_ in hashes for class_ in classes_of(hash_, kinds)]
         if pairs is None:
-            return _LookedUp(tag, None, scans_buffer)
+            return _LookedUp(tag, None, scans_buffer, padded(len(hashes)))
         number = max(len(pairs), 1)
         if number > _FEW_PAIRS:
             number = (number + 3) & ~3  # so that there are few texts
         arguments.add_pairs(pairs, number)
-        return _LookedUp(tag, number, scans_buffer)
-
-    def _scans_for(
-        self, shape: Shape, arguments: Arguments, visibility: Visibility | None = None
-    ) -> tuple[list[IndexScan], Condition]:
-        """`_scans`, in no order."""
-        tag = shape.driving_tag()
-        if tag is None:
-            return self._scans(shape, 1, _NO_TAG, visibility)
-        newest = arguments.buffer.seqs_of(arguments.hashes[tag], shape.kinds)
-        return self._scans(shape, 1, _LookedUp(tag, None, bool(newest)), visibility)
+        scanned = padded(len(hashes)) if shape.may_scan_authors() else 0
+        return _LookedUp(tag, number, scans_buffer, scanned)
 
     def _scans(
-        self,
-        shape: Shape,
-        at_most: int,
-        looked_up: _LookedUp,
-        visibility: Visibility | None,
+        self, shape: Shape, looked_up: _LookedUp, *, in_order: bool = False
     ) -> tuple[list[IndexScan], Condition]:
         """The scans that find candidates, and what else must hold of them. Chosen by fixed rules.
 
-        Up to `at_most` keys have one ordered scan each, more keys have one scan for all of them; 1:
-        no order is needed. With `visibility` a long query may leave out rows that this may not
-        read.
+        In order, some keys have one ordered scan each; more keys have one scan for all of them.
         """
+        at_most = _MAX_MERGED if in_order else 1
         authors, kinds = shape.authors, shape.kinds
-        most_kinds = _KIND_SCANS_APART if shape.is_long and visibility is not None else _KIND_SCANS
         sorted_kinds = None if kinds is None else sorted(kinds)
         rest: list[Condition] = []
         scans: list[IndexScan]
@@ -638,9 +741,10 @@ class Compiler:
             if looked_up.pairs is not None:
                 scans = by_pairs(TAGS + len(shape.tags), looked_up.pairs)
             else:
-                scans = [by_tag(TAGS + tag, number, sorted_kinds, in_order=at_most > 1)]
+                of = number, looked_up.scanned, sorted_kinds, shape.partitions
+                scans = [by_tag(*of, in_order=in_order)]
             if looked_up.scans_buffer:
-                scans.append(by_buffer(TAGS + tag, kinds))
+                scans.append(by_buffer(tag, kinds))
             if name == "d" and shape.d_prefixes:
                 scans.append(by_d_prefixes(shape.d_prefixes))
             elif kinds is not None:
@@ -653,14 +757,12 @@ class Compiler:
         elif authors is not None:
             scans = by_authors(authors, at_most, sorted_kinds)
             authors = kinds = None
-        elif kinds is not None and len(kinds) <= most_kinds:
-            groups = {}
-            if shape.is_long and visibility is not None:
-                groups = self._reading.groups_of_kinds(visibility, kinds)
-            scans = by_kinds(sorted(kinds), at_most, groups)
+        elif kinds is not None and len(kinds) <= _KIND_SCANS:
+            most = _MAX_PAIRS if in_order else 1
+            scans = by_kinds(sorted(kinds), most, shape.partitions)
             kinds = None
         else:
-            scans = [BY_TIME]
+            scans = [by_time(shape.partitions)]
         if kinds is not None:
             rest.append(one_of("e.kind", sorted(kinds)))
         if authors is not None:

@@ -123,7 +123,8 @@ FROM events AS e WHERE e.seq > ? ORDER BY e.seq LIMIT ?;
 
 -- :seqs_of_kinds  [kind], after, upto, limit -> seq, ascending
 SELECT seq FROM events INDEXED BY events_kind
-WHERE kind IN (SELECT value FROM json_each(?)) AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?;
+WHERE partition IN (SELECT 0 UNION SELECT partition FROM groups WHERE partition IS NOT NULL)
+AND kind IN (SELECT value FROM json_each(?)) AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?;
 
 -- :rows_of_group  group -> seq, kind and bytes of rows to delete when it ends (N29-124)
 SELECT seq, kind, length(raw) FROM events INDEXED BY events_group
@@ -604,11 +605,11 @@ SELECT ifnull(sum(bytes), 0) FROM sizes;
 -- :profile_of  key of the author, author -> its kind 0
 SELECT raw FROM events WHERE author_key = ? AND pubkey = ? AND kind = 0;
 
--- :newest_profiles  limit -> kind 0, newest first; index events_kind
-SELECT raw FROM events WHERE kind = 0 ORDER BY created_at DESC LIMIT ?;
+-- :newest_profiles  limit -> kind 0, newest first, but those of guarded groups; index events_kind
+SELECT raw FROM events WHERE partition = 0 AND kind = 0 ORDER BY created_at DESC LIMIT ?;
 
 -- :group_metadata  -> 39000 of each group; index events_kind
-SELECT raw FROM events WHERE kind = 39000 ORDER BY created_at;
+SELECT raw FROM events WHERE partition = 0 AND kind = 39000 ORDER BY created_at;
 
 -- :newest_size  since, limit -> number, bytes and oldest of the newest events
 SELECT count(*), sum(size), min(created_at) FROM (

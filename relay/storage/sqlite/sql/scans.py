@@ -5,8 +5,6 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import orjson
-
 from relay.nostr.filters import BROAD_TAGS
 from relay.storage.sqlite.fts import expression, more_often
 from relay.storage.sqlite.kind_classes import share_classes
@@ -20,39 +18,49 @@ from relay.storage.sqlite.sql.conditions import (
     ID_KEYS,
     IDS,
     MAX_PARAMETERS,
+    MAX_PARTITIONS,
+    PARTITIONS,
+    SCANNED,
     SINCE,
     SIZE,
-    TAGS,
     TRUE,
     UNTIL,
     BufferedRows,
     Condition,
     Late,
     all_of,
+    in_partitions,
     kind_class_of,
     listed,
+    mixed,
     of_classes,
     one_of,
     one_of_late,
+    partition_table,
+    scan_of,
     starts_with_any,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from relay.nostr.filters import Filter
     from relay.nostr.nip50 import Search
     from relay.storage import Place
-    from relay.storage.sqlite.sql.conditions import Bound
+    from relay.storage.sqlite.sql.conditions import Bound, Partitions
 
 _MOST_PAIRS: Final = 4_096
 """Hashes with a kind each that are looked up one by one at most; each takes some 0.5 us."""
 _SORTED_OUT: Final = "ORDER BY k.created_at DESC, k.id_key, k.seq"
 _FEW: Final = 5_000
 """Rows; to count so many in an index takes 1 ms."""
+_FEW_OF_EACH: Final = 16
+"""The same for each of several keys: to begin with one of a queue takes as long."""
 _MOST_OF_AUTHORS: Final = 20_000
 """Rows of a filter's authors and kinds of which all are looked at, some 2 us each; rows of its tag,
 of which strangers may store any number, are not."""
+_NEAR: Final = 2_000
+"""Rows of the newest that are looked at before each kind of each partition is; 0.1 us each."""
 _MOST_COUNTED: Final = 100_000
 """Rows of these authors, of any kind; to count so many takes 10 ms."""
 _FEW_SCANS: Final = 4
@@ -80,6 +88,7 @@ class Shape(NamedTuple):
     has_after: bool
     is_long: bool = False
     """It is known to take long, so that it may begin with what takes some 10 ms."""
+    partitions: Partitions = 1
 
     def driving_tag(self) -> int | None:
         """Index in `tags` of the condition whose index is scanned; None: another index is."""
@@ -97,7 +106,12 @@ class Shape(NamedTuple):
         return self.is_long and bool(self.authors) and self.driving_tag() is not None
 
 
-def shape_of(filter_: Filter, after: Place | None = None, *, is_long: bool = False) -> Shape:
+def shape_of(
+    filter_: Filter,
+    after: Place | None = None,
+    *,
+    is_long: bool = False,
+) -> Shape:
     ids, authors = filter_.ids, filter_.authors
     return Shape(
         filter_.kinds,
@@ -126,74 +140,103 @@ class Many(NamedTuple):
     """On the row."""
 
 
-class OfGroups(NamedTuple):
-    """The kinds and the groups of rows, of which there may be any number. The first rows are found
-    by going through all groups at once: the next row of a group is looked up when the one before it
-    is taken."""
+class Queue(NamedTuple):
+    """Two columns at the beginning of an index, and their values, of which there may be any number.
+    The first rows are found by going through all at once: the next row of each is looked up when
+    the one before it is taken."""
 
-    kinds: str
-    """As JSON."""
-    groups: Condition
-    """A query."""
+    columns: tuple[str, str]
+    keys: Condition
+    """A query for the values, which may go on from its own rows, `keys`."""
+    among: Condition = TRUE
+    """On `p`, a row of `keys`."""
+
+    def tables(
+        self, source: str, of: str, times: Condition, since: Condition, inside: Condition
+    ) -> Condition:
+        """The tables `keys` and `queue`, which is read in the order of results. `times`: of the
+        first row of each; `since`: of the next ones; `inside`: what else must hold of all."""
+        first = self._row(source, of, "p", times, inside)
+        # In two parts, so that no row of the same second is passed over again.
+        behind = f"({of}.id_key, {of}.seq) > (q.id_key, q.seq)"
+        same = Condition(f"{of}.created_at = q.created_at AND {behind}")
+        beside = self._row(source, of, "q", same, inside)
+        before = all_of([Condition(f"{of}.created_at < q.created_at"), since])
+        next_ = self._row(source, of, "q", before, inside)
+        columns = "n.created_at, n.id_key, n.seq"
+        return Condition(
+            f"keys (a, b) AS ({self.keys.sql}), queue (a, b, created_at, id_key, seq) AS ("
+            f"SELECT p.a, p.b, {columns} FROM keys AS p CROSS JOIN events AS n"
+            f" ON n.seq = {first.sql} WHERE {self.among.sql} UNION ALL"
+            f" SELECT q.a, q.b, {columns} FROM queue AS q CROSS JOIN events AS n"
+            f" ON n.seq = coalesce({beside.sql}, {next_.sql})"
+            # LIMIT -1: without it, SQLite leaves out the ORDER BY of a subquery.
+            " ORDER BY 3 DESC, 4, 5 LIMIT -1)",
+            (*self.keys.values, *first.values, *self.among.values, *beside.values, *next_.values),
+        )
+
+    def _row(
+        self, source: str, of: str, key: str, times: Condition, inside: Condition
+    ) -> Condition:
+        a, b = self.columns
+        where = all_of([Condition(f"{of}.{a} = {key}.a AND {of}.{b} = {key}.b"), times, inside])
+        return Condition(
+            f"(SELECT {of}.seq {source} WHERE {where.sql}"
+            f" ORDER BY {of}.created_at DESC, {of}.id_key, {of}.seq LIMIT 1)",
+            where.values,
+        )
+
+
+class ManyKinds(NamedTuple):
+    """More kinds, in more partitions, than are merged."""
+
+    kinds: Sequence[int]
+    partitions: Partitions
+
+    def queue(self) -> Queue:
+        table = partition_table(self.partitions)
+        keys = Condition(
+            f"SELECT p.value, k.value FROM {table.sql} AS p CROSS JOIN json_each(?) AS k"
+            " WHERE NOT (SELECT few FROM found)",
+            (*table.values, listed(self.kinds)),
+        )
+        return Queue(("partition", "kind"), keys)
 
 
 class ManyTags(NamedTuple):
-    """More hashes with a class each than are merged. If they have more than `_FEW` rows, a queue
-    holds the next row of each, so that the first rows are found without those behind them."""
+    """More hashes with a class each than are merged. If they have more than `_FEW_OF_EACH` rows for
+    each hash, they are found by a `Queue`."""
 
     hashes: Condition
-    """A JSON list."""
+    """A table with the column `value`."""
     kinds: Sequence[int] | None
     """None: the classes that the table has, which are found one after the other."""
     among: Condition
-    """On `p.kind_class`, of those that are found."""
+    """On `p.b`, of those that are found."""
+    number: int
+    """How many hashes there are."""
     joined: Condition | None = None
     """FROM and WHERE of the rows that the scan finds, some twice: quicker than a list of pairs."""
 
-    def queued(self, times: Condition, since: Condition) -> Condition:
-        """The table `queue`, which is read in the order of results; needs the table `found`.
-        `times`: of the first row of each; `since`: of the next ones."""
-        hashes = (
-            f"json_each(CASE WHEN (SELECT few FROM found) THEN '[]' ELSE {self.hashes.sql} END)"
-        )
+    def queue(self) -> Queue:
+        hashes = f"{self.hashes.sql} AS h"
+        many = "WHERE NOT (SELECT few FROM found)"
         if self.kinds is not None:
-            kinds = orjson.dumps(self.kinds).decode()
-            pairs = Condition(
+            keys = Condition(
                 f"SELECT DISTINCT h.value, {kind_class_of('h.value', 'k.value')}"
-                f" FROM {hashes} AS h CROSS JOIN json_each(?) AS k",
-                (*self.hashes.values, kinds),
+                f" FROM {hashes} CROSS JOIN json_each(?) AS k {many}",
+                (*self.hashes.values, listed(self.kinds)),
             )
         else:
             class_ = "(SELECT min(t.kind_class) FROM tags AS t WHERE t.hash = {hash}{after})"
             first = class_.format(hash="h.value", after="")
-            next_ = class_.format(hash="p.hash", after=" AND t.kind_class > p.kind_class")
-            pairs = Condition(
-                f"SELECT h.value, {first} FROM {hashes} AS h UNION ALL"
-                f" SELECT p.hash, {next_} FROM pairs AS p WHERE p.kind_class IS NOT NULL",
+            next_ = class_.format(hash="p.a", after=" AND t.kind_class > p.b")
+            keys = Condition(
+                f"SELECT h.value, {first} FROM {hashes} {many} UNION"
+                f" SELECT p.a, {next_} FROM keys AS p WHERE p.b IS NOT NULL",
                 self.hashes.values,
             )
-        # A tag may be left of a row that is gone.
-        row = (
-            "(SELECT t.seq FROM tags AS t CROSS JOIN events AS r ON r.seq = t.seq WHERE {} LIMIT 1)"
-        )
-        of = "t.hash = {0}.hash AND t.kind_class = {0}.kind_class AND {1}"
-        order = " ORDER BY t.created_at DESC, t.id_key, t.seq"
-        first = row.format(of.format("p", times.sql) + order)
-        same = "t.created_at = q.created_at AND (t.id_key, t.seq) > (q.id_key, q.seq)"
-        beside = row.format(of.format("q", same) + " ORDER BY t.id_key, t.seq")
-        behind = row.format(of.format("q", f"t.created_at < q.created_at AND {since.sql}") + order)
-        columns = "k.created_at, k.id_key, k.seq"
-        return Condition(
-            f"pairs (hash, kind_class) AS ({pairs.sql}),"
-            " queue (hash, kind_class, created_at, id_key, seq) AS ("
-            f"SELECT p.hash, p.kind_class, {columns} FROM pairs AS p"
-            f" CROSS JOIN events AS k ON k.seq = {first} WHERE {self.among.sql} UNION ALL"
-            f" SELECT q.hash, q.kind_class, {columns} FROM queue AS q"
-            f" CROSS JOIN events AS k ON k.seq = coalesce({beside}, {behind})"
-            # LIMIT -1: without it, SQLite leaves out the ORDER BY of a subquery.
-            " ORDER BY 3 DESC, 4, 5 LIMIT -1)",
-            (*pairs.values, *times.values, *self.among.values, *since.values),
-        )
+        return Queue(("hash", "kind_class"), keys, self.among)
 
 
 class IndexScan(NamedTuple):
@@ -205,8 +248,7 @@ class IndexScan(NamedTuple):
     ordered: bool
     one: bool = False
     """It finds at most one row, so that nothing must be sorted."""
-    many: Many | ManyTags | None = None
-    of_groups: OfGroups | None = None
+    many: Many | ManyKinds | ManyTags | None = None
 
     @property
     def keys(self) -> str:
@@ -242,10 +284,10 @@ class IndexScan(NamedTuple):
 
     def first(self, shape: Shape, rest: Condition) -> Condition:
         """The places of the first `size` rows of an unordered scan."""
-        if self.of_groups is not None:
-            return self._taken(self.of_groups, shape, rest)
         if self.many is None:  # a row may be found by several of its tags
             return self.in_order(shape, rest, f"DISTINCT {self.keys}")
+        if isinstance(self.many, ManyKinds):
+            return self._first_of_kinds(self.many, shape, rest)
         if isinstance(self.many, ManyTags):
             return self._first_of_tags(self.many, shape, rest)
         keys, column, among, full = self.many
@@ -272,63 +314,51 @@ class IndexScan(NamedTuple):
             (keys, *index.values, *sorted_.values, *merged_.values),
         )
 
-    def _taken(self, of_groups: OfGroups, shape: Shape, rest: Condition) -> Condition:
-        """`taken` is a queue in the order of results, with one row for each group and kind."""
-        is_short = 3 * len(rest.sql) <= _REPEATED_CHARS and _depth(rest.sql) <= _MOST_NESTED
+    def _first_of_kinds(self, many: ManyKinds, shape: Shape, rest: Condition) -> Condition:
+        is_short = 4 * len(rest.sql) <= _REPEATED_CHARS and _depth(rest.sql) <= _MOST_NESTED
         inside, outside = (rest, TRUE) if is_short else (TRUE, rest)
-
-        def first(of: str, times: Sequence[Condition]) -> Condition:
-            where = all_of([Condition(of), *times, inside])
-            return Condition(
-                f"(SELECT e.seq {self.source} WHERE {where.sql}"
-                " ORDER BY e.created_at DESC, e.id_key, e.seq LIMIT 1)",
-                where.values,
-            )
-
-        begin = first("e.grp = g.id AND e.kind = w.value", self.times(shape))
-        # In two parts, so that no row of the same second is passed over again.
-        next_ = "e.grp = k.grp AND e.kind = k.kind AND e.created_at"
-        after = "e.id_key >= k.id_key AND (e.id_key > k.id_key OR e.seq > k.seq)"
-        same = first(f"{next_} = k.created_at AND {after}", ())
-        since = [Condition("e.created_at >= ?", (SINCE,))] if shape.has_since else []
-        before = first(f"{next_} < k.created_at", since)
-        columns = "n.created_at, n.id_key, n.seq, n.grp, n.kind"
-        groups = of_groups.groups
-        values = [value for each in (groups, begin, same, before) for value in each.values]
+        times = all_of(self.times(shape))
+        wanted = all_of(
+            [in_partitions("n.partition", many.partitions), one_of("n.kind", many.kinds), rest]
+        )
+        tables = many.queue().tables(self.source, "e", times, _since("e", shape), inside)
         return Condition(
-            "WITH RECURSIVE taken (created_at, id_key, seq, grp, kind) AS ("
-            f"SELECT {columns} FROM json_each(?) AS w CROSS JOIN"
-            f" ({groups.sql}) AS g"
-            f" CROSS JOIN events AS n ON n.seq = {begin.sql}"
-            f" UNION ALL SELECT {columns} FROM taken AS k CROSS JOIN events AS n ON n.seq ="
-            f" coalesce({same.sql}, {before.sql})"
-            " ORDER BY 1 DESC, 2, 3 LIMIT -1)"
-            " SELECT k.created_at, k.id_key, k.seq FROM taken AS k"
-            f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {outside.sql} LIMIT ?",
-            (of_groups.kinds, *values, *outside.values, SIZE),
+            # First among the newest of all rows, where mostly enough of them are.
+            "WITH RECURSIVE near AS MATERIALIZED (SELECT e.created_at, e.id_key, e.seq FROM"
+            f" (SELECT e.seq, e.partition, e.kind {BY_TIME.source} WHERE {times.sql}"
+            f" ORDER BY e.created_at DESC, e.id_key, e.seq LIMIT {_NEAR}) AS n"
+            f" CROSS JOIN events AS e ON e.seq = n.seq WHERE {wanted.sql} LIMIT ?),"
+            f" found AS MATERIALIZED (SELECT count(*) >= ? AS few FROM near), {tables.sql},"
+            # Materialized: else SQLite moves the order of its reader behind this LIMIT.
+            " far AS MATERIALIZED (SELECT k.created_at, k.id_key, k.seq FROM queue AS k"
+            f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {outside.sql} LIMIT ?)"
+            " SELECT * FROM near WHERE (SELECT few FROM found) UNION ALL SELECT * FROM far",
+            (
+                *(*times.values, *wanted.values, SIZE, SIZE),
+                *(*tables.values, *outside.values, SIZE),
+            ),
         )
 
     def _first_of_tags(self, many: ManyTags, shape: Shape, rest: Condition) -> Condition:
         times = all_of(self.times(shape))
         # Without a kind no time is looked up in the index, and there may be a million rows.
+        among = TRUE if many.kinds is None else times
         found = many.joined or Condition(f"tags AS t WHERE {self.start.sql}", self.start.values)
-        counted = TRUE if many.kinds is None else times
-        sorted_ = _asked_if("few", "found", found)
-        since = Condition("t.created_at >= ?", (SINCE,)) if shape.has_since else TRUE
-        queue = many.queued(times, since)
+        few = min(_FEW, many.number * _FEW_OF_EACH)
+        tables = many.queue().tables(self.source, "t", times, _since("t", shape), TRUE)
         return Condition(
-            f"WITH RECURSIVE found AS MATERIALIZED (SELECT count(*) <= {_FEW} AS few FROM"
-            f" (SELECT 1 FROM {found.sql} AND {counted.sql} LIMIT {_FEW + 1})), {queue.sql}"
+            f"WITH RECURSIVE some AS MATERIALIZED (SELECT {self.keys} FROM {found.sql}"
+            f" AND {among.sql} LIMIT {few + 1}),"
+            f" found AS MATERIALIZED (SELECT count(*) <= {few} AS few FROM some), {tables.sql}"
             " SELECT DISTINCT k.created_at, k.id_key, k.seq FROM (SELECT * FROM"
-            f" (SELECT {self.keys} FROM {sorted_.sql} AND {times.sql}"
+            f" (SELECT {self.keys} FROM some AS t WHERE (SELECT few FROM found) AND {times.sql}"
             " ORDER BY 1 DESC, 2, 3 LIMIT -1)"
             " UNION ALL SELECT created_at, id_key, seq FROM queue) AS k"
             f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {rest.sql} LIMIT ?",
             (
-                *(*found.values, *counted.values),
-                *queue.values,
-                *(*sorted_.values, *times.values),
-                *(*rest.values, SIZE),
+                *(*found.values, *among.values),
+                *tables.values,
+                *(*times.values, *rest.values, SIZE),
             ),
         )
 
@@ -356,9 +386,14 @@ class IndexScan(NamedTuple):
         )
 
 
+def _since(of: str, shape: Shape) -> Condition:
+    return Condition(f"{of}.created_at >= ?", (SINCE,)) if shape.has_since else TRUE
+
+
 FROM_TAGS: Final = "FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq"
 _FROM_AUTHORS: Final = "FROM events AS e INDEXED BY events_author"
 BY_TIME: Final = IndexScan("FROM events AS e INDEXED BY events_time", TRUE, "e", ordered=True)
+"""In all partitions."""
 AS_STORED: Final = IndexScan("FROM events AS e NOT INDEXED", TRUE, "e", ordered=True)
 """In the order of seq, for all rows that are sorted afterwards."""
 
@@ -391,31 +426,22 @@ def score(search: Search, kinds: Sequence[int]) -> tuple[str, tuple[str, ...]]:
     return " + ".join(parts), tuple(values)
 
 
-def by_kinds(
-    kinds: Sequence[int], at_most: int, groups: Mapping[int, Condition]
-) -> list[IndexScan]:
-    """`groups`: as of `groups_of_kinds`; rows of other groups are not passed over."""
-    apart = [kind for kind in kinds if kind in groups]
-    others = [kind for kind in kinds if kind not in groups]
-    scans = _by_kinds("FROM events AS e INDEXED BY events_kind", TRUE, others, at_most)
-    if apart:
-        source = "FROM events AS e INDEXED BY events_group"
-        scans += _by_kinds(source, Condition("e.grp IS NULL"), apart, at_most)
-        for query in dict.fromkeys(groups.values()):
-            of_query = [kind for kind in apart if groups[kind] == query]
-            start = Condition(f"e.grp IN ({query.sql})", query.values)
-            start = all_of([start, one_of("e.kind", of_query)])
-            of_groups = OfGroups(listed(of_query), query)
-            scans.append(IndexScan(source, start, "e", ordered=False, of_groups=of_groups))
-    return scans
+def by_time(partitions: Partitions) -> IndexScan:
+    """Rows of other partitions are passed over in the index."""
+    return BY_TIME._replace(start=in_partitions("e.partition", partitions))
 
 
-def _by_kinds(source: str, start: Condition, kinds: Sequence[int], at_most: int) -> list[IndexScan]:
-    if len(kinds) > at_most:
-        of = all_of([start, one_of("e.kind", kinds)])
-        return [IndexScan(source, of, "e", ordered=False)]
-    of_each = [all_of([start, one_of("e.kind", [kind])]) for kind in kinds]
-    return [IndexScan(source, of, "e", ordered=True) for of in of_each]
+def by_kinds(kinds: Sequence[int], at_most: int, partitions: Partitions) -> list[IndexScan]:
+    source = "FROM events AS e INDEXED BY events_kind"
+    if not isinstance(partitions, int) or partitions * len(kinds) > at_most:
+        start = all_of([in_partitions("e.partition", partitions), one_of("e.kind", kinds)])
+        many = ManyKinds(kinds, partitions)
+        return [IndexScan(source, start, "e", ordered=False, many=many)]
+    of = [Condition("e.partition = ?", (Late(PARTITIONS, item),)) for item in range(partitions)]
+    if partitions == 1:
+        of = [in_partitions("e.partition", 1)]
+    starts = [all_of([each, one_of("e.kind", [kind])]) for each in of for kind in kinds]
+    return [IndexScan(source, start, "e", ordered=True) for start in starts]
 
 
 def by_authors(number: int, at_most: int, kinds: Sequence[int] | None) -> list[IndexScan]:
@@ -435,9 +461,9 @@ def by_authors(number: int, at_most: int, kinds: Sequence[int] | None) -> list[I
     ]
 
 
-def with_own(query: Condition, shape: Shape) -> Condition:
+def with_own(query: Condition, shape: Shape, scanned: int | None) -> Condition:
     """A query with scans of `either`: with the table `own`, which says whether the authors have few
-    rows, and the tag has not."""
+    rows, and the tag has not. `scanned`: as of `by_tag`."""
     tag = shape.driving_tag()
     if tag is None or not shape.may_scan_authors():
         return query
@@ -445,15 +471,15 @@ def with_own(query: Condition, shape: Shape) -> Condition:
     where = all_of([author, *IndexScan(_FROM_AUTHORS, author, "e", ordered=False).times(shape)])
     kinds = None if shape.kinds is None else sorted(shape.kinds)
     of_kinds = TRUE if kinds is None else one_of("r.kind", kinds)
-    _, number = shape.tags[tag]
     many = TRUE
     # Else all of its rows may have to be passed over to count those of the kinds.
-    if (kinds is None or number * len(kinds) <= _MOST_PAIRS) and not shape.d_prefixes:
-        of_tag = by_tag(TAGS + tag, number, kinds, in_order=False).start
+    number = shape.tags[tag][1]
+    if (scanned or number) * len(kinds or ()) <= _MOST_PAIRS and not shape.d_prefixes:
+        of_tag = by_tag(number, scanned, kinds, shape.partitions, in_order=False).start
         many = Condition(
             f"((SELECT 1 FROM tags AS t WHERE {of_tag.sql} LIMIT 1 OFFSET {_FEW}) IS NOT NULL"
             f" OR json_array_length(?) > {_FEW})",
-            (*of_tag.values, BufferedRows(TAGS + tag, shape.kinds)),
+            (*of_tag.values, BufferedRows(scan_of(tag), shape.kinds)),
         )
     return Condition(
         f"WITH own AS MATERIALIZED (SELECT {many.sql} AND count(*) <= {_MOST_COUNTED}"
@@ -476,7 +502,9 @@ def either(of_tag: Sequence[IndexScan], shape: Shape, has_tag: Condition) -> lis
     ]
 
 
-def _without_join(many: Many | ManyTags | None) -> Many | ManyTags | None:
+def _without_join(
+    many: Many | ManyKinds | ManyTags | None,
+) -> Many | ManyKinds | ManyTags | None:
     return many._replace(joined=None) if isinstance(many, ManyTags) else many
 
 
@@ -519,20 +547,40 @@ def by_pairs(list_: int, number: int) -> list[IndexScan]:
     ]
 
 
-def by_tag(list_: int, number: int, kinds: Sequence[int] | None, *, in_order: bool) -> IndexScan:
-    """Rows with one of the first `number` hashes in this list of `Arguments`, of the classes of
-    these kinds; None: of any kind."""
-    found, among, joined = one_of_late("t.hash", list_, number), TRUE, None
-    if number > MAX_PARAMETERS:
-        hashes = Condition("?", (Late(list_, 0),))
+def by_tag(
+    number: int,
+    scanned: int | None,
+    kinds: Sequence[int] | None,
+    partitions: Partitions,
+    *,
+    in_order: bool,
+) -> IndexScan:
+    """Rows with one of the hashes in SCANNED, of the classes of these kinds; None: of any kind.
+    `scanned`: how many there are, `padded`; None: those `number` in each of the partitions, too
+    many to be computed before."""
+    among, joined = TRUE, None
+    if scanned is None:
+        table = partition_table(partitions)
+        hashes = Condition(
+            f"(SELECT {mixed('j.value', 'p.value')} AS value"
+            f" FROM json_each(?) AS j CROSS JOIN {table.sql} AS p)",
+            (Late(SCANNED, 0), *table.values),
+        )
+        found = Condition(f"t.hash IN (SELECT value FROM {hashes.sql})", hashes.values)
     else:
-        items = tuple([Late(list_, item) for item in range(number)])
-        hashes = Condition(f"json_array({','.join('?' * number)})", items)
-    if kinds is not None and number * len(kinds) > _MOST_PAIRS:  # SQLite does not look up each
-        found, among = all_of([found, of_classes("t", kinds)]), of_classes("p", kinds)
+        found = one_of_late("t.hash", SCANNED, scanned)
+        if scanned > MAX_PARAMETERS:
+            hashes = Condition("json_each(?)", (Late(SCANNED, 0),))
+        else:
+            items = tuple([Late(SCANNED, item) for item in range(scanned)])
+            hashes = Condition(f"json_each(json_array({','.join('?' * scanned)}))", items)
+    if kinds is not None and (scanned or number) * len(kinds) > _MOST_PAIRS:
+        # SQLite does not look up each.
+        among = of_classes("p.a", "p.b", kinds)
+        found = all_of([found, of_classes("t.hash", "t.kind_class", kinds)])
         kinds = None
     elif kinds is not None and share_classes(kinds):
-        pairs = f"json_each(?) AS k CROSS JOIN json_each({hashes.sql}) AS h"
+        pairs = f"json_each(?) AS k CROSS JOIN {hashes.sql} AS h"
         values = (listed(kinds), *hashes.values)
         class_ = kind_class_of("h.value", "k.value")
         found = Condition(
@@ -548,15 +596,16 @@ def by_tag(list_: int, number: int, kinds: Sequence[int] | None, *, in_order: bo
         FROM_TAGS,
         found,
         "t",
-        ordered=number == 1 and not in_order,  # then only: each row once
-        many=ManyTags(hashes, kinds, among, joined),
+        ordered=scanned == 1 and not in_order,  # then only: each row once
+        many=ManyTags(hashes, kinds, among, scanned or MAX_PARTITIONS * number, joined),
     )
 
 
-def by_buffer(list_: int, kinds: frozenset[int] | None) -> IndexScan:
-    """Rows of the tag buffer with one of the hashes, of the classes of these kinds; None: of any
+def by_buffer(tag: int, kinds: frozenset[int] | None) -> IndexScan:
+    """Rows of the tag buffer with this condition, of the classes of these kinds; None: of any
     kind."""
-    start = Condition("e.seq IN (SELECT value FROM json_each(?))", (BufferedRows(list_, kinds),))
+    rows = BufferedRows(scan_of(tag), kinds)
+    start = Condition("e.seq IN (SELECT value FROM json_each(?))", (rows,))
     return IndexScan("FROM events AS e NOT INDEXED", start, "e", ordered=False)
 
 

@@ -14,9 +14,11 @@ import orjson
 from relay.access.read_rules import RULE_TAGS
 from relay.access.visibility import covers_groups
 from relay.facts import Who
-from relay.nostr.kinds import GROUP_RECORDS, KindSet
+from relay.nostr.kinds import ALL_KINDS, GROUP_RECORDS, KindSet
 from relay.storage.asked import asked_by_tag
+from relay.storage.sqlite.partitions import UNPARTITIONED
 from relay.storage.sqlite.sql.conditions import (
+    EVERY_PARTITION,
     TRUE,
     UNEXPIRED,
     Condition,
@@ -25,7 +27,9 @@ from relay.storage.sqlite.sql.conditions import (
     has_hash,
     kind_class_of,
     listed,
+    mixed,
     one_of,
+    partition_table,
     starts_with,
 )
 from relay.storage.visibility_cache import CACHED_PLANS, VisibilityCache, weight_of_plan
@@ -60,8 +64,8 @@ class ReadConditions:
 
     A store has the functions `tag_value(raw, name)`, an event's first value of a tag,
     `tag_hash(raw, name)`, its hash, `buffered_rows(hash, kinds)`, a list of the rows of these kinds
-    with such a tag that the tag table may lack, and `has_tag(raw, name, values)`, whether it has
-    the tag with one of these values.
+    with such a tag, in whatever partition, that the tag table may lack, and
+    `has_tag(raw, name, values)`, whether it has the tag with one of these values.
     """
 
     def __init__(self, hashes: Hashes, index_tags: frozenset[str]) -> None:
@@ -70,10 +74,11 @@ class ReadConditions:
         self._has_of = lru_cache(maxsize=32)(self._made_has)
         """Shared by all rules of a viewer, who may have 64 keys."""
         self._conditions = VisibilityCache[Readable](CACHED_PLANS, weight_of_plan)
+        self._partitions = VisibilityCache[Condition](CACHED_PLANS, weight_of_plan)
 
     def __len__(self) -> int:
         """How many conditions are kept."""
-        return len(self._conditions)
+        return len(self._conditions) + len(self._partitions)
 
     def readable(self, visibility: Visibility, asked: Asked) -> Readable:
         """For `asked.sometimes` the condition names the columns by0, by1, … of `f`, the found
@@ -160,11 +165,14 @@ class ReadConditions:
                 (target.d_prefix, target.tag, *rows.values),
             )
         classes = ", ".join([kind_class_of("w.hash", kind) for kind in kinds])
+        # LIMIT: without it, the hash would be computed again for each class.
+        hashes = "(SELECT tag_hash(e.raw, ?) AS hash LIMIT 1)"
+        if not target.kinds <= UNPARTITIONED:
+            both = f"{hashes} AS v CROSS JOIN {partition_table(EVERY_PARTITION).sql} AS p"
+            hashes = f"(SELECT {mixed('v.hash', 'p.value')} AS hash FROM {both})"
         return Condition(
             f"EXISTS (SELECT 1 {outer} CROSS JOIN"
-            " (SELECT y.seq AS seq"
-            # LIMIT: without it, the hash would be computed again for each class.
-            " FROM (SELECT tag_hash(e.raw, ?) AS hash LIMIT 1) AS w CROSS JOIN tags AS y"
+            f" (SELECT y.seq AS seq FROM {hashes} AS w CROSS JOIN tags AS y"
             f" WHERE y.hash = w.hash AND y.kind_class IN ({classes})"
             " UNION ALL"
             " SELECT j.value FROM json_each(buffered_rows(tag_hash(e.raw, ?), ?)) AS j) AS k"
@@ -172,20 +180,38 @@ class ReadConditions:
             (target.tag, target.tag, listed(kinds), *rows.values),
         )
 
-    def groups_of_kinds(self, visibility: Visibility, kinds: Iterable[int]) -> dict[int, Condition]:
-        """Kind → a query for groups: of groups the viewer may read no rows of the kind but theirs.
-        Without the kinds of which this is not known."""
-        found = {}
-        for kind in kinds:
+    def partitions(self, visibility: Visibility, kinds: frozenset[int] | None) -> Condition:
+        """A query for the partitions besides 0 that have rows of these kinds (None: of any) which
+        the viewer may read. Its values are known."""
+        if kinds is not None and len(kinds) > CACHED_KINDS:
+            kinds = None
+        key = id(visibility), kinds
+        kept = self._partitions.get(key)
+        if kept is not None:
+            self._partitions.move_to_end(key)
+            return kept[1]
+        query = self._partitions_of(visibility, kinds)
+        self._partitions.keep(key, visibility, query)
+        return query
+
+    def _partitions_of(self, visibility: Visibility, kinds: frozenset[int] | None) -> Condition:
+        sets = [_PARTITIONED]  # mostly one rule covers all, so that the query is that of any kinds
+        if kinds is not None:
+            sets.append(KindSet.of(*(kinds - UNPARTITIONED)))
+        for wanted in sets:
             for rule in visibility.rules:
-                groups = self._groups_of(rule, visibility) if covers_groups(rule, kind) else None
+                groups = self._groups_of(rule, visibility) if covers_groups(rule, wanted) else None
                 if groups is not None:
-                    found[kind] = groups
-                    break
-        return found
+                    return Condition(
+                        f"SELECT g.partition FROM ({groups.sql}) AS m CROSS JOIN groups AS g"
+                        " ON g.id = m.grp WHERE g.partition IS NOT NULL",
+                        groups.values,
+                    )
+        return EVERY_PARTITION
 
     def _groups_of(self, rule: ReadRule, visibility: Visibility) -> Condition | None:
-        """A query for the groups whose rows alone the rule allows; None: it allows others."""
+        """A query for the groups with a partition whose rows alone the rule allows; None: it allows
+        others."""
         if visibility.allows_every_row(rule.readers) or rule.effective_target is not None:
             return None
         queries = [_NO_GROUPS]
@@ -293,13 +319,14 @@ class _Let(NamedTuple):
 
     condition: Condition
     groups: Condition | None = None
-    """A query for groups, if it is that the row is of one of these."""
+    """A query for groups, if it is that the row is of one of these; perhaps without such as have no
+    partition."""
 
 
-def _of_groups(flags: str) -> _Let:
+def _of_groups(flags: str, source: str) -> _Let:
     return _Let(
         Condition(f"EXISTS (SELECT 1 FROM groups AS g WHERE g.id = e.grp AND {flags})"),
-        Condition(f"SELECT g.id FROM groups AS g WHERE {flags}"),
+        Condition(f"SELECT g.id FROM {source} WHERE {flags}"),
     )
 
 
@@ -308,9 +335,14 @@ def _in_groups(query: str, members: Condition) -> _Let:
     return _Let(Condition(f"e.grp IN ({query})", members.values), Condition(query, members.values))
 
 
-_OPEN_GROUP: Final = _of_groups("g.guarded = 0")
-_SHOWN_GROUP: Final = _of_groups("g.hidden = 0 AND g.ended = 0")
-_NO_GROUPS: Final = Condition("SELECT NULL AS id WHERE 0")
+_OPEN_GROUP: Final = _of_groups(
+    # An open group has a partition only until its rows are moved.
+    "g.guarded = 0",
+    "partition_moves AS m CROSS JOIN groups AS g ON g.id = m.grp",
+)
+_SHOWN_GROUP: Final = _of_groups("g.hidden = 0 AND g.ended = 0", "groups AS g")
+_NO_GROUPS: Final = Condition("SELECT NULL AS grp WHERE 0")
+_PARTITIONED: Final = ALL_KINDS.without(UNPARTITIONED)
 
 
 def _by(authors: Iterable[str]) -> Condition:
