@@ -118,8 +118,9 @@ class SqliteSide:
             kept = self._db.execute(MOVE_QUERIES["partitions"]).fetchall()
             self._db.executemany(drop_entries(table), list(keys))
             self._db.executemany(add_entry(table), entries)
-            if table.name == "groups":  # the next start has their rows moved
+            if table.name == "groups":
                 self._db.executemany(QUERIES["set_partition"], kept)
+                self._db.execute(QUERIES["put_meta"], ("unplaced", 1))
 
         await self._write(write)
 
@@ -141,7 +142,7 @@ class SqliteSide:
 
     async def set_mark(self, text: str | None) -> None:
         if text is None:
-            await self._rows(MOVE_QUERIES["drop_meta"], _MARK)
+            await self._rows(QUERIES["drop_meta"], _MARK)
         else:
             await self._rows(QUERIES["put_meta"], _MARK, text)
 
@@ -176,7 +177,7 @@ class SqliteSide:
             for (name,) in self._db.execute(MOVE_QUERIES["log_triggers"]).fetchall():
                 self._db.execute(drop_trigger(name))
             self._db.execute(MOVE_QUERIES["drop_log"])
-            self._db.execute(MOVE_QUERIES["drop_meta"], ("moving_log",))
+            self._db.execute(QUERIES["drop_meta"], ("moving_log",))
 
         await self._write(drop)
 

@@ -78,7 +78,7 @@ def open_file(
         hashes = Hashes(key)
         _index_new_tags(db, hashes, terms)
         head = _head_of(db)
-        _note_guarded(db, hashes, head)
+        _place_groups(db, hashes, head)
         return db, hashes, head
     except sqlite3.Error as error:
         db.close()
@@ -205,16 +205,17 @@ def _head_of(db: sqlite3.Connection) -> int:
     return max(kept[0] if kept else 0, newest or 0)
 
 
-def _note_guarded(db: sqlite3.Connection, hashes: Hashes, head: int) -> None:
-    """Have the rows of groups moved that were written without regard to partitions: by an earlier
-    version, or by `rookery move`."""
-    groups = db.execute(QUERIES["groups_unlike_partitions"]).fetchall()
-    if not groups:
+def _place_groups(db: sqlite3.Connection, hashes: Hashes, head: int) -> None:
+    """Have all rows of groups moved if some were written without regard to partitions: by an
+    earlier version, or by `rookery move`."""
+    if db.execute(QUERIES["get_meta"], ("unplaced",)).fetchone() is None:
         return
     db.execute("BEGIN IMMEDIATE")
+    groups = db.execute(QUERIES["groups_to_place"]).fetchall()
     guarded = [(hashes.partition(group), group) for group, is_guarded in groups if is_guarded]
     db.executemany(QUERIES["set_partition"], guarded)
     db.executemany(QUERIES["move_group"], [(group, *FIRST_ROW, head) for group, _ in groups])
+    db.execute(QUERIES["drop_meta"], ("unplaced",))
     db.execute("COMMIT")
 
 

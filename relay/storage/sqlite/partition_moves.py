@@ -27,7 +27,7 @@ MOST_LOOKED_AT: Final = 1024
 """Rows of these groups, also those that stay where they are."""
 _PER_GROUP: Final = 8
 """As many rows as the start of a group takes."""
-_MOST_BYTES: Final = 256 << 10
+MOST_BYTES: Final = 256 << 10
 """Of the rows that are moved: each is written again."""
 
 
@@ -162,5 +162,5 @@ class _Slice:
         return (
             self.changes >= MOST_CHANGES
             or self.looked_at >= MOST_LOOKED_AT
-            or self.size >= _MOST_BYTES
+            or self.size >= MOST_BYTES
         )

@@ -27,7 +27,7 @@ SCANNED: Final = {
     "group_rows": {"groups"},
     "management": {"management"},
     "guarded_groups": {"groups"},
-    "groups_unlike_partitions": {"groups"},
+    "groups_to_place": {"groups"},
     # Sums for an admin, and for checks of the store: on connections that only read.
     "sizes_by_kind": {"sizes", "tombstones"},
     "sizes_by_author": {"sizes"},

@@ -36,5 +36,3 @@ SELECT name FROM sqlite_master WHERE type = 'trigger' AND name GLOB 'moving_*';
 -- :drop_log
 DROP TABLE IF EXISTS moving_log;
 
--- :drop_meta  name
-DELETE FROM meta WHERE name = ?;

@@ -441,9 +441,8 @@ VALUES (?1, ?2, ?3, ?4, coalesce(?5, (SELECT partition FROM groups WHERE id = ?1
 -- :guarded_groups  -> id
 SELECT id FROM groups WHERE guarded = 1;
 
--- :groups_unlike_partitions  -> id, guarded of those that have no partition though they are guarded, or the reverse, and are not being moved
-SELECT id, guarded FROM groups
-WHERE guarded <> (partition IS NOT NULL) AND id NOT IN (SELECT grp FROM partition_moves);
+-- :groups_to_place  -> id, guarded of those that have a partition, or should
+SELECT id, guarded FROM groups WHERE guarded = 1 OR partition IS NOT NULL;
 
 -- :set_partition  partition, group
 UPDATE groups SET partition = ? WHERE id = ?;
@@ -525,6 +524,9 @@ DELETE FROM management WHERE register = ? AND item = ?;
 
 -- :put_meta  name, value
 INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?);
+
+-- :drop_meta  name
+DELETE FROM meta WHERE name = ?;
 
 -- :get_meta  name -> value
 SELECT value FROM meta WHERE name = ?;

@@ -1,5 +1,6 @@
--- Rows of guarded groups get partitions of their own: nobody passes over those of others. The first
--- start notes which groups are guarded, and their rows are moved while the relay runs.
+-- Rows of guarded groups get partitions of their own: nobody passes over those of others. The start
+-- notes which groups are guarded, and their rows are moved while the relay runs.
+INSERT INTO meta (name, value) VALUES ('unplaced', 1);
 ALTER TABLE events ADD COLUMN partition INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE groups ADD COLUMN partition INTEGER;
 CREATE TABLE partition_moves (
