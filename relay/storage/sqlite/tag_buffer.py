@@ -95,7 +95,8 @@ class _Full:
     def __init__(self, rows: list[TagRow]) -> None:
         self.rows = sorted(rows)
         self.newest = max([row[4] for row in rows])
-        """The greatest seq."""
+        self.oldest = min([row[4] for row in rows])
+        """The greatest seq, and the least."""
         self.flushed = 0
 
     def __len__(self) -> int:
@@ -109,13 +110,14 @@ class TagBuffer:
         self._list_rows = list_rows
         self._slice = max(1, min(_MIN_SLICE, list_rows // 8))
         self._filling: list[TagRow] = []
+        self._filling_from = 0
+        """The least seq in it."""
         self._full: list[_Full] = []
         """Lists that wait for the flush, the oldest first."""
         self._flushing: list[_Full] = []
         """Lists that are flushed together."""
         self._due: list[TagRow] = []
         """The slice that is being flushed."""
-        self._flushed_upto = 0
         self.kinds = TagKinds()
         self._deleted: set[int] = set()
         self._by_hash: tuple[dict[int, list[TagRow]], ...] = ({},)
@@ -127,7 +129,10 @@ class TagBuffer:
     @property
     def flushed_upto(self) -> int | None:
         """It has no tags of rows up to this seq; None: of any row."""
-        return self._flushed_upto if len(self) else None
+        oldest = next((each.oldest for each in self._all_full() if len(each)), None)
+        if oldest is None and self._filling:
+            oldest = self._filling_from
+        return None if oldest is None else oldest - 1
 
     @property
     def is_behind(self) -> bool:
@@ -205,7 +210,7 @@ class TagBuffer:
         for each in self._flushing:
             each.flushed = bisect_right(each.rows, self._due[-1], each.flushed)
         if not any(self._flushing):
-            self._flushed_upto = newest = max(each.newest for each in self._flushing)
+            newest = max(each.newest for each in self._flushing)
             self._by_hash = self._by_hash[len(self._flushing) :]
             self._partitioned = self._partitioned[len(self._flushing) :]
             self._flushing = []
@@ -222,6 +227,8 @@ class TagBuffer:
     ) -> None:
         """The tags of rows that were just committed. `partitions`: seq → partition, of those that
         have one."""
+        if rows and not self._filling:
+            self._filling_from = min([row[4] for row in rows])
         self._filling += rows
         by_hash = self._by_hash[-1]
         for row in rows:
