@@ -141,6 +141,16 @@ MORE = {
         "an admin, and is none",
     ),
     "a private group that is open": ("UPDATE groups SET guarded = 0", "groups", "differs from"),
+    "a partition of another group": (
+        f"UPDATE events SET partition = 7 WHERE {GROUP_MESSAGE}",
+        "columns",
+        "wrong in partition",
+    ),
+    "a private group without a partition": (
+        "UPDATE groups SET partition = NULL",
+        "partition",
+        "group 'tea' has no partition",
+    ),
     "a group that is missing": ("DELETE FROM groups", "groups", "is missing"),
     "a deleted author": (
         f"INSERT INTO tombstones SELECT 'p:' || lower(hex(pubkey)), lower(hex(pubkey)),"
