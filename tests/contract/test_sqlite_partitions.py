@@ -278,7 +278,7 @@ async def test_a_group_that_ends(store: SqliteStore, path: Path, ended: EndedGro
     await flush(store)
     await move_all(store)
     assert partitions(path) == {"den": {0: 1}}
-    assert noted(path) == [("den", None if ended.is_public else own(path))]
+    assert noted(path) == [("den", None)]
     assert faults(path) == []
 
 

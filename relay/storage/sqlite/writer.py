@@ -737,8 +737,10 @@ class Writer:
     def _noted(
         self, group_id: str, flags: tuple[bool, bool, bool], change: _Change
     ) -> tuple[Value, ...]:
-        """For `put_group`: guarded, hidden, ended. Has the rows of the group moved, if need be."""
-        partition = self._hashes.partition(group_id) if flags[0] else 0
+        """For `put_group`. `flags`: guarded, hidden, ended. Has the rows of the group moved, if
+        need be: of an ended one there are records only."""
+        is_guarded, _, is_ended = flags
+        partition = self._hashes.partition(group_id) if is_guarded and not is_ended else 0
         if partition != self._guarded.get(group_id, 0):
             change.guarded[group_id] = partition
             self._db.execute(QUERIES["move_group"], (group_id, *FIRST_ROW, change.head))

@@ -87,6 +87,44 @@ def test_a_tag_is_found_in_each_list_until_it_is_flushed() -> None:
             assert buffer.snapshot().has_any(frozenset([hash_])) or hash_ in flushed
 
 
+def test_rows_of_a_partition_are_found_by_the_hash_of_their_tag_until_they_are_flushed() -> None:
+    buffer, partition = TagBuffer(LIST_ROWS), 2**62 + 5
+    flushed = set[int]()
+    for seq in range(1, 7):
+        rows = [(row[0] ^ partition, *row[1:]) for row in batch(seq)]
+        due = buffer.next_slice(len(rows))
+        buffer.slice_flushed(len(due))
+        flushed.update(row[0] ^ partition for row in due)
+        buffer.add(rows, {seq: partition})
+    assert buffer.is_behind
+    for seq in range(1, 7):
+        for hash_ in (seq * TAGS, seq * TAGS + TAGS - 1):
+            found = buffer.snapshot()
+            assert found.seqs_of_any([hash_]) == [seq] or hash_ in flushed
+            assert found.seqs_of([hash_]) == []
+            assert found.has_any(frozenset([hash_])) or hash_ in flushed
+    while len(buffer):
+        step(buffer)
+    assert not buffer.snapshot().has_any(frozenset(range(10 * TAGS)))
+
+
+def test_up_to_which_row_nothing_is_left_in_the_buffer() -> None:
+    buffer = TagBuffer(LIST_ROWS)
+    assert buffer.flushed_upto is None
+    for seq in range(11, 17):
+        buffer.add(batch(seq))
+        assert buffer.flushed_upto == 10
+    left = dict.fromkeys(range(11, 17), TAGS)
+    while len(buffer):
+        for row in step(buffer):
+            left[row[4]] -= 1
+        upto = buffer.flushed_upto
+        assert not any(left[seq] for seq in left if upto is None or seq <= upto)
+    assert buffer.flushed_upto is None
+    buffer.add(batch(20))
+    assert buffer.flushed_upto == 19
+
+
 def test_the_table_is_complete_up_to_the_newest_row_of_the_list_that_ends() -> None:
     buffer = TagBuffer(LIST_ROWS)
     for seq in range(1, 8):

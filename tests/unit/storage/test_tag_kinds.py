@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+
+import pytest
 
 from relay.storage.sqlite import tag_kinds
 from relay.storage.sqlite.tag_kinds import TagKinds
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_kinds_are_known_of_tags_that_were_looked_up() -> None:
@@ -41,3 +40,16 @@ def test_only_so_many_tags_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     for hash_ in range(4):
         kinds.keep([hash_], [], kinds.flushes)
     assert [kinds.pairs_of([hash_]) for hash_ in range(4)] == [None, None, [], []]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_commit_that_moves_rows_is_noticed(*, fails: bool) -> None:
+    kinds = TagKinds()
+    kinds.keep([5, 6], [(5, 1), (6, 1)], kinds.flushes)
+    with suppress(ValueError), kinds.moving([(5, 2, 9, 9, 9), (6, 1, 9, 9, 9)]):
+        assert kinds.moves == 1
+        if fails:
+            raise ValueError
+    assert kinds.moves == 2
+    assert kinds.pairs_of([5]) is None
+    assert kinds.pairs_of([6]) == [(6, 1)]

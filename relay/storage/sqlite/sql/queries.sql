@@ -439,10 +439,10 @@ INSERT OR REPLACE INTO groups (id, guarded, hidden, ended, partition)
 VALUES (?1, ?2, ?3, ?4, coalesce(?5, (SELECT partition FROM groups WHERE id = ?1)));
 
 -- :guarded_groups  -> id
-SELECT id FROM groups WHERE guarded = 1;
+SELECT id FROM groups WHERE guarded AND NOT ended;
 
--- :groups_to_place  -> id, guarded of those that have a partition, or should
-SELECT id, guarded FROM groups WHERE guarded = 1 OR partition IS NOT NULL;
+-- :groups_to_place  -> id, whether it should have a partition; of those that have one, or should
+SELECT id, guarded AND NOT ended FROM groups WHERE guarded AND NOT ended OR partition IS NOT NULL;
 
 -- :set_partition  partition, group
 UPDATE groups SET partition = ? WHERE id = ?;

@@ -77,19 +77,19 @@ SELECT recipient, events, bytes FROM received;
 -- :groups  -> id, guarded, hidden, ended
 SELECT id, guarded, hidden, ended FROM groups;
 
--- :partitions  -> group, partition or null, guarded, whether its rows are being moved
-SELECT g.id, g.partition, g.guarded, m.grp IS NOT NULL
+-- :partitions  -> group, partition or null, whether it should have one, whether its rows are being moved
+SELECT g.id, g.partition, g.guarded AND NOT g.ended, m.grp IS NOT NULL
 FROM groups AS g LEFT JOIN partition_moves AS m ON m.grp = g.id;
 
 -- :place  the partition that a row belongs into; [kinds without partitions]
 iif(kind NOT IN (SELECT value FROM json_each(:apart))
-    AND grp IN (SELECT id FROM groups WHERE guarded = 1), partition_of(grp), 0);
+    AND grp IN (SELECT id FROM groups WHERE guarded AND NOT ended), partition_of(grp), 0);
 
 -- :place_rows  [kinds without partitions]: each row into that
 UPDATE events SET partition = {place} WHERE partition <> {place};
 
 -- :place_groups
-UPDATE groups SET partition = iif(guarded = 1, partition_of(id), NULL);
+UPDATE groups SET partition = iif(guarded AND NOT ended, partition_of(id), NULL);
 
 -- :empty_moves
 DELETE FROM partition_moves;
