@@ -220,6 +220,9 @@ def long_cases() -> Iterator[Case]:
         lambda by, seen: by.count([filter_], seen, now=NOW, is_long=True),
     )
     yield _items("kinds side by side", None)
+    for name in ("one kind", "one tag", "nothing asked", "two tags"):
+        for number in (1, 40, None):
+            yield _page_of_partitions(name, number)
     yield _long_page("prefix of d and author")
     yield _long_page("d", authors=[ALICE])
     filters = [filter_from(FILTERS[name], TERMS) for name in ("prefix of d and author", "one tag")]
@@ -238,6 +241,19 @@ def _long_page(name: str, after: Place | None = None, **more: Any) -> Case:
         return by.page(query, "e.raw", is_long=True)
 
     return Case(f"long {'page' if after is None else 'next page'}: {name}", [filter_], compose)
+
+
+def _page_of_partitions(name: str, number: int | None) -> Case:
+    """Of so many, besides 0. None: it finds them itself."""
+    filter_ = filter_from(FILTERS[name], TERMS)
+    those = None if number is None else frozenset(range(1, number + 1))
+
+    def compose(by: Any, seen: Visibility) -> Query:
+        query = PageQuery(filter_, seen, 1000, 1000, NOW, 50)
+        found: Query = by.compiler.page(query, "e.raw", those)
+        return found
+
+    return Case(f"page of {number or 'any'} partitions: {name}", [filter_], compose)
 
 
 def _count(name: str, asked: Sequence[dict[str, Any]]) -> Case:
@@ -297,6 +313,28 @@ def sweeps() -> Iterator[tuple[str, Query]]:
         yield name, queries.due_rows(rule, spared, now=NOW, last_scan=since, after=None, limit=500)
 
 
+class _Composing:
+    """The compiler, for viewers in no guarded group."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self.compiler = compiler
+
+    def page(self, query: PageQuery, columns: str, *, is_long: bool = False) -> Query:
+        return self.compiler.page(query, columns, frozenset(), is_long=is_long)
+
+    def count(self, filters: Sequence[Filter], visibility: Visibility, **more: Any) -> Query:
+        return self.compiler.count(filters, visibility, frozenset(), **more)
+
+    def authors(self, filter_: Filter, visibility: Visibility, **more: Any) -> Query:
+        return self.compiler.authors(filter_, visibility, frozenset(), **more)
+
+    def items(self, filter_: Filter, visibility: Visibility, **more: Any) -> Query:
+        return self.compiler.items(filter_, visibility, frozenset(), **more)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.compiler, name)
+
+
 def _compiler() -> Compiler:
     recent = (HASHES.tag("t", "recent"), 1, 1, 1, 7)
     buffer = TagBuffer()
@@ -310,7 +348,7 @@ def _compiler() -> Compiler:
 
 def composed() -> str:
     """What the file should hold."""
-    return text_of(str(__doc__), _compiler(), sweeps(), long_cases())
+    return text_of(str(__doc__), _Composing(_compiler()), sweeps(), long_cases())
 
 
 def text_of(
