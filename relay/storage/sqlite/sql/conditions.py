@@ -462,12 +462,12 @@ def _has_tag(
     elif len(hashes) > 1:
         source, hash_ = f"(VALUES {','.join(['(?)'] * len(hashes))}) AS h CROSS JOIN ", "h.column1"
     else:
-        source, hash_, values = "", "?", (*hashes,) * 6
+        source, hash_, values = "", "?", (*hashes,) * 4
     # `grp` is in the indices, and `partition` behind the text of the row.
     of_row = f"iif(e.grp IS NULL, {hash_}, {mixed(hash_, 'e.partition')})"
     has_one = (
         f"EXISTS (SELECT 1 FROM {source}tags AS x WHERE x.hash = {of_row}"
-        f" AND x.kind_class = {kind_class_of(of_row, 'e.kind')}"
+        f" AND x.kind_class = {kind_class_of(hash_, 'e.kind')}"
         " AND x.created_at = e.created_at AND x.id_key = e.id_key AND x.seq = e.seq)"
     )
     return Condition(
