@@ -275,11 +275,23 @@ async def test_a_group_that_ends(store: SqliteStore, path: Path, ended: EndedGro
         plan.deleted_groups.add("den")
 
     await change(store, end)
-    await flush(store)
-    await move_all(store)
+    assert not store._writer.has_moves
     assert partitions(path) == {"den": {0: 1}}
     assert noted(path) == [("den", None)]
     assert faults(path) == []
+
+
+async def test_groups_without_messages_have_none_to_move(store: SqliteStore, path: Path) -> None:
+    await set_groups(store, den=PRIVATE)
+    await write(store, unsigned(cast.carol, 9007, [["h", "den"]]))
+    assert noted(path) == [("den", own(path))]
+    await set_groups(store, den=OPEN)
+    assert noted(path) == [("den", None)]
+    assert not store._writer.has_moves
+    assert len(store._writer._tag_buffer)  # not flushed for this
+    await write(store, *chats(1))
+    await set_groups(store, den=PRIVATE)
+    assert store._writer.has_moves
 
 
 async def test_rows_that_are_moved_into_a_group_are_moved_to_its_partition(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MOST_CHANGES: Final = 256
 """Rows and tags that are moved in one transaction: some 5 ms. One row may have more."""
 MOST_LOOKED_AT: Final = 1024
-"""Rows of these groups, also those that stay where they are."""
+"""Rows of these groups, also those that stay where they are, and kinds."""
 _PER_GROUP: Final = 8
 """As many rows as the start of a group takes."""
 MOST_BYTES: Final = 256 << 10
@@ -101,6 +101,7 @@ class PartitionMoves:
                     self._close(group)
                 return added
             kind, seq = following, 0
+            slice_.looked_at += 1
         return added
 
     def _close(self, group: str) -> None:

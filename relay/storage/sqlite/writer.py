@@ -743,8 +743,11 @@ class Writer:
         partition = self._hashes.partition(group_id) if is_guarded and not is_ended else 0
         if partition != self._guarded.get(group_id, 0):
             change.guarded[group_id] = partition
-            self._db.execute(QUERIES["move_group"], (group_id, *FIRST_ROW, change.head))
-            change.has_moves = True
+            if self._db.execute(QUERIES["group_in_use"], {"grp": group_id}).fetchone():
+                self._db.execute(QUERIES["move_group"], (group_id, *FIRST_ROW, change.head))
+                change.has_moves = True
+            else:  # most are new, and nothing is flushed for them
+                self._db.execute(QUERIES["set_partition"], (None, group_id))
         return group_id, *flags, partition or None
 
     def tags_of(self, rows: Sequence[CheckedRow]) -> str:
