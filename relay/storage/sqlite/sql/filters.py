@@ -417,7 +417,8 @@ class Compiler:
             scans = self._scans(shape, looked_up)
             return _Matching(arguments, shape, *scans, looked_up.scanned)
         rest = self._conditions(shape)
-        return _Matching(arguments, shape._replace(is_long=False), [by_words(search)], rest, None)
+        words = [by_words(search, _few_kinds(filter_))]
+        return _Matching(arguments, shape._replace(is_long=False), words, rest, None)
 
     def search(
         self,
