@@ -8,7 +8,7 @@ import stat
 from contextlib import closing
 from itertools import count
 from threading import Event
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +22,7 @@ from relay.storage import PageQuery
 from relay.storage.sqlite import connections, searching, text_index
 from relay.storage.sqlite import store as sqlite_store
 from relay.storage.sqlite.sql import recall
+from relay.storage.sqlite.sql.conditions import Query
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
 from tests.contract.test_sqlite_erasure import becomes
@@ -330,12 +331,15 @@ async def test_a_read_that_takes_too_long_is_interrupted(
         hurried.setattr(sqlite_store, "_COUNT_S", {True: ANSWER_S, False: 0.0})
         store._loop_conn = connections.LoopReader(store._factory.page_reader)
         with pytest.raises(TooSlow):
-            await store.count([wide], visibility_for(ANONYMOUS, (), Actors(), Groups()), now=0)
+            await store.count([wide], UNKNOWN, now=0)
         assert await store.count([wide], EVERYTHING, now=0) == 3000
         with pytest.raises(TooSlow):
             await store.page(PageQuery(wide, EVERYTHING, limit=3000, upto=MAX, now=0, size=3000))
     assert await store.count([asked(kinds=[1])], EVERYTHING, now=0) == 3000
     await store.close()
+
+
+UNKNOWN = visibility_for(ANONYMOUS, (), Actors(), Groups())
 
 
 async def hold_reads_of_unknown_keys(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> Event:
@@ -344,7 +348,8 @@ async def hold_reads_of_unknown_keys(store: SqliteStore, monkeypatch: pytest.Mon
     monkeypatch.setattr(searching, "_SEARCH_S", ANSWER_S)
     monkeypatch.setattr(sqlite_store, "_COUNT_S", {True: ANSWER_S, False: ANSWER_S})
     may_end = Event()
-    await store._unknown_conn._db.set_progress_handler(lambda: not may_end.wait(ANSWER_S), 1)
+    for reader in (store._unknown_conn, store._unknown_search_conn):
+        await reader._db.set_progress_handler(lambda: not may_end.wait(ANSWER_S), 1)
     return may_end
 
 
@@ -362,12 +367,66 @@ async def test_a_known_key_waits_for_no_read_of_unknown_ones(
             return [await store.count([asked(kinds=[1])], viewer, now=0)]
         return list(await store.search(sought("tea"), viewer, limit=5, upto=MAX, now=0))
 
-    unknown = visibility_for(ANONYMOUS, (), Actors(), Groups())
-    unknown_reads = [asyncio.ensure_future(read(unknown)) for _ in range(5)]
+    unknown_reads = [asyncio.ensure_future(read(UNKNOWN)) for _ in range(5)]
     assert await read(EVERYTHING) == [1]
     assert not any(each.done() for each in unknown_reads)
     may_end.set()
     assert await asyncio.gather(*unknown_reads) == [[1]] * 5
+    await store.close()
+
+
+@pytest.mark.parametrize("viewer", [UNKNOWN, EVERYTHING], ids=["unknown", "known"])
+async def test_a_long_search_gives_way_and_ends_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, viewer: Visibility
+) -> None:
+    """16 clients with one search of 2 s after the other kept agents waiting for 30 s."""
+    store = await opened(tmp_path)
+    await says(store, "tea")
+    monkeypatch.setattr(searching, "_SEARCH_S", ANSWER_S)
+    monkeypatch.setattr(connections, "_SHORT_S", 0.0)
+    monkeypatch.setattr(connections, "_LOOK_S", 0.001)
+    first, then = store._search_conn, store._long_conn
+    if not viewer.is_known:
+        first, then = store._unknown_search_conn, store._unknown_long_conn
+    is_quick, may_end = Event(), Event()
+    await first._db.set_progress_handler(lambda: None if is_quick.is_set() else sleep(0.1), 10)
+    await then._db.set_progress_handler(lambda: not may_end.wait(ANSWER_S), 1)
+
+    def search(address: str) -> asyncio.Future[Sequence[int]]:
+        asked = sought("tea")
+        found = store.search(asked, viewer, limit=5, upto=MAX, now=0, address=address)
+        return asyncio.ensure_future(found)
+
+    long = search("198.18.0.1")
+    await becomes("it has begun", first._lock.locked)
+    other = search("192.0.2.1")
+    await becomes("it has begun elsewhere", then._lock.locked)
+    is_quick.set()
+    assert list(await other) == [1]
+    assert not long.done()
+    may_end.set()
+    assert list(await long) == [1]
+    await store.close()
+
+
+async def test_a_page_of_an_unknown_key_waits_for_no_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opened(tmp_path)
+    await says(store, "tea")
+    monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)
+    monkeypatch.setattr(searching, "_SEARCH_S", ANSWER_S)
+    may_end = Event()
+    reader = store._unknown_search_conn
+    await reader._db.set_progress_handler(lambda: not may_end.wait(ANSWER_S), 1)
+    search = store.search(sought("tea"), UNKNOWN, limit=5, upto=MAX, now=0)
+    searching_ = asyncio.ensure_future(search)
+    await becomes("it has begun", reader._lock.locked)
+    query = PageQuery(asked(kinds=[1]), UNKNOWN, 1, MAX, 0, size=1)
+    assert len((await store.page(query)).raws) == 1
+    assert not searching_.done()
+    may_end.set()
+    assert list(await searching_) == [1]
     await store.close()
 
 
@@ -379,23 +438,26 @@ async def test_an_unknown_key_waits_for_one_count_however_many_addresses_count(
     store = await opened(tmp_path)
     await says(store, "tea")
     may_end = await hold_reads_of_unknown_keys(store, monkeypatch)
-    unknown, answered = visibility_for(ANONYMOUS, (), Actors(), Groups()), list[str]()
+    answered = list[str]()
+
+    wanted = asked(kinds=[1]) if reads == "page" else sought("tea")
 
     async def count(address: str) -> None:
-        await store.count([asked(kinds=[1])], unknown, now=0, address=address)
+        await store.count([wanted], UNKNOWN, now=0, address=address)
         answered.append("count")
 
     async def read() -> None:
         if reads == "page":
-            await store.page(PageQuery(asked(kinds=[1]), unknown, 1, MAX, 0, size=1))
+            await store.page(PageQuery(asked(kinds=[1]), UNKNOWN, 1, MAX, 0, size=1))
         else:
-            await store.search(sought("tea"), unknown, limit=5, upto=MAX, now=0)
+            await store.search(sought("tea"), UNKNOWN, limit=5, upto=MAX, now=0)
         answered.append(reads)
 
     async with asyncio.TaskGroup() as tasks:
         for number in range(60):
             tasks.create_task(count(f"192.0.2.{number}"))
-        await becomes("one has begun", store._unknown_conn._lock.locked)
+        reader = store._unknown_conn if reads == "page" else store._unknown_search_conn
+        await becomes("one has begun", reader._lock.locked)
         tasks.create_task(read())
         await asyncio.sleep(0)
         may_end.set()
@@ -449,10 +511,10 @@ async def test_a_pause_goes_ahead_of_all_reads_of_unknown_keys_that_wait(
     store = await opened(tmp_path)
     await says(store, "tea")
     may_end = await hold_reads_of_unknown_keys(store, monkeypatch)
-    unknown, answered = visibility_for(ANONYMOUS, (), Actors(), Groups()), list[str]()
+    answered = list[str]()
 
     async def count(address: str) -> None:
-        await store.count([asked(kinds=[1])], unknown, now=0, address=address)
+        await store.count([asked(kinds=[1])], UNKNOWN, now=0, address=address)
         answered.append("count")
 
     async def pause() -> None:
@@ -470,7 +532,31 @@ async def test_a_pause_goes_ahead_of_all_reads_of_unknown_keys_that_wait(
         await asyncio.sleep(0)
         may_end.set()
     assert answered == ["count", "pause", *["count"] * 4]
-    assert store._unknown_turns._counts._first_cost < ANSWER_S**2
+    assert store._unknown_conn.turns._counts._first_cost < ANSWER_S**2
+    await store.close()
+
+
+async def test_a_truncation_waits_for_negentropy_sets_while_long_pages_go_on(
+    tmp_path: Path,
+) -> None:
+    store = await opened(tmp_path)
+    await says(store, "tea")
+    may_end = Event()
+    reader = store._unknown_bulk_conn
+    await reader._db.set_progress_handler(lambda: not may_end.wait(ANSWER_S), 1)
+    items = store.items(asked(kinds=[1]), UNKNOWN, limit=None, upto=MAX, now=0, at_most=9)
+    reading = asyncio.ensure_future(items)
+    await becomes("it has begun", reader._lock.locked)
+    truncation = asyncio.ensure_future(store._checkpoints._truncate())
+    await becomes("the truncation waits for it", lambda: reader._pauses > 0)
+    for long in (store._long_conn, store._unknown_long_conn):
+        async with asyncio.timeout(ANSWER_S / 2):
+            assert await long.rows(Query("SELECT 1", ())) == [(1,)]
+    assert not reading.done()
+    may_end.set()
+    found = await reading
+    assert found is not None
+    assert await truncation
     await store.close()
 
 
@@ -482,8 +568,7 @@ async def test_a_known_key_waits_for_no_truncation_that_waits_for_unknown_ones(
     store = await opened(tmp_path)
     await says(store, "tea")
     may_end = await hold_reads_of_unknown_keys(store, monkeypatch)
-    unknown = visibility_for(ANONYMOUS, (), Actors(), Groups())
-    unknown_read = asyncio.ensure_future(store.count([asked(kinds=[1])], unknown, now=0))
+    unknown_read = asyncio.ensure_future(store.count([asked(kinds=[1])], UNKNOWN, now=0))
     await becomes("it has begun", store._unknown_conn._lock.locked)
     truncation = asyncio.ensure_future(store._checkpoints._truncate())
     await becomes("the truncation waits for it", lambda: store._unknown_conn._pauses > 0)
@@ -509,16 +594,15 @@ async def test_a_known_key_finds_what_is_stored_while_unknown_keys_hold_up_a_tru
     await write(store, unsigned(cast.alice, 5, [["e", secret.id]], "", 2))
     await indexed(store)
     may_end = await hold_reads_of_unknown_keys(store, monkeypatch)
-    unknown = visibility_for(ANONYMOUS, (), Actors(), Groups())
-    unknown_read = asyncio.ensure_future(store.count([asked(kinds=[1])], unknown, now=0))
-    await becomes("it has begun", store._unknown_conn._lock.locked)
+    unknown_read = asyncio.ensure_future(store.count([sought("tea")], UNKNOWN, now=0))
+    await becomes("it has begun", store._unknown_search_conn._lock.locked)
 
     async def tidied() -> None:
         while await store.tidy_index():
             pass
 
     tidying = asyncio.ensure_future(tidied())
-    await becomes("the truncation waits for it", lambda: store._unknown_conn._pauses > 0)
+    await becomes("the truncation waits for it", lambda: store._unknown_search_conn._pauses > 0)
     async with asyncio.timeout(ANSWER_S / 2):
         await says(store, "tea")
         assert await found(store, "tea") == ["tea"]

@@ -18,6 +18,7 @@ from relay.errors import TooSlow
 from relay.groups.group import Groups
 from relay.lifecycle.rows import Stored
 from relay.storage import PAGE_BYTES, PageQuery
+from relay.storage.read_turns import ReadTurns
 from relay.storage.sqlite import connections
 from relay.storage.sqlite import store as sqlite_store
 from relay.storage.sqlite.row_cache import RowCache
@@ -45,8 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from relay.storage.read_turns import ReadTurns
-    from relay.storage.sqlite.connections import AsyncReader
+    from relay.storage.sqlite.connections import TurnReader
 
 
 @pytest.fixture
@@ -440,10 +440,8 @@ class Slow(NamedTuple):
 
     wanted: list[bytes]
     query: PageQuery
-    first: AsyncReader
-    turns: ReadTurns
-    then: AsyncReader
-    long_turns: ReadTurns
+    first: TurnReader
+    then: TurnReader
 
 
 @pytest.fixture(params=[UNKNOWN, MEMBER], ids=["unknown", "known"])
@@ -454,17 +452,16 @@ async def slow(
     await write(store, *events)
     monkeypatch.setattr(store._partitions, "of", lambda *_: frozenset())
     monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)
-    monkeypatch.setattr(sqlite_store, "_SHORT_S", 0.0)
-    monkeypatch.setattr(sqlite_store, "_LOOK_S", 0.001)
+    monkeypatch.setattr(connections, "_SHORT_S", 0.0)
+    monkeypatch.setattr(connections, "_LOOK_S", 0.001)
     monkeypatch.setattr(sqlite_store, "_READ_S", ANSWER_S)
     seen = request.param
-    first, turns, then = store._unknown_conn, store._unknown_turns, store._unknown_long_conn
+    first, then = store._unknown_conn, store._unknown_long_conn
     if seen.is_known:
-        first, turns, then = store._reader_conn, store._known_turns, store._long_conn
+        first, then = store._reader_conn, store._long_conn
     await first._db.set_progress_handler(lambda: sleep(0.2), 10)
     query = PageQuery(asked(kinds=[1]), seen, 500, store.committed(), 0, 500, address="198.18.0.1")
-    long_turns = store._long_turns[seen.is_known]
-    return Slow(in_order(*events), query, first, turns, then, long_turns)
+    return Slow(in_order(*events), query, first, then)
 
 
 async def test_a_long_page_gives_way_and_ends_elsewhere(store: SqliteStore, slow: Slow) -> None:
@@ -493,7 +490,7 @@ async def test_a_long_page_that_takes_too_long_elsewhere_is_refused(
 ) -> None:
     await slow.then._db.set_progress_handler(lambda: sleep(0.01), 10)
     monkeypatch.setattr(sqlite_store, "_READ_S", 1.0)
-    monkeypatch.setattr(type(slow.turns), "is_anybody_waiting", True)
+    monkeypatch.setattr(ReadTurns, "is_anybody_waiting", True)
     with pytest.raises(TooSlow):
         await store.page(slow.query, is_long=True)
-    assert slow.turns._free == slow.long_turns._free == 1
+    assert slow.first.turns._free == slow.then.turns._free == 1

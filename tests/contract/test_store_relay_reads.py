@@ -16,9 +16,10 @@ from relay.errors import TooSlow
 from relay.groups.group import Groups
 from relay.lifecycle.rows import Slot
 from relay.storage import PageQuery
-from relay.storage.postgres import connections, reading
+from relay.storage.postgres import connections as postgres_connections
+from relay.storage.postgres import reading
 from relay.storage.postgres.store import PostgresStore
-from relay.storage.sqlite import searching
+from relay.storage.sqlite import connections, searching
 from relay.storage.sqlite import store as sqlite_store
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
@@ -64,7 +65,7 @@ async def busy_sqlite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     await write(store, PROFILE, NOTE, DELETION)
     monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)  # none ends there
     monkeypatch.setattr(searching, "_SEARCH_S", ANSWER_S)
-    monkeypatch.setattr(sqlite_store, "_SHORT_S", ANSWER_S)
+    monkeypatch.setattr(connections, "_SHORT_S", ANSWER_S)
     monkeypatch.setattr(sqlite_store, "_READ_S", ANSWER_S)
     monkeypatch.setattr(sqlite_store, "_COUNT_S", {True: ANSWER_S, False: ANSWER_S})
     may_end = ThreadEvent()
@@ -74,6 +75,7 @@ async def busy_sqlite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         store._reader_conn,
         store._unknown_conn,
         store._search_conn,
+        store._unknown_search_conn,
         store._bulk_conn,
         store._unknown_bulk_conn,
     )
@@ -101,7 +103,7 @@ async def busy_postgres(server: PostgresServer) -> AsyncIterator[Store]:
         async with until("they hold the connections") as tries:
             async for _ in tries:
                 waiting = await server.value("SELECT count(*) FROM pg_locks WHERE NOT granted")
-                if waiting >= connections._READERS + 2:
+                if waiting >= postgres_connections._READERS + 2:
                     break
         try:
             yield store
@@ -163,7 +165,7 @@ async def test_a_set_that_takes_too_long_leaves_the_connections_usable(
     await write(store, PROFILE, NOTE)
     async with postgres.unreadable(f"{postgres.schema_of(url)}.tags"):
         monkeypatch.setattr(reading, "ITEMS_S", {True: 0.05, False: 0.05})
-        for _ in range(2 * connections._READERS):
+        for _ in range(2 * postgres_connections._READERS):
             with pytest.raises(TooSlow):
                 await set_of(store, asked(tag_t=["tea"]), EVERYTHING)
         monkeypatch.setattr(reading, "ITEMS_S", {True: ANSWER_S, False: ANSWER_S})

@@ -91,8 +91,7 @@ class Checkpoints:
         self,
         store: Path,
         connection: AsyncReader,
-        readers: Sequence[AsyncReader],
-        long_readers: Sequence[AsyncReader],
+        readers: Sequence[Sequence[AsyncReader]],
         pauses: Pauses,
         relay_reader: AsyncReader,
         writing: WorkThread,
@@ -104,9 +103,9 @@ class Checkpoints:
         move: Callable[[], bool],
     ) -> None:
         """`check_files` raises StoreFault when the files are no longer those that were opened: the
-        log would be written into a deleted file. `readers`, `long_readers` (to which long queries
-        of these move) and `relay_reader`: must not read while the WAL is truncated. What the relay
-        reads for itself waits for no query of a client.
+        log would be written into a deleted file. `readers`, as stages of `Pauses.of`, and
+        `relay_reader`: must not read while the WAL is truncated. What the relay reads for itself
+        waits for no query of a client.
 
         `writing`: the writer's thread; there `flush` flushes some tags and returns whether there
         were any, and `vacuum` returns some free pages to the file system and their number.
@@ -116,7 +115,6 @@ class Checkpoints:
         self._wal = f"{store}-wal"
         self._connection = connection
         self._readers = readers
-        self._long_readers = long_readers
         self._pauses = pauses
         self._relay_reader = relay_reader
         self._writing = writing
@@ -301,7 +299,7 @@ class Checkpoints:
             await self._connection.rows(_PASSIVE)
         began = holding = monotonic()
         try:
-            paused = self._pauses.of(self._readers, self._long_readers)
+            paused = self._pauses.of(*self._readers)
             async with paused as holding, self._relay_reader_paused(), self._writer_held():
                 began = monotonic()
                 ((busy, *_),) = await self._connection.rows(_TRUNCATE)

@@ -22,14 +22,25 @@ from relay.access.shares import network_of_client
 from relay.errors import StoreFault, TooSlow
 from relay.files import refuse_super_journal
 from relay.storage import CLOSED, PAGE_BYTES
+from relay.storage.read_turns import ReadTurns
 from relay.storage.rows import DAMAGED
 from relay.storage.sqlite.sql.conditions import Query
 from relay.storage.sqlite.tag_functions import OF_ROWS, TagFunctions, add_functions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+    from collections.abc import (
+        AsyncIterator,
+        Callable,
+        Collection,
+        Coroutine,
+        Iterator,
+        Sequence,
+    )
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
+    from relay.access.visibility import Visibility
+    from relay.storage import Verb
     from relay.storage.hashes import Hashes
     from relay.storage.sqlite.sql.conditions import Value
     from relay.storage.sqlite.tag_buffer import TagBuffer
@@ -76,6 +87,10 @@ _MAX_WASTEFUL: Final = 1024
 """Networks of which that is known."""
 _MAX_INTERRUPTED: Final = 64
 """Statements that were interrupted, until a new connection replaces the one they were on."""
+_SHORT_S: Final = 0.5
+"""A read that takes longer while others wait begins again on another connection."""
+_LOOK_S: Final = 0.1
+"""Between two looks at whether others wait."""
 _CHUNK_ROWS: Final = 2_000
 """Of a negentropy set: 0.5 ms of the loop."""
 
@@ -483,10 +498,16 @@ class AsyncReader:
         return await self.work_within(lambda rows: rows(*query), seconds)
 
     async def work_within(
-        self, work: Callable[[Callable[[str, Sequence[Value]], list[Any]]], T], seconds: float
+        self,
+        work: Callable[[Callable[[str, Sequence[Value]], list[Any]]], T],
+        seconds: float,
+        begun: asyncio.Event | None = None,
     ) -> T:
-        """The result of `work`, called on the thread with a function that queries rows."""
+        """The result of `work`, called on the thread with a function that queries rows. `begun`:
+        set when it has the connection."""
         async with self._use(seconds) as use:
+            if begun is not None:
+                begun.set()
 
             def work_on(db: sqlite3.Connection) -> T:
                 def rows(sql: str, values: Sequence[Value]) -> list[Any]:
@@ -500,8 +521,8 @@ class AsyncReader:
     async def page_within(
         self, query: Query, seconds: float | None, begun: asyncio.Event | None = None
     ) -> list[Any]:
-        """As `PageCursor.fetchmany`. None: as long as its caller waits. `begun`: set when it has
-        the connection."""
+        """As `PageCursor.fetchmany`. None: as long as its caller waits. `begun`: as of
+        `work_within`."""
         async with self._use(seconds) as use:
             if begun is not None:
                 begun.set()
@@ -566,6 +587,54 @@ class AsyncReader:
             self._lock.release()
 
 
+class TurnReader(AsyncReader):
+    """For reads of clients, which take turns."""
+
+    def __init__(
+        self, connector: Callable[[], sqlite3.Connection], longer: TurnReader | None = None
+    ) -> None:
+        """`longer`: where those begin again that take long while others wait."""
+        super().__init__(connector)
+        self.turns = ReadTurns(clock=self.unpaused_s)
+        self._longer = longer
+
+    def turn(
+        self, visibility: Visibility, address: str | None, verb: Verb = "REQ"
+    ) -> AbstractAsyncContextManager[None]:
+        return self.turns.of(address, verb, visibility.known_as, is_owner=visibility.is_owner)
+
+    async def read(
+        self,
+        visibility: Visibility,
+        address: str | None,
+        work: Callable[[AsyncReader, asyncio.Event], Coroutine[Any, Any, Sequence[T]]],
+    ) -> Sequence[T]:
+        """The result of `work` on a connection, here or on the longer one; perhaps it is called
+        twice. It sets the event when it has the connection: it may wait for a truncation."""
+        async with self.turn(visibility, address):
+            found = await self._unless_long(work(self, begun := asyncio.Event()), begun)
+        if found is None and self._longer is not None:
+            async with self._longer.turn(visibility, address):
+                return await work(self._longer, asyncio.Event())
+        assert found is not None
+        return found
+
+    async def _unless_long(
+        self, work: Coroutine[Any, Any, Sequence[T]], begun: asyncio.Event
+    ) -> Sequence[T] | None:
+        """None: it took long, and others wait."""
+        took_s, reading = 0.0, asyncio.create_task(work)
+        try:
+            while not reading.done() and not (
+                took_s >= _SHORT_S and self._longer and self.turns.is_anybody_waiting
+            ):
+                await asyncio.wait([reading], timeout=_LOOK_S)
+                took_s += _LOOK_S if begun.is_set() else 0.0
+            return reading.result() if reading.done() else None
+        finally:
+            reading.cancel()
+
+
 class BulkReader(AsyncReader):
     """For queries that may read the whole file: the pages they read are not kept in memory."""
 
@@ -593,17 +662,16 @@ class Pauses:
         self._lock = asyncio.Lock()
 
     @asynccontextmanager
-    async def of(
-        self, readers: Iterable[AsyncReader], first: Iterable[AsyncReader] = ()
-    ) -> AsyncIterator[float]:
+    async def of(self, *stages: Collection[AsyncReader]) -> AsyncIterator[float]:
         """As `paused` of each. Those that are free go on while the query of another is waited
         for. Gives the `monotonic` time since when one of them has waited.
 
-        `first`: those to which long queries of the others move. Such a query is waited for while
-        all others go on, and from then on none moves there: its reader is free at once."""
+        Readers of a later stage go on while queries of an earlier one are waited for. So those come
+        first to which long queries of others move: from then on none moves there. And before them
+        those whose queries take longest."""
         since = inf
         async with self._lock, AsyncExitStack() as paused:
-            for waiting in (list(first), list(readers)):
+            for waiting in map(list, stages):
                 while waiting:
                     reader = next((each for each in waiting if each.is_busy), waiting[0])
                     waiting.remove(reader)

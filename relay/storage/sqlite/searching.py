@@ -1,6 +1,6 @@
 """Searches of the text index, by words and by meaning, and its upkeep.
 
-Each runs on a connection that has the index attached: one for known keys, one for unknown ones.
+Each runs on a connection that has the index attached.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import asynccontextmanager
-from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -21,11 +20,12 @@ from relay.storage.sqlite.sql.recall import Asking
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from relay.access.visibility import Visibility
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
-    from relay.storage.sqlite.connections import AsyncReader, Pauses
+    from relay.storage.sqlite.connections import AsyncReader
     from relay.storage.sqlite.meanings import Meanings
     from relay.storage.sqlite.readable_rows import ReadableRows
     from relay.storage.sqlite.sql.conditions import Query
@@ -47,18 +47,14 @@ class Searching:
         index: TextIndex,
         meanings: Meanings | None,
         readable_rows: ReadableRows,
-        *,
-        known: AsyncReader,
-        unknown: AsyncReader,
-        pauses: Pauses,
+        paused: Callable[[], AbstractAsyncContextManager[object]],
     ) -> None:
+        """`paused`: as of `TextIndex.tidy`."""
         self._compiler = compiler
         self._index = index
         self._meanings = meanings
         self._readable_rows = readable_rows
-        self._known = known
-        self._unknown = unknown
-        self._pauses = pauses
+        self._paused = paused
 
     @asynccontextmanager
     async def _index_faults(self) -> AsyncIterator[None]:
@@ -91,12 +87,20 @@ class Searching:
 
     async def tidy_index(self) -> bool:
         async with self._index_faults():
-            paused = partial(self._pauses.of, (self._unknown, self._known))
-            return await self._index.tidy(paused)
+            return await self._index.tidy(self._paused)
 
     async def search(
-        self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        reader: AsyncReader,
+        begun: asyncio.Event,
+        *,
+        limit: int,
+        upto: int,
+        now: int,
     ) -> Sequence[int]:
+        """`begun`: as of `AsyncReader.work_within`."""
         search = filter_.sought
         if limit <= 0 or filter_.impossible or search is None or not search.required:
             return ()
@@ -104,7 +108,7 @@ class Searching:
             query = self._compiler.search(
                 search, filter_, visibility, limit=limit, upto=upto, now=now
             )
-            return [row[0] for row in await self.found(query, visibility)]
+            return [row[0] for row in await self.found(query, reader, begun)]
         meanings = None if search.excluded else self._meanings
         most = limit if meanings is None else max(limit, NEAREST)
         stems = self._index.stems
@@ -113,7 +117,8 @@ class Searching:
         points = dict(
             await self._worked(
                 lambda rows: _finished(best(Asking(rows, stems, asked, known), search, most)),
-                visibility,
+                reader,
+                begun,
             )
         )
         if meanings is None:
@@ -130,21 +135,25 @@ class Searching:
             query = self._compiler.readable(
                 part, filter_, visibility, limit=left, upto=upto, now=now
             )
-            near += [seq for (seq,) in await self.found(query, visibility)]
+            near += [seq for (seq,) in await self.found(query, reader)]
         cosines = await asyncio.to_thread(meanings.cosines, question, {*points, *near})
         return fused(points, cosines, limit)
 
-    async def found(self, query: Query, visibility: Visibility) -> list[Any]:
+    async def found(
+        self, query: Query, reader: AsyncReader, begun: asyncio.Event | None = None
+    ) -> list[Any]:
         """Rows of a query that reads the index. Raises TooWide."""
-        return await self._worked(lambda rows: rows(*query), visibility)
+        return await self._worked(lambda rows: rows(*query), reader, begun)
 
     async def _worked(
-        self, work: Callable[[Callable[..., list[Any]]], T], visibility: Visibility
+        self,
+        work: Callable[[Callable[..., list[Any]]], T],
+        reader: AsyncReader,
+        begun: asyncio.Event | None,
     ) -> T:
-        db = self._known if visibility.is_known else self._unknown
         try:
             async with self._index_faults():
-                return await db.work_within(work, _SEARCH_S)
+                return await reader.work_within(work, _SEARCH_S, begun)
         except TooSlow:
             raise TooWide from None
 

@@ -7,10 +7,10 @@
   for 10 rows, `python -m tests.bench.trips`). A progress handler stops one that exceeds its budget;
   it starts again on another connection.
 - Long work runs on connections of aiosqlite: `reader_conn` for wide scans, `search_conn` for
-  full-text searches, `unknown_conn` for both by unknown keys, `long_conn` and `unknown_long_conn`
-  for pages that take over half a second while others wait, `relay_conn` for what the relay reads
-  for itself, `bulk_conn` for queries over the whole file, `unknown_bulk_conn` for those by unknown
-  keys, one for the text index, and one for checkpoints, which no commit waits for.
+  full-text searches, `long_conn` for pages and searches that take over half a second while others
+  wait, `bulk_conn` for queries over the whole file, four more for the same by unknown keys,
+  `relay_conn` for what the relay reads for itself, one for the text index, and one for
+  checkpoints, which no commit waits for.
 - The tags of the newest rows are in memory (`tag_buffer`): writing the tag table is most of a
   commit's cost.
 """
@@ -48,7 +48,6 @@ from relay.storage import (
 from relay.storage.checking import faults_of
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.page_cache import PageCache
-from relay.storage.read_turns import ReadTurns
 from relay.storage.rows import (
     EVERYTHING,
     ended_groups,
@@ -67,6 +66,7 @@ from relay.storage.sqlite.connections import (
     LoopReader,
     Pauses,
     ReaderFactory,
+    TurnReader,
     connection,
     page_of,
     sqlite_faults,
@@ -93,11 +93,11 @@ if TYPE_CHECKING:
     from collections.abc import (
         Awaitable,
         Callable,
+        Coroutine,
         Mapping,
         Sequence,
         Set,
     )
-    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from relay.access.management import Management
@@ -121,11 +121,6 @@ T = TypeVar("T")
 _NO_ROWS: Final = Page((), None)
 _MANY_VALUES: Final = 4_096
 """A query with more values is not tried on the loop: it would be compiled to SQL and read twice."""
-_SHORT_S: Final = 0.5
-"""How long a page may take while others wait; then it begins again on another connection, among
-others that took so long."""
-_LOOK_S: Final = 0.1
-"""Between two looks whether others wait."""
 _READ_S: Final = 10.0
 """How long one page of a query may take on the reader's thread; others wait for it."""
 _COUNT_S: Final = {True: 10.0, False: 3.0}
@@ -190,33 +185,20 @@ class SqliteStore:
             self._partitions_read,
             lambda: self._writer.group_changes,
         )
-        self._reader_conn = AsyncReader(self._factory.page_reader)
-        self._search_conn = AsyncReader(self._factory.search_reader)
-        self._unknown_conn = AsyncReader(self._factory.search_reader)
-        """For reads and searches by unknown keys, so that known keys do not wait for them."""
-        self._long_conn = AsyncReader(self._factory.page_reader)
-        self._unknown_long_conn = AsyncReader(self._factory.page_reader)
-        self._known_turns, self._unknown_turns, self._search_turns = [
-            ReadTurns(clock=db.unpaused_s)
-            for db in (self._reader_conn, self._unknown_conn, self._search_conn)
-        ]
-        self._long_turns = {
-            is_known: ReadTurns(clock=db.unpaused_s)
-            for is_known, db in ((True, self._long_conn), (False, self._unknown_long_conn))
-        }
+        pages, searches = self._factory.page_reader, self._factory.search_reader
+        self._long_conn, self._unknown_long_conn = TurnReader(searches), TurnReader(searches)
+        self._reader_conn = TurnReader(pages, self._long_conn)
+        self._search_conn = TurnReader(searches, self._long_conn)
+        self._unknown_conn = TurnReader(pages, self._unknown_long_conn)
+        self._unknown_search_conn = TurnReader(searches, self._unknown_long_conn)
         self._relay_conn = AsyncReader(self._factory.page_reader)
         """For what the relay reads for itself: writes wait for some of it, so no read of a client
         may hold it."""
         pauses = Pauses()
-        self._searching = Searching(
-            self._compiler,
-            index,
-            meanings,
-            readable_rows,
-            known=self._search_conn,
-            unknown=self._unknown_conn,
-            pauses=pauses,
-        )
+        long_readers = self._unknown_long_conn, self._long_conn
+        searchers = self._unknown_search_conn, self._search_conn
+        paused = partial(pauses.of, long_readers, searchers)
+        self._searching = Searching(self._compiler, index, meanings, readable_rows, paused)
         self._checkpoint_conn = AsyncReader(partial(connection, path))
         self._bulk_conn = BulkReader(self._factory.bulk_reader)
         self._unknown_bulk_conn = BulkReader(self._factory.bulk_reader)
@@ -224,13 +206,10 @@ class SqliteStore:
             path,
             self._checkpoint_conn,
             (
-                self._bulk_conn,
-                self._unknown_bulk_conn,
-                self._unknown_conn,
-                self._reader_conn,
-                self._search_conn,
+                (self._bulk_conn, self._unknown_bulk_conn),
+                long_readers,
+                (self._unknown_conn, self._reader_conn, *searchers),
             ),
-            (self._unknown_long_conn, self._long_conn),
             pauses,
             self._relay_conn,
             self._writing,
@@ -292,6 +271,7 @@ class SqliteStore:
                 self._reader_conn,
                 self._search_conn,
                 self._unknown_conn,
+                self._unknown_search_conn,
                 self._long_conn,
                 self._unknown_long_conn,
                 self._relay_conn,
@@ -587,15 +567,16 @@ class SqliteStore:
             rows = self._now_in_partitions(filters, visibility, now)
             if rows is not None:
                 return rows
-        reader, within_s = self._reader_for(visibility), _COUNT_S[visibility.is_known]
+        reader = self._reader_for(visibility, searches=searches)
+        within_s = _COUNT_S[visibility.is_known]
 
         async def later(those: frozenset[int] | None) -> list[Any]:
             query = compiled(those, is_long=True)
             if searches:
-                return await self._searching.found(query, visibility)
+                return await self._searching.found(query, reader)
             return await reader.rows_within(query, within_s)
 
-        async with self._turn(visibility, address, "COUNT", searches=searches):
+        async with reader.turn(visibility, address, "COUNT"):
             return await self._in_partitions(filters, visibility, later)
 
     async def items(
@@ -835,44 +816,15 @@ class SqliteStore:
     async def _page_on_thread(
         self, query: Query, visibility: Visibility, address: str | None
     ) -> list[Any]:
-        async with self._turn(visibility, address):
-            page = await self._short_page(query, visibility)
-        if page is None:
-            reader = self._long_conn if visibility.is_known else self._unknown_long_conn
-            turns, key = self._long_turns[visibility.is_known], visibility.known_as
-            async with turns.of(address, key=key, is_owner=visibility.is_owner):
-                page = await reader.page_within(query, _READ_S)
-        return page
+        def page(reader: AsyncReader, begun: asyncio.Event) -> Coroutine[Any, Any, list[Any]]:
+            return reader.page_within(query, _READ_S, begun)
 
-    async def _short_page(self, query: Query, visibility: Visibility) -> list[Any] | None:
-        """None: it is not short, and others wait."""
-        turns = self._known_turns if visibility.is_known else self._unknown_turns
-        begun, took_s = asyncio.Event(), 0.0
-        page = self._reader_for(visibility).page_within(query, _READ_S, begun)
-        reading = asyncio.create_task(page)
-        try:
-            while not reading.done() and not (took_s >= _SHORT_S and turns.is_anybody_waiting):
-                await asyncio.wait([reading], timeout=_LOOK_S)
-                took_s += _LOOK_S if begun.is_set() else 0.0  # it may wait for a truncation
-            return reading.result() if reading.done() else None
-        finally:
-            reading.cancel()
+        return [*await self._reader_for(visibility).read(visibility, address, page)]
 
-    def _turn(
-        self,
-        visibility: Visibility,
-        address: str | None,
-        verb: Verb = "REQ",
-        *,
-        searches: bool = False,
-    ) -> AbstractAsyncContextManager[None]:
-        """Held by a read that may take long. `searches`: it reads the text index."""
-        turns = self._search_turns if searches else self._known_turns
-        if not visibility.is_known:
-            turns = self._unknown_turns
-        return turns.of(address, verb, visibility.known_as, is_owner=visibility.is_owner)
-
-    def _reader_for(self, visibility: Visibility) -> AsyncReader:
+    def _reader_for(self, visibility: Visibility, *, searches: bool = False) -> TurnReader:
+        """`searches`: it reads the text index."""
+        if searches:
+            return self._search_conn if visibility.is_known else self._unknown_search_conn
         return self._reader_conn if visibility.is_known else self._unknown_conn
 
     def _place_of(self, raw: bytes) -> Place:
@@ -912,9 +864,10 @@ class SqliteStore:
         address: str | None = None,
     ) -> Sequence[int]:
         self._check_open()
-        searching = self._searching
-        async with self._turn(visibility, address, searches=True):
-            return await searching.search(filter_, visibility, limit=limit, upto=upto, now=now)
+        search = partial(
+            self._searching.search, filter_, visibility, limit=limit, upto=upto, now=now
+        )
+        return await self._reader_for(visibility, searches=True).read(visibility, address, search)
 
     async def rows(
         self,

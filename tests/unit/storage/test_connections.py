@@ -105,7 +105,7 @@ async def test_a_reader_to_which_long_queries_move_is_paused_before_a_busy_one()
         assert await asyncio.to_thread(busy.began.acquire, timeout=ANSWER_S)
 
         async def pause() -> None:
-            async with Pauses().of((busy.reader,), (long.reader,)):
+            async with Pauses().of((long.reader,), (busy.reader,)):
                 done.append("pause")
 
         pausing = tasks.create_task(pause())
