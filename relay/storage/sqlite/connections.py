@@ -493,9 +493,12 @@ class AsyncReader:
         """Seconds from any point in time, without those for which queries waited for pauses."""
         return monotonic() - self._held_up_s
 
-    async def rows_within(self, query: Query, seconds: float) -> list[Any]:
-        """Raises TooSlow when the query takes longer; so do `work_within` and `page_within`."""
-        return await self.work_within(lambda rows: rows(*query), seconds)
+    async def rows_within(
+        self, query: Query, seconds: float, begun: asyncio.Event | None = None
+    ) -> list[Any]:
+        """Raises TooSlow when the query takes longer; so do `work_within` and `page_within`.
+        `begun`: set when it has the connection."""
+        return await self.work_within(lambda rows: rows(*query), seconds, begun)
 
     async def work_within(
         self,
@@ -503,8 +506,7 @@ class AsyncReader:
         seconds: float,
         begun: asyncio.Event | None = None,
     ) -> T:
-        """The result of `work`, called on the thread with a function that queries rows. `begun`:
-        set when it has the connection."""
+        """The result of `work`, called on the thread with a function that queries rows."""
         async with self._use(seconds) as use:
             if begun is not None:
                 begun.set()
@@ -521,8 +523,7 @@ class AsyncReader:
     async def page_within(
         self, query: Query, seconds: float | None, begun: asyncio.Event | None = None
     ) -> list[Any]:
-        """As `PageCursor.fetchmany`. None: as long as its caller waits. `begun`: as of
-        `work_within`."""
+        """As `PageCursor.fetchmany`. None: as long as its caller waits."""
         async with self._use(seconds) as use:
             if begun is not None:
                 begun.set()
@@ -598,8 +599,8 @@ class TurnReader(AsyncReader):
         self.turns = ReadTurns(clock=self.unpaused_s)
         self._longer = longer
 
-    def turn(
-        self, visibility: Visibility, address: str | None, verb: Verb = "REQ"
+    def _turn_of(
+        self, visibility: Visibility, address: str | None, verb: Verb
     ) -> AbstractAsyncContextManager[None]:
         return self.turns.of(address, verb, visibility.known_as, is_owner=visibility.is_owner)
 
@@ -608,13 +609,14 @@ class TurnReader(AsyncReader):
         visibility: Visibility,
         address: str | None,
         work: Callable[[AsyncReader, asyncio.Event], Coroutine[Any, Any, Sequence[T]]],
+        verb: Verb = "REQ",
     ) -> Sequence[T]:
         """The result of `work` on a connection, here or on the longer one; perhaps it is called
         twice. It sets the event when it has the connection: it may wait for a truncation."""
-        async with self.turn(visibility, address):
+        async with self._turn_of(visibility, address, verb):
             found = await self._unless_long(work(self, begun := asyncio.Event()), begun)
         if found is None and self._longer is not None:
-            async with self._longer.turn(visibility, address):
+            async with self._longer._turn_of(visibility, address, verb):
                 return await work(self._longer, asyncio.Event())
         assert found is not None
         return found

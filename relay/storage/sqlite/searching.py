@@ -100,7 +100,7 @@ class Searching:
         upto: int,
         now: int,
     ) -> Sequence[int]:
-        """`begun`: as of `AsyncReader.work_within`."""
+        """`begun`: as of `AsyncReader.rows_within`."""
         search = filter_.sought
         if limit <= 0 or filter_.impossible or search is None or not search.required:
             return ()

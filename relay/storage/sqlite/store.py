@@ -567,17 +567,19 @@ class SqliteStore:
             rows = self._now_in_partitions(filters, visibility, now)
             if rows is not None:
                 return rows
-        reader = self._reader_for(visibility, searches=searches)
         within_s = _COUNT_S[visibility.is_known]
 
-        async def later(those: frozenset[int] | None) -> list[Any]:
-            query = compiled(those, is_long=True)
-            if searches:
-                return await self._searching.found(query, reader)
-            return await reader.rows_within(query, within_s)
+        async def later(reader: AsyncReader, begun: asyncio.Event) -> list[Any]:
+            async def found(those: frozenset[int] | None) -> list[Any]:
+                query = compiled(those, is_long=True)
+                if searches:
+                    return await self._searching.found(query, reader, begun)
+                return await reader.rows_within(query, within_s, begun)
 
-        async with reader.turn(visibility, address, "COUNT"):
-            return await self._in_partitions(filters, visibility, later)
+            return await self._in_partitions(filters, visibility, found)
+
+        reader = self._reader_for(visibility, searches=searches)
+        return [*await reader.read(visibility, address, later, "COUNT")]
 
     async def items(
         self,
