@@ -485,6 +485,19 @@ async def test_a_long_page_goes_on_while_nobody_waits(
     assert list((await store.page(slow.query, is_long=True)).raws) == slow.wanted
 
 
+async def test_a_page_that_waits_for_a_processor_does_not_give_way(
+    store: SqliteStore, slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Feeds of 50 ms began again behind pages of 10 s while others used all processors."""
+    monkeypatch.setattr(connections, "_SHORT_S", 0.2)
+    monkeypatch.setattr(connections, "_SHORT_WAIT_S", ANSWER_S)
+    await slow.first._db.set_progress_handler(lambda: sleep(0.005), 100)
+    monkeypatch.setattr(slow.then, "page_within", None)
+    queries = [slow.query._replace(address=f"198.18.{n}.1") for n in range(3)]
+    pages = await asyncio.gather(*[store.page(each, is_long=True) for each in queries])
+    assert [list(page.raws) for page in pages] == [slow.wanted] * 3
+
+
 async def test_a_long_page_that_takes_too_long_elsewhere_is_refused(
     store: SqliteStore, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ async def busy_sqlite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)  # none ends there
     monkeypatch.setattr(searching, "_SEARCH_S", ANSWER_S)
     monkeypatch.setattr(connections, "_SHORT_S", ANSWER_S)
+    monkeypatch.setattr(connections, "_SHORT_WAIT_S", ANSWER_S)
     monkeypatch.setattr(sqlite_store, "_READ_S", ANSWER_S)
     monkeypatch.setattr(sqlite_store, "_COUNT_S", {True: ANSWER_S, False: ANSWER_S})
     may_end = ThreadEvent()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
 from math import inf
@@ -88,7 +89,9 @@ _MAX_WASTEFUL: Final = 1024
 _MAX_INTERRUPTED: Final = 64
 """Statements that were interrupted, until a new connection replaces the one they were on."""
 _SHORT_S: Final = 0.5
-"""A read that takes longer while others wait begins again on another connection."""
+"""Processor time of a read that begins again on another connection, if others wait …"""
+_SHORT_WAIT_S: Final = 2.0
+"""… and the time, of which it may have waited most, for the disk or for a processor."""
 _LOOK_S: Final = 0.1
 """Between two looks at whether others wait."""
 _CHUNK_ROWS: Final = 2_000
@@ -625,16 +628,29 @@ class TurnReader(AsyncReader):
         self, work: Coroutine[Any, Any, Sequence[T]], begun: asyncio.Event
     ) -> Sequence[T] | None:
         """None: it took long, and others wait."""
-        took_s, reading = 0.0, asyncio.create_task(work)
+        reading = asyncio.create_task(work)
+        used_s = began = inf
         try:
-            while not reading.done() and not (
-                took_s >= _SHORT_S and self._longer and self.turns.is_anybody_waiting
-            ):
+            while not reading.done():
                 await asyncio.wait([reading], timeout=_LOOK_S)
-                took_s += _LOOK_S if begun.is_set() else 0.0
+                if began == inf and begun.is_set():
+                    used_s, began = self._used_s(), monotonic()
+                is_long = (
+                    self._used_s() - used_s >= _SHORT_S or monotonic() - began >= _SHORT_WAIT_S
+                )
+                if is_long and self._longer and self.turns.is_anybody_waiting:
+                    break
             return reading.result() if reading.done() else None
         finally:
             reading.cancel()
+
+    def _used_s(self) -> float:
+        """Processor time of the thread; all time where that cannot be told."""
+        if not hasattr(time, "pthread_getcpuclockid"):
+            return monotonic()
+        thread = self._db._thread.ident
+        assert thread is not None
+        return time.clock_gettime(time.pthread_getcpuclockid(thread))
 
 
 class BulkReader(AsyncReader):
