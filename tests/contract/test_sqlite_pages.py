@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sqlite3
 from contextlib import closing
+from functools import partial
 from itertools import count
 from time import sleep
 from typing import TYPE_CHECKING, NamedTuple
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from relay.storage.sqlite.connections import TurnReader
+    from relay.storage.sqlite.connections import AsyncReader, TurnReader
 
 
 @pytest.fixture
@@ -496,6 +498,19 @@ async def test_a_page_that_waits_for_a_processor_does_not_give_way(
     queries = [slow.query._replace(address=f"198.18.{n}.1") for n in range(3)]
     pages = await asyncio.gather(*[store.page(each, is_long=True) for each in queries])
     assert [list(page.raws) for page in pages] == [slow.wanted] * 3
+
+
+async def test_threads_of_long_reads_have_a_lower_priority(store: SqliteStore) -> None:
+    """Six that ran at once made short reads of all others take 20 s, and writes 0.2 s."""
+
+    async def priority(reader: AsyncReader) -> int:
+        work = partial(os.getpriority, os.PRIO_PROCESS, 0)  # of the thread that asks
+        found: int = await reader._db._execute(work)  # type: ignore[no-untyped-call]
+        return found
+
+    short = await priority(store._reader_conn)
+    for reader in (store._long_conn, store._unknown_long_conn, store._bulk_conn):
+        assert await priority(reader) > short
 
 
 async def test_a_long_page_that_takes_too_long_elsewhere_is_refused(

@@ -9,11 +9,13 @@ the connection shares its snapshot and would miss rows that were committed since
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import time
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
 from math import inf
+from threading import get_native_id
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -88,11 +90,11 @@ _MAX_WASTEFUL: Final = 1024
 """Networks of which that is known."""
 _MAX_INTERRUPTED: Final = 64
 """Statements that were interrupted, until a new connection replaces the one they were on."""
-_SHORT_S: Final = 0.5
+_SHORT_S: Final = 0.25
 """Processor time of a read that begins again on another connection, if others wait …"""
-_SHORT_WAIT_S: Final = 2.0
+_SHORT_WAIT_S: Final = 1.0
 """… and the time, of which it may have waited most, for the disk or for a processor."""
-_LOOK_S: Final = 0.1
+_LOOK_S: Final = 0.05
 """Between two looks at whether others wait."""
 _CHUNK_ROWS: Final = 2_000
 """Of a negentropy set: 0.5 ms of the loop."""
@@ -372,6 +374,12 @@ class LoopReader:
             self._interrupted.clear()
 
 
+def give_way() -> None:
+    """Lower the CPU priority of this thread, where the system supports it."""
+    with suppress(AttributeError, OSError):
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), 10)
+
+
 class ReaderFactory:
     """Opens the connections that read a store."""
 
@@ -391,8 +399,14 @@ class ReaderFactory:
         db.execute("ATTACH ? AS search", (str(index_path(self._path)),))
         return db
 
+    def long_reader(self) -> TagReader:
+        """As `search_reader`, for a thread of lower priority."""
+        give_way()
+        return self.search_reader()
+
     def bulk_reader(self) -> TagReader:
-        """With a small cache and without mmap."""
+        """With a small cache and without mmap, for a thread of lower priority."""
+        give_way()
         db = self._opened(TagReader)
         db.execute(f"PRAGMA cache_size = -{_BULK_CACHE_KIB}")
         return db

@@ -186,7 +186,8 @@ class SqliteStore:
             lambda: self._writer.group_changes,
         )
         pages, searches = self._factory.page_reader, self._factory.search_reader
-        self._long_conn, self._unknown_long_conn = TurnReader(searches), TurnReader(searches)
+        self._long_conn = TurnReader(self._factory.long_reader)
+        self._unknown_long_conn = TurnReader(self._factory.long_reader)
         self._reader_conn = TurnReader(pages, self._long_conn)
         self._search_conn = TurnReader(searches, self._long_conn)
         self._unknown_conn = TurnReader(pages, self._unknown_long_conn)

@@ -17,7 +17,6 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
-from threading import get_native_id
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -28,7 +27,12 @@ from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import Searchable, searchable
 from relay.storage.recall import thread_of
 from relay.storage.rows import INDEXED_BYTES, rows_after, rows_to_index
-from relay.storage.sqlite.connections import file_connection, index_path, open_threaded
+from relay.storage.sqlite.connections import (
+    file_connection,
+    give_way,
+    index_path,
+    open_threaded,
+)
 from relay.storage.sqlite.fts import Stems, kind_token
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES as QUERIES
 
@@ -81,7 +85,7 @@ class TextIndex:
         """`is_clean`: no text of a deleted row is in the files. `meanings`: None: words only."""
         self._meanings = meanings
         self.stems = Stems()
-        self._embedding = ThreadPoolExecutor(1, "embed", _give_way)
+        self._embedding = ThreadPoolExecutor(1, "embed", give_way)
         self._db = db
         self._lock = asyncio.Lock()
         self._rules = rules
@@ -373,12 +377,6 @@ def _texts(
     for (seq, kind, found), listed in zip(texts, every, strict=True):
         out.texts.append((seq, kind, listed, found.text))
     return out
-
-
-def _give_way() -> None:
-    """Lower the CPU priority of this thread, where the system supports it."""
-    with suppress(AttributeError, OSError):
-        os.setpriority(os.PRIO_PROCESS, get_native_id(), 10)
 
 
 def _json(seqs: Sequence[int]) -> str:
