@@ -228,5 +228,5 @@ def kind_names() -> Mapping[int, str]:
     return {
         value: name.lower().replace("_", " ")
         for name, value in globals().items()
-        if name.isupper() and type(value) is int and name != "MAX_KIND"
+        if name.isupper() and name[0] != "_" and type(value) is int and name != "MAX_KIND"
     }

@@ -78,9 +78,8 @@ class Hashes:
         return self._kept(f"\0{name}")
 
     def partition(self, group: str) -> int:
-        """Of the rows of this group while it is guarded; never 0. A hash XOR it keeps its last 16
-        bits, on which the class of a kind depends."""
-        return self._hash(f"\0\0{group}") & ~0xFFFF or 0x10000
+        """Of the rows of this group while it is guarded; never 0."""
+        return self._hash(f"\0\0{group}") or 1
 
     def slot(self, pubkey: str, kind: int, d: str) -> int:
         return self._hash(f"{kind}:{pubkey}:{d}")

@@ -515,7 +515,7 @@ def test_a_store_that_was_not_closed_does_not_keep_the_process_from_exiting(path
 
 async def test_the_tags_of_a_file_of_version_12_are_kept(path: Path) -> None:
     tags = "SELECT hash, kind_class, created_at, id_key, seq FROM tags"
-    kinds = (7, 1, 1059, 30_023)
+    kinds = (7, 1, 100, 1059, 5000, 30_023)
     events = [unsigned(cast.alice, kind, [["t", "tea"]], at=at) for kind in kinds for at in (1, 2)]
     events.pop()
     store = await SqliteStore.open(path, TERMS)
@@ -524,6 +524,8 @@ async def test_the_tags_of_a_file_of_version_12_are_kept(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         before = db.execute(tags).fetchall()
         put_back_to_schema_12(db)
+        db.execute("INSERT INTO tags VALUES (1, 2, 3, 999, 1059)")  # of a row that is gone
+        db.commit()
     store = await SqliteStore.open(path, TERMS)
     assert await read(store, asked(tag_t=["tea"])) == in_order(*events)
     assert await read(store, asked(tag_t=["tea"], kinds=[7])) == in_order(*events[:2])

@@ -11,6 +11,7 @@ from relay.access.read_rules import Match, Target
 from relay.facts import Who
 from relay.nostr.kinds import KindSet
 from relay.storage import PageQuery
+from relay.storage.sqlite.kind_classes import classes_of, kind_class
 from relay.storage.sqlite.sql import scans
 from relay.storage.sqlite.sql.conditions import Query
 from relay.storage.sqlite.sql.named import QUERIES
@@ -18,7 +19,6 @@ from relay.storage.sqlite.store import SqliteStore
 from tests import cast
 from tests.contract.crowd import CAROL, keys, rule, seen_by
 from tests.contract.writing import EVERYTHING, TERMS, asked, in_order, read, unsigned, write
-from tests.harness.known_hashes import put_empty_store
 from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
+    from relay.storage.sqlite.sql.conditions import Value
 
 PLANTED = 3_000
-STEPS = 2_000
+STEPS = 2_500
 """Of the virtual machine, that planted rows may add; to pass over each takes three."""
 ID = "ab" * 32
 STEPS_OF_CLASSES = 30_000
@@ -42,7 +43,6 @@ async def stored_beside(
 ) -> tuple[SqliteStore, list[Event]]:
     """A store of ten events each of some kinds, and of so many newer ones of other `kinds`, all in
     the file; and those ten of each."""
-    put_empty_store(path)
     store = await SqliteStore.open(path, TERMS)
     wanted = [
         unsigned(cast.alice, kind, [*TAGS, ["e", f"{at:064x}"]], f"{at}", at)
@@ -71,7 +71,7 @@ async def steps_of(store: SqliteStore, filter_: Filter) -> int:
     return steps_taken(store, sql, counted)
 
 
-def steps_taken(store: SqliteStore, *queries: Query) -> int:
+def steps_taken(store: SqliteStore, *queries: Query | tuple[str, dict[str, Value]]) -> int:
     steps = count(1)
     db = store._loop_conn._db
     db.set_progress_handler(lambda: next(steps) < 0, 1)
@@ -109,6 +109,59 @@ async def test_a_tag_of_some_kinds_is_looked_up_beside_any_number_of_others(
         wanted = in_order(*[event for event in events if filter_.matches(event)])
         assert await read(store, filter_) == wanted
         steps.append(await steps_of(store, filter_))
+        await store.close()
+    alone, beside = steps
+    assert beside < alone + STEPS
+
+
+def beside_any_of(kinds: Sequence[int]) -> list[int]:
+    """Kinds of a class of one of these, or if there are none, some others."""
+    classes = classes_of(frozenset(kinds))
+    others = [kind for kind in range(65_536) if kind not in kinds]
+    return [kind for kind in others if kind_class(kind) in classes] or [5000, 6000, 30_402]
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        {"kinds": [1059], "tag_p": [ID]},
+        {"kinds": [9735, 9802, 30_023], "tag_p": [ID]},
+        {"kinds": [9735, 7], "tag_e": [ID, *[f"{number:064x}" for number in range(20)]]},
+        {"kinds": [39_000, 39_001, 39_002, 39_003], "tag_d": ["tea"]},
+        {"kinds": [39_000, 39_001], "tag_d": ["tea"], "tag_t": ["tea"]},
+    ],
+    ids=lambda conditions: " ".join(conditions),
+)
+async def test_no_kind_stands_in_front_of_one_that_clients_ask_for(
+    tmp_path: Path, conditions: dict[str, Any]
+) -> None:
+    """Kinds are free to choose: whoever finds one of the same class may store any number."""
+    filter_ = asked(**conditions)
+    alike = beside_any_of(conditions["kinds"])
+    steps = []
+    for planted in (0, PLANTED):
+        path = tmp_path / f"{planted}.db"
+        store, events = await stored_beside(path, planted, alike)
+        wanted = in_order(*[event for event in events if filter_.matches(event)])
+        assert await read(store, filter_) == wanted
+        steps.append(await steps_of(store, filter_))
+        await store.close()
+    alone, beside = steps
+    assert beside < alone + STEPS
+
+
+async def test_the_look_ups_of_a_key_pass_over_no_rows_of_other_kinds(tmp_path: Path) -> None:
+    names = ["key_is_stored", "size_of_key", "leaving_of_key", "rows_of_key", "groups_with_key"]
+    names += ["groups_put_into"]
+    values: dict[str, Value] = {"key": 0, "pubkey": b"", "newest": "[]", "limit": 100_000}
+    values |= {"until": 10_000, "upto": 1_000_000, "after": 0}
+    alike = beside_any_of([1059, 9000, 44_100, 44_101])
+    steps = []
+    for planted in (0, PLANTED):
+        path = tmp_path / f"{planted}.db"
+        store, _ = await stored_beside(path, planted, alike)
+        values["p"] = store._compiler._hashes.tag("p", ID)
+        steps.append(steps_taken(store, *[(QUERIES[name], values) for name in names]))
         await store.close()
     alone, beside = steps
     assert beside < alone + STEPS

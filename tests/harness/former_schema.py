@@ -20,6 +20,9 @@ def put_back_to_schema_13(db: sqlite3.Connection) -> None:
         CREATE INDEX events_time   ON events (created_at DESC, id_key);
         CREATE INDEX events_kind   ON events (kind, created_at DESC, id_key, grp, expires_at);
         CREATE INDEX events_group  ON events (grp, kind, created_at DESC, id_key, expires_at);
+        UPDATE tags SET kind_class = (
+            SELECT iif(e.kind < 256, e.kind, e.kind * (tags.hash & 65535 | 1) & 65535 >> 8 | 256)
+            FROM events AS e WHERE e.seq = tags.seq);
         PRAGMA user_version = 13;
         """
     )

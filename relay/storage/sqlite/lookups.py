@@ -47,6 +47,7 @@ from relay.storage.rows import (
     sent_to_one,
     stored,
 )
+from relay.storage.sqlite.kind_classes import classes_of
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.writes import usage_of
 
@@ -374,6 +375,7 @@ class Finder:
     def _find_referrers(self, lookups: Lookups, found: Found) -> None:
         of_kinds = lookups.referring_kinds
         listed = orjson.dumps(list(of_kinds)).decode()
+        classes = orjson.dumps(list(classes_of(of_kinds))).decode()
         step = lookups.referrers
         for _ in range(MAX_REFERRING_STEPS):
             if not step:
@@ -384,6 +386,7 @@ class Finder:
                 "hashes": orjson.dumps(hashes).decode(),
                 "newest": orjson.dumps(newest).decode(),
                 "kinds": listed,
+                "classes": classes,
                 "limit": MAX_REFERRERS,
             }
             step = found.add_referrers(step, self._rows("rows_referring", asked))

@@ -48,7 +48,7 @@ def fill_tag_buffer(
             partitions[seq] = partition
         for plain in hashes.of_event(event_in(raw), terms.index_tags):
             hash_ = plain ^ partition
-            rows.append((hash_, kind_class(hash_, kind), created_at, key, seq))
+            rows.append((hash_, kind_class(kind), created_at, key, seq))
     tag_buffer.add(rows, partitions)
 
 
@@ -233,7 +233,7 @@ def _index_new_tags(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms) 
                 db.executemany(
                     QUERIES["add_tag"],
                     [
-                        (hash_, kind_class(hash_, kind), created_at, key, seq)
+                        (hash_, kind_class(kind), created_at, key, seq)
                         for value in event_in(raw).tag_values(name)
                         for hash_ in [hashes.tag(name, value) ^ partition]
                     ],

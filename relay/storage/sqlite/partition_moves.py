@@ -128,7 +128,7 @@ class PartitionMoves:
                 for tags, mixed in ((before, former), (after, partition)):
                     for plain in hashes:
                         hash_ = plain ^ mixed
-                        tags.append((hash_, kind_class(hash_, kind), at, key, seq))
+                        tags.append((hash_, kind_class(kind), at, key, seq))
                 slice_.changes += 1 + len(hashes)
                 slice_.size += len(raw)
             if slice_.is_full():

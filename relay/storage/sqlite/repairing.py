@@ -225,7 +225,7 @@ class _Repair:
             for row, event in self._events(page):
                 key = id_key(event.id)
                 tags += [
-                    (hash_, kind_class(hash_, event.kind), event.created_at, key, row.seq)
+                    (hash_, kind_class(event.kind), event.created_at, key, row.seq)
                     for plain in hashes.of_event(event, names)
                     for hash_ in [plain ^ row.partition]
                 ]

@@ -28,13 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence, Set
 
 TagRow = tuple[int, int, int, int, int]
-"""hash XOR partition of the row, class of the kind under that, created_at, id_key, seq: the key of
-the table"""
+"""hash XOR partition of the row, class of its kind, created_at, id_key, seq: the table's key"""
 
 TAG_BUFFER_ROWS: Final = 32_768
 """Tag rows of one list; two lists together take about 10 MB."""
-_MOST_PAIRS: Final = 4096
-"""Hashes with a kind each whose class is computed for a read at most, some 0.1 us each."""
 _MOST_LISTS: Final = 4
 """Rows in so many lists; with more, as many as a batch has are flushed with it."""
 _SLICE_PER_NEW_ROW: Final = 2
@@ -58,28 +55,26 @@ class Snapshot(NamedTuple):
         """Rows that the table has under one of these hashes, of the classes of these kinds (None:
         of any), perhaps deleted since."""
         out: list[int] = []
+        classes = None if kinds is None else classes_of(kinds)
         for rows in self.lists:
             if rows:
                 for hash_ in hashes:
                     if hash_ not in rows:
                         continue
-                    if kinds is None:
-                        out += [row[4] for row in rows[hash_]]
-                    else:
-                        classes = classes_of(hash_, kinds, _MOST_PAIRS // len(hashes))
-                        out += [row[4] for row in rows[hash_] if row[1] in classes]
+                    out += [row[4] for row in rows[hash_] if classes is None or row[1] in classes]
         return out
 
     def seqs_of_any(self, hashes: Sequence[int], kinds: Set[int] | None = None) -> list[int]:
         """Rows with one of these tags, in whatever partition; else as `seqs_of`."""
         out = self.seqs_of(hashes, kinds)
+        classes = None if kinds is None else classes_of(kinds)
         for rows in self.partitioned:
             if rows:
                 for hash_ in hashes:
                     out += [
                         row[4]
                         for row in rows.get(hash_, ())
-                        if kinds is None or row[1] in classes_of(row[0], kinds)
+                        if classes is None or row[1] in classes
                     ]
         return out
 

@@ -458,7 +458,7 @@ class _Verification:
 def _tag_rows(event: Event, hashes: Iterable[int], partitions: Iterable[int]) -> set[TagRow]:
     key = id_key(event.id)
     return {
-        (hash_, event.created_at, key, kind_class(hash_, event.kind))
+        (hash_, event.created_at, key, kind_class(event.kind))
         for plain in hashes
         for partition in partitions
         for hash_ in [plain ^ partition]

@@ -459,8 +459,9 @@ class Writer:
                     partition,
                 )
             )
+            class_ = kind_class(kind)
             for hash_ in hashes:
-                tags.append((hash_, kind_class(hash_, kind), at, key, seq))  # noqa: PERF401
+                tags.append((hash_, class_, at, key, seq))  # noqa: PERF401
             change.grow((pubkey, kind, row.group or ""), 1, len(event.raw))
             if kind == kinds.GIFT_WRAP:
                 change.grow_received(event, 1)
@@ -598,10 +599,11 @@ class Writer:
             if seq not in kept:
                 change.grow(tuple(of), -1, -len(raw))
                 change.grow_received(event, -1)
-            for plain in self._hashes.of_event(event, self._index_tags):
-                hash_ = plain ^ partition
-                class_ = kind_class(hash_, event.kind)
-                tags.append((hash_, class_, created_at, key, seq))
+            class_ = kind_class(event.kind)
+            tags += [
+                (hash_ ^ partition, class_, created_at, key, seq)
+                for hash_ in self._hashes.of_event(event, self._index_tags)
+            ]
             if len(tags) > _TAGS_AT_ONCE:
                 db.executemany(QUERIES["delete_tag"], tags)
                 tags.clear()
@@ -751,9 +753,10 @@ class Writer:
         return group_id, *flags, partition or None
 
     def tags_of(self, rows: Sequence[CheckedRow]) -> str:
-        """[[hash, kind, created_at, id_key, seq]] of all tags of rows, as JSON; on any thread."""
+        """[[hash, class of kind, created_at, id_key, seq]] of all tags of rows, as JSON; on any
+        thread."""
         tags = [
-            (hash_, row[3], row[4], row[2], row[0])
+            (hash_, kind_class(row[3]), row[4], row[2], row[0])
             for row in rows
             for hash_ in self._hashes.of_event(event_in(row[-1]), self._index_tags)
         ]

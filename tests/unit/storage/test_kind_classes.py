@@ -2,63 +2,79 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+from collections import Counter
 from contextlib import closing
-from random import Random
 
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from relay.storage.sqlite.kind_classes import KIND_CLASSES, classes_of, kind_class
-from relay.storage.sqlite.sql.conditions import FALSE, TAGS, has_tag_of, kind_class_of
+from relay.nostr import kinds
+from relay.storage.sqlite.kind_classes import (
+    KNOWN_KINDS,
+    SHARED,
+    SHARED_CLASS,
+    classes_of,
+    kind_class,
+    share_classes,
+)
+from relay.storage.sqlite.partitions import UNPARTITIONED
+from relay.storage.sqlite.sql.conditions import FALSE, TAGS, has_tag_of
 from relay.storage.sqlite.sql.named import FILES
+from tests.property import test_tag_pages, world
 
-EDGES = [0, 1, 255, 256, 1059, 9000, 65_535]
-RANDOM = Random(1)
-HASHES = [-(2**63), -1, 0, 1, 2**63 - 1, *[RANDOM.getrandbits(64) - 2**63 for _ in range(200)]]
-KINDS = [*EDGES, *[RANDOM.randrange(65_536) for _ in range(200)]]
+any_kind = st.integers(0, kinds.MAX_KIND)
 
 
-def test_sql_has_the_same_classes() -> None:
-    with closing(sqlite3.connect(":memory:")) as db:
-        sql = f"SELECT {kind_class_of('?1', '?2')}"
-        for hash_ in HASHES:
-            for kind in KINDS:
-                assert db.execute(sql, (hash_, kind)).fetchone()[0] == kind_class(hash_, kind)
-
-
-def test_the_migration_has_the_same_classes() -> None:
-    assert kind_class_of("hash", "kind") in FILES.migration(13)
-
-
-@pytest.mark.parametrize("kind", EDGES)
-def test_the_text_for_a_known_kind_has_the_same_classes(kind: int) -> None:
-    with closing(sqlite3.connect(":memory:")) as db:
-        for hash_ in HASHES:
-            sql = f"SELECT {kind_class_of('h.value', kind)} FROM (SELECT ? AS value) AS h"
-            assert db.execute(sql, (hash_,)).fetchone()[0] == kind_class(hash_, kind)
+def test_a_known_kind_shares_its_class_with_no_other() -> None:
+    of_class = Counter(map(kind_class, range(kinds.MAX_KIND + 1)))
+    assert all(of_class[kind_class(kind)] == 1 for kind in KNOWN_KINDS)
+    assert of_class.keys() == {*KNOWN_KINDS, *SHARED}
 
 
 def test_there_are_few_classes() -> None:
-    for hash_ in HASHES[:10]:
-        classes = {kind_class(hash_, kind) for kind in range(65_536)}
-        assert max(classes) < KIND_CLASSES
-        assert all(kind_class(hash_, kind) == kind for kind in range(256))
+    assert len(KNOWN_KINDS) + len(SHARED) < 330
 
 
-@pytest.mark.parametrize("pair", [(1059, 1060), (1059, 1315), (1059, 33_827), (445, 65_535)])
-def test_two_kinds_share_a_class_under_one_in_128_hashes_at_most(pair: tuple[int, int]) -> None:
-    one, other = pair
-    shared = sum(kind_class(low, one) == kind_class(low, other) for low in range(65_536))
-    assert shared <= 65_536 // 128
+def test_the_kinds_that_the_relay_names_are_known() -> None:
+    named = {kind for kind in kinds.kind_names() if not kinds.is_ephemeral(kind)}
+    groups = {*kinds.GROUP_RECORDS, *kinds.GROUP_STATE, *kinds.MARMOT, *UNPARTITIONED}
+    assert named | groups <= KNOWN_KINDS
 
 
-def test_classes_of_many_kinds_are_all_that_are_shared() -> None:
-    kinds = frozenset(range(200, 1000))
-    assert classes_of(7, kinds, 10) == {*range(200, KIND_CLASSES)}
-    assert classes_of(7, kinds) <= classes_of(7, kinds, 10)
-    assert classes_of(7, frozenset({1, 7})) == {1, 7}
+def test_the_migration_has_the_same_classes() -> None:
+    (selected,) = re.findall(r"SELECT (iif\(e.kind IN .*?)\n    FROM", FILES.migration(14), re.S)
+    sql = f"SELECT e.kind, {selected} FROM (SELECT value AS kind FROM json_each(?)) AS e"
+    assert "iif(t.kind_class <= 64, t.kind_class, (" in FILES.migration(14)
+    some = [*range(65, kinds.MAX_KIND + 1)]
+    with closing(sqlite3.connect(":memory:")) as db:
+        found = db.execute(sql, (str(some),)).fetchall()
+    assert found == [(kind, kind_class(kind)) for kind in some]
+
+
+def test_sql_has_the_same_shared_classes() -> None:
+    sql = f"SELECT {SHARED_CLASS} FROM (SELECT ? AS kind) AS e"
+    with closing(sqlite3.connect(":memory:")) as db:
+        for kind in (65, 255, 287, 288, 5000, 65_535):
+            assert db.execute(sql, (kind,)).fetchone() == (kind_class(kind),)
+
+
+@given(st.frozensets(any_kind))
+def test_classes_of_kinds(some: frozenset[int]) -> None:
+    assert classes_of(some) == {kind_class(kind) for kind in some}
+
+
+def test_some_kinds_of_the_tests_share_a_class() -> None:
+    assert len(set(map(kind_class, test_tag_pages.OF_ONE_CLASS))) == 1
+    assert len(set(map(kind_class, world.OF_ONE_CLASS))) == 1
+
+
+def test_only_kinds_that_are_not_known_share_classes() -> None:
+    assert not share_classes({0, 1, 1059, 39_000})
+    assert share_classes({1, 5000})
 
 
 def test_no_row_has_a_tag_with_one_of_no_values() -> None:
     """A rule of retention may name none."""
-    assert has_tag_of(TAGS, "t", 0) == FALSE
+    assert has_tag_of(TAGS, "t", 0, known=False) == FALSE

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TERMS = FilterTerms()
 POLICY = policy_of("open")
 SEEN = visibility_for(ANONYMOUS, POLICY.read_rules, POLICY.actors, Groups())
-TEXT_OF_A_NAME = 400
+TEXT_OF_A_NAME = 350
 """At most: the condition of one tag name."""
 TEXT_OF_A_SCAN = 220
 TEXT_OF_FULFILLED = 80

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import orjson
 
 from relay.storage.hashes import id_key
-from relay.storage.sqlite.kind_classes import KIND_CLASSES, KINDS_APART
-from relay.storage.sqlite.sql.named import QUERIES
+from relay.storage.sqlite.kind_classes import SHARED_CLASS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence, Set
@@ -374,14 +373,6 @@ def listed(values: Sequence[int | str]) -> str:
     return orjson.dumps(values).decode() if values else "[]"
 
 
-def kind_class_of(hash_: str, kind: int | str) -> str:
-    """`relay.storage.sqlite.kind_classes.kind_class`; each may be an expression."""
-    if isinstance(kind, int) and kind < KINDS_APART:
-        return str(kind)
-    text = QUERIES["shared_class" if isinstance(kind, int) else "kind_class"]
-    return text.replace("k.value", str(kind)).replace("h.value", hash_)
-
-
 Partitions = int | Condition
 """How many there are, as of `partition_count`, or a query for those besides 0."""
 EVERY_PARTITION: Final = Condition(
@@ -428,17 +419,19 @@ def has_hash(hashes: Sequence[int]) -> Condition:
 
 
 @lru_cache(maxsize=1024)
-def has_tag_of(list_: int, name: str, number: int) -> Condition:
+def has_tag_of(list_: int, name: str, number: int, *, known: bool) -> Condition:
     """`e` has a tag of this name with one of the first `number` values of this list of `Arguments`.
-    Cached: to compose it takes half of the time of a filter with many tag names.
+    `known`: its kind is of KNOWN_KINDS. Cached: to compose it takes half of the time of a filter
+    with many tag names.
 
     The tags of a row are compared with a long list: to look up each of 440 values for each of
     60,000 rows that the other conditions leave took 10 s."""
     if not number:
         return FALSE
     if number <= MAX_PARAMETERS:
-        return _has_tag([Late(list_, item) for item in range(number)], BufferedRows(list_))
-    has_one = _has_tag([Late(list_, 0)], BufferedRows(list_), in_json=True)
+        hashes = [Late(list_, item) for item in range(number)]
+        return _has_tag(hashes, BufferedRows(list_), known=known)
+    has_one = _has_tag([Late(list_, 0)], BufferedRows(list_), in_json=True, known=known)
     # The value first: few rows have one of the list, and many the name.
     return Condition(
         f"CASE WHEN length(e.raw) <= {_MOST_PARSED} THEN EXISTS (SELECT 1"
@@ -452,42 +445,32 @@ def has_tag_of(list_: int, name: str, number: int) -> Condition:
 
 
 def _has_tag(
-    hashes: Sequence[Bound], buffered: BufferedRows, *, in_json: bool = False
+    hashes: Sequence[Bound],
+    buffered: BufferedRows,
+    *,
+    known: bool = False,
+    in_json: bool = False,
 ) -> Condition:
-    """`in_json`: `hashes` is one JSON list. With `h`, the class does not depend on a column of `x`,
-    so that it is looked up in the index."""
+    """`in_json`: `hashes` is one JSON list. `known`: as of `has_tag_of`."""
     values = tuple(hashes)
     if in_json:
         source, hash_ = "json_each(?) AS h CROSS JOIN ", "h.value"
     elif len(hashes) > 1:
         source, hash_ = f"(VALUES {','.join(['(?)'] * len(hashes))}) AS h CROSS JOIN ", "h.column1"
     else:
-        source, hash_, values = "", "?", (*hashes,) * 4
+        source, hash_, values = "", "?", (*hashes,) * 3
     # `grp` is in the indices, and `partition` behind the text of the row.
     of_row = f"iif(e.grp IS NULL, {hash_}, {mixed(hash_, 'e.partition')})"
+    # SQLite does not know which kinds are known.
+    of_kind = "= e.kind" if known else f"IN (e.kind, {SHARED_CLASS})"
     has_one = (
         f"EXISTS (SELECT 1 FROM {source}tags AS x WHERE x.hash = {of_row}"
-        f" AND x.kind_class = {kind_class_of(hash_, 'e.kind')}"
+        f" AND x.kind_class {of_kind}"
         " AND x.created_at = e.created_at AND x.id_key = e.id_key AND x.seq = e.seq)"
     )
     return Condition(
         f"({has_one} OR e.seq IN (SELECT value FROM json_each(?)))", (*values, buffered)
     )
-
-
-def of_classes(hash_: str, class_: str, kinds: Sequence[int]) -> Condition:
-    """This class is that of one of these kinds under this hash. Not for an index."""
-    apart = [kind for kind in kinds if kind < KINDS_APART]
-    shared = [kind for kind in kinds if kind >= KINDS_APART]
-    parts = [one_of(f"+{class_}", apart)]
-    if len(shared) > KIND_CLASSES:
-        parts.append(Condition(f"{class_} >= {KINDS_APART}"))
-    elif shared:
-        classes = kind_class_of(hash_, "k.value")
-        parts.append(
-            Condition(f"{class_} IN (SELECT {classes} FROM json_each(?) AS k)", (listed(shared),))
-        )
-    return any_of(parts)
 
 
 def starts_with(prefix: str) -> Condition:

@@ -11,7 +11,7 @@ from relay.nostr.kinds import KindSet
 from relay.storage import PageQuery
 from relay.storage.asked import asked_by, fulfils
 from relay.storage.sqlite.fts import expression
-from relay.storage.sqlite.kind_classes import KINDS_APART, classes_of, share_classes
+from relay.storage.sqlite.kind_classes import classes_of, share_classes
 from relay.storage.sqlite.partitions import UNPARTITIONED
 from relay.storage.sqlite.sql import recall
 from relay.storage.sqlite.sql.conditions import (
@@ -87,7 +87,6 @@ _FEW_PAIRS: Final = 4
 _KIND_SCANS: Final = 16
 _KINDS_APART: Final = 32
 """Up to this many kinds of a search are sought in the text index, and have a condition each."""
-_IS_APART: Final = Condition(f"e.kind < {KINDS_APART}")
 _CACHED_PREFIXES: Final = 16
 _CACHED_PREFIX_CHARS: Final = 1024
 """A plan with more of them is not cached: it has them several times."""
@@ -709,10 +708,10 @@ class Compiler:
             if pairs is None or len(pairs) > _MAX_PAIRS:
                 pairs = None
             elif kinds is not None:
-                classes = {hash_: classes_of(hash_, kinds) for hash_ in hashes}
-                pairs = [pair for pair in pairs if pair[1] in classes[pair[0]]]
+                classes = classes_of(kinds)
+                pairs = [pair for pair in pairs if pair[1] in classes]
         if in_order and pairs is None and kinds is not None and product <= _MAX_PAIRS:
-            pairs = [(hash_, class_) for hash_ in hashes for class_ in classes_of(hash_, kinds)]
+            pairs = [(hash_, class_) for hash_ in hashes for class_ in classes_of(kinds)]
         if pairs is None:
             return _LookedUp(tag, None, scans_buffer, padded(len(hashes)))
         number = max(len(pairs), 1)
@@ -748,10 +747,7 @@ class Compiler:
                 scans.append(by_buffer(tag, kinds))
             if name == "d" and shape.d_prefixes:
                 scans.append(by_d_prefixes(shape.d_prefixes))
-            elif kinds is not None:
-                if share_classes(kinds):
-                    shared = [kind for kind in sorted(kinds) if kind >= KINDS_APART]
-                    rest.append(any_of([_IS_APART, one_of("e.kind", shared)]))
+            elif kinds is not None and not share_classes(kinds):
                 kinds = None
             if shape.may_scan_authors():
                 scans = either(scans, shape, _tag_holds(shape, tag))
@@ -804,7 +800,8 @@ def _is_small(filter_: Filter) -> bool:
 
 def _tag_holds(shape: Shape, tag: int) -> Condition:
     name, number = shape.tags[tag]
-    found = has_tag_of(TAGS + tag, name, number)
+    known = shape.kinds is not None and not share_classes(shape.kinds)
+    found = has_tag_of(TAGS + tag, name, number, known=known)
     if name == "d" and shape.d_prefixes:
         return any_of([found, starts_with_any(shape.d_prefixes)])
     return found

@@ -20,21 +20,6 @@ e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at;
 -- :about_old  the same of an old version whose row stays: nothing pins it
 x'', o.pubkey, o.kind, '', NULL, o.grp, NULL, o.created_at;
 
--- :shared_class  `kind_class` of a kind from 256. SQLite evaluates & | >> from left to right, after * (with more parentheses the parser overflows in long conditions)
-k.value * (h.value & 65535 | 1) & 65535 >> 8 | 256;
-
--- :kind_class  the class of the kind `k.value` under the hash `h.value`, as of `relay.storage.sqlite.kind_classes`
-iif(k.value < 256, k.value, {shared_class});
-
--- :class_of_wraps  classes of gift wraps under the hash :p
-SELECT {kind_class} FROM (SELECT :p AS value) AS h CROSS JOIN json_each('[1059]') AS k;
-
--- :classes_of_sent  classes of gift wraps and notices under the hash :p
-SELECT {kind_class} FROM (SELECT :p AS value) AS h CROSS JOIN json_each('[1059, 44100, 44101]') AS k;
-
--- :class_of_put  classes of 9000 under the hash :p
-SELECT {kind_class} FROM (SELECT :p AS value) AS h CROSS JOIN json_each('[9000]') AS k;
-
 -- :rows_by_id  [id_key] -> columns of a row; index events_id
 SELECT {row}
 FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_id ON e.id_key = j.value;
@@ -56,9 +41,7 @@ WHERE e.author_key = json_extract(j.value, '$[1]') OR e.grp = json_extract(j.val
 OR coalesce(json_extract(j.value, '$[1]'), json_extract(j.value, '$[2]')) IS NULL
 OR (e.kind = 1059 AND (
     e.seq IN (SELECT value FROM json_each(:newest)) OR EXISTS (
-        SELECT 1 FROM (SELECT json_extract(j.value, '$[3]') AS value) AS h
-        CROSS JOIN (SELECT 1059 AS value) AS k
-        CROSS JOIN tags AS t ON t.hash = h.value AND t.kind_class = {kind_class}
+        SELECT 1 FROM tags AS t WHERE t.hash = json_extract(j.value, '$[3]') AND t.kind_class = 1059
         AND t.created_at = e.created_at AND t.id_key = e.id_key AND t.seq = e.seq
     )
 ));
@@ -78,8 +61,7 @@ FROM json_each(:slots) AS j CROSS JOIN events AS e INDEXED BY events_slot ON e.s
 SELECT e.id FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_id ON e.id_key = j.value
 WHERE e.kind IN (1059, 44100, 44101) AND (
     e.seq IN (SELECT value FROM json_each(:newest)) OR EXISTS (
-        SELECT 1 FROM (SELECT :p AS value) AS h CROSS JOIN (SELECT e.kind AS value) AS k
-        CROSS JOIN tags AS t ON t.hash = h.value AND t.kind_class = {kind_class}
+        SELECT 1 FROM tags AS t WHERE t.hash = :p AND t.kind_class = e.kind
         AND t.created_at = e.created_at AND t.id_key = e.id_key AND t.seq = e.seq
     )
 );
@@ -90,11 +72,11 @@ FROM json_each(:names) AS j CROSS JOIN events AS e INDEXED BY events_d
 ON e.d = text_of(json_extract(j.value, '$[1]')) AND e.kind = json_extract(j.value, '$[0]')
 WHERE e.d > '';
 
--- :rows_referring  [hash of e, E, a or A], [newest seq], [kind], limit -> columns of a row of no group
+-- :rows_referring  [hash of e, E, a or A], [newest seq], [kind], [class of kind], limit -> columns of a row of no group
 SELECT {row}
 FROM (
-    SELECT seq FROM tags WHERE (hash, kind_class) IN (
-        SELECT h.value, {kind_class} FROM json_each(:hashes) AS h CROSS JOIN json_each(:kinds) AS k)
+    SELECT seq FROM tags WHERE hash IN (SELECT value FROM json_each(:hashes))
+    AND kind_class IN (SELECT value FROM json_each(:classes))
     UNION
     SELECT value FROM json_each(:newest)
 ) AS k CROSS JOIN events AS e ON e.seq = k.seq
@@ -141,7 +123,7 @@ SELECT seq FROM events INDEXED BY events_author
 WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey AND seq <= :upto
 UNION  -- wraps and notices that were sent to it (N62-05)
 SELECT t.seq FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq AND e.kind IN (1059, 44100, 44101)
-WHERE t.hash = :p AND t.kind_class IN ({classes_of_sent})
+WHERE t.hash = :p AND t.kind_class IN (1059, 44100, 44101)
 AND t.created_at <= :until AND t.seq <= :upto
 UNION
 SELECT e.seq FROM json_each(:newest) AS j CROSS JOIN events AS e ON e.seq = j.value
@@ -156,7 +138,7 @@ SELECT ifnull(sum(bytes), 0) FROM (
         SELECT * FROM (
             SELECT e.seq, length(e.raw) AS bytes FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq
             AND e.kind IN (1059, 44100, 44101)
-            WHERE t.hash = :p AND t.kind_class IN ({classes_of_sent}) LIMIT :limit
+            WHERE t.hash = :p AND t.kind_class IN (1059, 44100, 44101) LIMIT :limit
         )
         UNION  -- a slice of the newest may be in the table already
         SELECT * FROM (
@@ -188,7 +170,7 @@ AND (kind NOT BETWEEN 9000 AND 9020 OR expires_at IS 1) AND kind NOT BETWEEN 390
 UNION ALL
 SELECT e.seq, {size}, {about}
 FROM (
-    SELECT seq FROM tags WHERE hash = :p AND kind_class IN ({classes_of_sent})
+    SELECT seq FROM tags WHERE hash = :p AND kind_class IN (1059, 44100, 44101)
     AND created_at <= :until
     UNION ALL
     SELECT value FROM json_each(:newest)
@@ -216,10 +198,10 @@ WHERE o.grp = :grp AND NOT EXISTS (
 SELECT 1 FROM sizes WHERE pubkey = :pubkey
 UNION ALL
 SELECT 1 FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq AND e.kind IN (1059, 44100, 44101)
-WHERE t.hash = :p AND t.kind_class IN ({classes_of_sent})
+WHERE t.hash = :p AND t.kind_class IN (1059, 44100, 44101)
 UNION ALL
 SELECT 1 FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq AND e.kind = 9000
-WHERE t.hash = :p AND t.kind_class IN ({class_of_put})
+WHERE t.hash = :p AND t.kind_class = 9000
 UNION ALL
 SELECT 1 FROM json_each(:newest) AS j CROSS JOIN events AS e ON e.seq = j.value
 WHERE e.kind IN (1059, 9000, 44100, 44101)
@@ -229,7 +211,7 @@ LIMIT 1;
 SELECT grp FROM sizes WHERE pubkey = :pubkey AND grp > ''
 UNION
 SELECT e.grp FROM (
-    SELECT seq FROM tags WHERE hash = :p AND kind_class IN ({class_of_wraps})
+    SELECT seq FROM tags WHERE hash = :p AND kind_class = 1059
     UNION
     SELECT value FROM json_each(:newest)
 ) AS t CROSS JOIN events AS e ON e.seq = t.seq
@@ -248,7 +230,7 @@ AND kind BETWEEN 9000 AND 9020 AND grp IS NOT NULL AND expires_at IS NOT 1 LIMIT
 -- :groups_put_into  hash of p, after, [newest seq], limit -> the group of each later 9000 that puts the key into one
 SELECT e.grp
 FROM (
-    SELECT seq FROM tags WHERE hash = :p AND kind_class IN ({class_of_put}) AND created_at > :after
+    SELECT seq FROM tags WHERE hash = :p AND kind_class = 9000 AND created_at > :after
     UNION ALL
     SELECT value FROM json_each(:newest)
 ) AS t CROSS JOIN events AS e ON e.seq = t.seq
@@ -579,12 +561,12 @@ WHERE next.before < ? ORDER BY e.seq;
 -- :mixed  the hash of the tag `t.value ->> 0` XOR the partition of the row `e`
 (t.value ->> 0 | e.partition) - (t.value ->> 0 & e.partition);
 
--- :missing_tags  [[hash, kind, created_at, id_key, seq]] -> seq and hash of those not in the table
+-- :missing_tags  [[hash, class of kind, created_at, id_key, seq]] -> seq and hash of those not in the table
 SELECT e.seq, t.value ->> 0
 FROM json_each(?) AS t CROSS JOIN events AS e ON e.seq = t.value ->> 4
 WHERE NOT EXISTS (
-    SELECT 1 FROM (SELECT {mixed} AS value) AS h CROSS JOIN (SELECT t.value ->> 1 AS value) AS k
-    CROSS JOIN tags AS x ON x.hash = h.value AND x.kind_class = {kind_class}
+    SELECT 1 FROM (SELECT {mixed} AS value) AS h
+    CROSS JOIN tags AS x ON x.hash = h.value AND x.kind_class = t.value ->> 1
     AND x.created_at = t.value ->> 2 AND x.id_key = t.value ->> 3 AND x.seq = e.seq
 );
 

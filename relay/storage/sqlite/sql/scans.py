@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.nostr.filters import BROAD_TAGS
 from relay.storage.sqlite.fts import expression, more_often
-from relay.storage.sqlite.kind_classes import share_classes
+from relay.storage.sqlite.kind_classes import classes_of
 from relay.storage.sqlite.sql.conditions import (
     AFTER_KEY,
     AFTER_SEQ,
@@ -30,10 +30,8 @@ from relay.storage.sqlite.sql.conditions import (
     Late,
     all_of,
     in_partitions,
-    kind_class_of,
     listed,
     mixed,
-    of_classes,
     one_of,
     one_of_late,
     partition_table,
@@ -209,23 +207,21 @@ class ManyTags(NamedTuple):
 
     hashes: Condition
     """A table with the column `value`."""
-    kinds: Sequence[int] | None
-    """None: the classes that the table has, which are found one after the other."""
+    classes: Sequence[int] | None
+    """None: those that the table has, which are found one after the other."""
     among: Condition
     """On `p.b`, of those that are found."""
     number: int
     """How many hashes there are."""
-    joined: Condition | None = None
-    """FROM and WHERE of the rows that the scan finds, some twice: quicker than a list of pairs."""
 
     def queue(self) -> Queue:
         hashes = f"{self.hashes.sql} AS h"
         many = "WHERE NOT (SELECT few FROM found)"
-        if self.kinds is not None:
+        if self.classes is not None:
             keys = Condition(
-                f"SELECT DISTINCT h.value, {kind_class_of('h.value', 'k.value')}"
-                f" FROM {hashes} CROSS JOIN json_each(?) AS k {many}",
-                (*self.hashes.values, listed(self.kinds)),
+                f"SELECT DISTINCT h.value, c.value FROM {hashes}"
+                f" CROSS JOIN json_each(?) AS c {many}",
+                (*self.hashes.values, listed(self.classes)),
             )
         else:
             class_ = "(SELECT min(t.kind_class) FROM tags AS t WHERE t.hash = {hash}{after})"
@@ -342,8 +338,8 @@ class IndexScan(NamedTuple):
     def _first_of_tags(self, many: ManyTags, shape: Shape, rest: Condition) -> Condition:
         times = all_of(self.times(shape))
         # Without a kind no time is looked up in the index, and there may be a million rows.
-        among = TRUE if many.kinds is None else times
-        found = many.joined or Condition(f"tags AS t WHERE {self.start.sql}", self.start.values)
+        among = TRUE if many.classes is None else times
+        found = Condition(f"tags AS t WHERE {self.start.sql}", self.start.values)
         few = min(_FEW, many.number * _FEW_OF_EACH)
         tables = many.queue().tables(self.source, "t", times, _since("t", shape), TRUE)
         return Condition(
@@ -496,16 +492,7 @@ def either(of_tag: Sequence[IndexScan], shape: Shape, has_tag: Condition) -> lis
     of_kinds = TRUE if shape.kinds is None else one_of("e.kind", sorted(shape.kinds))
     start = all_of([_asked_if("few", "own", author), of_kinds, has_tag])
     guarded = [scan._replace(start=_asked_if("NOT few", "own", scan.start)) for scan in of_tag]
-    return [
-        *[scan._replace(many=_without_join(scan.many)) for scan in guarded],
-        IndexScan(_FROM_AUTHORS, start, "e", ordered=False),
-    ]
-
-
-def _without_join(
-    many: Many | ManyKinds | ManyTags | None,
-) -> Many | ManyKinds | ManyTags | None:
-    return many._replace(joined=None) if isinstance(many, ManyTags) else many
+    return [*guarded, IndexScan(_FROM_AUTHORS, start, "e", ordered=False)]
 
 
 def _asked_if(few: str, table: str, condition: Condition) -> Condition:
@@ -558,7 +545,7 @@ def by_tag(
     """Rows with one of the hashes in SCANNED, of the classes of these kinds; None: of any kind.
     `scanned`: how many there are, `padded`; None: those `number` in each of the partitions, too
     many to be computed before."""
-    among, joined = TRUE, None
+    among = TRUE
     if scanned is None:
         table = partition_table(partitions)
         hashes = Condition(
@@ -574,30 +561,19 @@ def by_tag(
         else:
             items = tuple([Late(SCANNED, item) for item in range(scanned)])
             hashes = Condition(f"json_each(json_array({','.join('?' * scanned)}))", items)
-    if kinds is not None and (scanned or number) * len(kinds) > _MOST_PAIRS:
+    classes = None if kinds is None else sorted(classes_of(frozenset(kinds)))
+    if classes is not None and (scanned or number) * len(classes) > _MOST_PAIRS:
         # SQLite does not look up each.
-        among = of_classes("p.a", "p.b", kinds)
-        found = all_of([found, of_classes("t.hash", "t.kind_class", kinds)])
-        kinds = None
-    elif kinds is not None and share_classes(kinds):
-        pairs = f"json_each(?) AS k CROSS JOIN {hashes.sql} AS h"
-        values = (listed(kinds), *hashes.values)
-        class_ = kind_class_of("h.value", "k.value")
-        found = Condition(
-            f"(t.hash, t.kind_class) IN (SELECT h.value, {class_} FROM {pairs})", values
-        )
-        joined = Condition(
-            f"{pairs} CROSS JOIN tags AS t WHERE t.hash = h.value AND t.kind_class = {class_}",
-            values,
-        )
-    elif kinds is not None:
-        found = all_of([found, one_of("t.kind_class", kinds)])
+        found, among = all_of([found, one_of("+t.kind_class", classes)]), one_of("p.b", classes)
+        classes = None
+    elif classes is not None:
+        found = all_of([found, one_of("t.kind_class", classes)])
     return IndexScan(
         FROM_TAGS,
         found,
         "t",
         ordered=scanned == 1 and not in_order,  # then only: each row once
-        many=ManyTags(hashes, kinds, among, scanned or MAX_PARTITIONS * number, joined),
+        many=ManyTags(hashes, classes, among, scanned or MAX_PARTITIONS * number),
     )
 
 

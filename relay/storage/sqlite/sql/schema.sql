@@ -66,10 +66,10 @@ CREATE INDEX old_versions_drop   ON old_versions (drop_at) WHERE drop_at IS NOT 
 
 -- One row per indexed tag value; those of a class of kinds in the order of results. The class comes
 -- before: a query for one kind passes over no rows of another class, of which anybody may plant any
--- number. There are 512: a query without kinds looks each up.
+-- number. There are some 320: a query without kinds looks each up.
 CREATE TABLE tags (
     hash       INTEGER NOT NULL,          -- of the tag, XOR the partition of the row
-    kind_class INTEGER NOT NULL,          -- the kind if below 256, else see `kind_class` in queries.sql
+    kind_class INTEGER NOT NULL,          -- see relay/storage/sqlite/kind_classes.py
     created_at INTEGER NOT NULL,
     id_key     INTEGER NOT NULL,
     seq        INTEGER NOT NULL,

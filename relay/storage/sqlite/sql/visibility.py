@@ -16,6 +16,7 @@ from relay.access.visibility import covers_groups
 from relay.facts import Who
 from relay.nostr.kinds import ALL_KINDS, GROUP_RECORDS, KindSet
 from relay.storage.asked import asked_by_tag
+from relay.storage.sqlite.kind_classes import classes_of
 from relay.storage.sqlite.partitions import UNPARTITIONED
 from relay.storage.sqlite.sql.conditions import (
     EVERY_PARTITION,
@@ -25,7 +26,6 @@ from relay.storage.sqlite.sql.conditions import (
     all_of,
     any_of,
     has_hash,
-    kind_class_of,
     listed,
     mixed,
     one_of,
@@ -164,7 +164,7 @@ class ReadConditions:
                 f" WHERE e.d > '' AND e.d = ? || tag_value(o.raw, ?) AND {rows.sql})",
                 (target.d_prefix, target.tag, *rows.values),
             )
-        classes = ", ".join([kind_class_of("w.hash", kind) for kind in kinds])
+        classes = ", ".join(map(str, sorted(classes_of(target.kinds))))
         # LIMIT: without it, the hash would be computed again for each class.
         hashes = "(SELECT tag_hash(e.raw, ?) AS hash LIMIT 1)"
         if not target.kinds <= UNPARTITIONED:
