@@ -312,6 +312,21 @@ async def test_a_read_does_not_look_up_each_of_many_values_for_each_row(
         assert steps < 100 * len(events)
 
 
+async def test_rows_with_many_tags_are_not_compared_with_few_values(
+    store: SqliteStore, path: Path
+) -> None:
+    """To compare 1,600 tags with 17 values took 0.4 ms."""
+    tags = [["p", f"{n}"] for n in range(400)]
+    await write(store, *[unsigned(cast.alice, tags=tags, at=n) for n in range(100)])
+    values = [f"{n:064x}" for n in range(17)]
+    filter_ = asked(authors=[cast.alice.pubkey], tag_p=values)
+    found, steps = steps_of(
+        store, path, PageQuery(filter_, EVERYTHING, 500, store.committed(), 0, 500)
+    )
+    assert not found
+    assert steps < 100 * 1_000
+
+
 def compares(monkeypatch: pytest.MonkeyPatch, upto: int) -> None:
     """The tags of rows of up to so many bytes are compared with long lists of values."""
     monkeypatch.setattr(sql_conditions, "_MOST_PARSED", upto)

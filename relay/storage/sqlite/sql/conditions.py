@@ -77,8 +77,8 @@ _MOST_SCANNED: Final = 4_096
 """Up to this many hashes XOR partition are computed before the query runs, some 0.1 us each."""
 _MAX_LITERAL: Final = 256
 _MOST_PARSED: Final = 16_384
-"""Bytes of a row whose tags are compared with a long list of values: some 20 ns each at most, where
-to look up 440 values takes 0.6 ms."""
+"""Bytes of a row whose tags are compared with a long list of values, some 25 ns each; of a shorter
+list at most 24 to 48 for each value, which takes as long to look up."""
 _OWN_NUL: Final = "replace(%s, '\\u0000', CAST(x'5C7530303031FF' AS TEXT))"
 """SQLite cuts texts from JSON at a NUL. Instead these have a byte that is in no UTF-8."""
 
@@ -432,9 +432,10 @@ def has_tag_of(list_: int, name: str, number: int, *, known: bool) -> Condition:
         hashes = [Late(list_, item) for item in range(number)]
         return _has_tag(hashes, BufferedRows(list_), known=known)
     has_one = _has_tag([Late(list_, 0)], BufferedRows(list_), in_json=True, known=known)
+    most = min(_MOST_PARSED, 24 << number.bit_length())
     # The value first: few rows have one of the list, and many the name.
     return Condition(
-        f"CASE WHEN length(e.raw) <= {_MOST_PARSED} THEN EXISTS (SELECT 1"
+        f"CASE WHEN length(e.raw) <= {most} THEN EXISTS (SELECT 1"
         f" FROM json_each({_OWN_NUL % 'CAST(e.raw AS TEXT)'}, '$.tags') AS j"
         " WHERE json_extract(j.value, '$[1]') IN"
         f" (SELECT value FROM json_each({_OWN_NUL % '?'}))"

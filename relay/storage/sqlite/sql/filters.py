@@ -584,8 +584,10 @@ class Compiler:
             sql, known = self._all_items(
                 filter_, visibility, partitions, upto=upto, now=now, at_most=at_most
             )
-        # Materialized: else SQLite moves this order into a query that ends with a LIMIT.
-        return Query(f"WITH found AS MATERIALIZED ({sql}) SELECT * FROM found ORDER BY 1, 2", known)
+        # Else SQLite moves the order into a query that ends with a LIMIT. All rows would take twice
+        # the memory.
+        once = "" if limit is None else "MATERIALIZED "
+        return Query(f"WITH found AS {once}({sql}) SELECT * FROM found ORDER BY 1, 2", known)
 
     def _all_items(
         self,
