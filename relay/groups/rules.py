@@ -83,7 +83,13 @@ MAX_INVOLVED: Final = 100_000
 MAX_CHANGED: Final = 500
 """Members that one event of an author adds or removes who is neither an owner nor an agent: all
 other writes wait 60 us for each."""
+MAX_PUT_INTO: Final = 128
+"""A key that is in so many groups is put into another only by an owner or agent, or if it has asked
+to join: a read by a member looks into each private group, and nobody is asked before."""
 MAX_CODES: Final = 10_000
+STAYS_PRIVATE_S: Final = 3_600
+"""How long a group with messages stays private at least, but for owners and agents: its rows are
+moved in the indices when it becomes private, and everybody passes over those that are left."""
 
 _OF_NO_GROUP: Final = frozenset({kinds.PROFILE, kinds.CONTACTS, kinds.RELAY_LIST})
 _DESCRIBING: Final = frozenset({kinds.CREATE_GROUP, kinds.EDIT_METADATA, kinds.UPDATE_PINS})
@@ -379,6 +385,8 @@ def _ruling_on_edit(action: EditMetadata, group: Group, context: GroupContext) -
     refusal = _check_opening(action, group, context) or misplaced
     if refusal is not None:
         return refusal
+    if after.only_members_read and not group.only_members_read:
+        after = replace(after, private_since=context.now)
     groups, relatives = place_group(context.groups, after)
     return Ruling(groups, relatives=relatives)
 
@@ -426,7 +434,7 @@ def _check_room(action: Moderation, group: Group, context: GroupContext) -> Reje
             if len(new) > 1 and len(group.members) + len(new) > MAX_MEMBERS:
                 text = f"p: above {MAX_MEMBERS} members, add one in each event"
                 return rejected(Prefix.BLOCKED, text)
-            return _check_involved(new, group)
+            return _check_involved(new, group) or _check_put_into(new, group, context)
         case RemoveUsers(pubkeys=pubkeys):
             return _check_involved(pubkeys, group)
         case CreateInvites(codes=codes) if len(group.invites) + len(codes) > MAX_CODES:
@@ -439,6 +447,16 @@ def _check_involved(pubkeys: Set[str], group: Group) -> Reject | None:
     new = {pubkey for pubkey in pubkeys if pubkey not in group.involved}
     if new and len(group.involved) + len(new) > MAX_INVOLVED:
         return rejected(Prefix.BLOCKED, f"p: a group knows at most {MAX_INVOLVED} keys")
+    return None
+
+
+def _check_put_into(pubkeys: Set[str], group: Group, context: GroupContext) -> Reject | None:
+    if context.may_change_many:
+        return None
+    for pubkey in pubkeys - group.requests.keys():
+        if len(context.groups.groups_of(pubkey)) >= MAX_PUT_INTO:
+            text = f"p: {pubkey} is in many groups: let it join by itself, or an owner put it in"
+            return rejected(Prefix.BLOCKED, text)
     return None
 
 
@@ -493,6 +511,12 @@ def _check_opening(action: EditMetadata, group: Group, context: GroupContext) ->
         return None
     flags = action.description.flags | context.settings.always
     dropped = group.flags - flags
+    left_s = group.private_since + STAYS_PRIVATE_S - context.now
+    opens = group.only_members_read and not replace(group, flags=flags).only_members_read
+    is_on_wire = context.origin is Origin.WIRE
+    if opens and context.has_content and left_s > 0 and is_on_wire and not context.may_change_many:
+        text = f"the group was made private a moment ago; it can be opened in {left_s} seconds"
+        return rejected(Prefix.RATE_LIMITED, text)
     confirmations = {Flag.PRIVATE: "public", Flag.HIDDEN: "visible"}
     if Flag.PRIVATE in flags or Flag.HIDDEN in flags:
         # Otherwise anyone could join, and read what is for members only.

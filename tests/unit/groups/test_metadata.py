@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from relay.groups.actions import Flag
+from relay.groups.rules import STAYS_PRIVATE_S
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, owner
 from tests.unit.groups.world import GUARDED, OPEN, STORED, World, tea_party
@@ -98,6 +99,28 @@ def test_a_new_group_is_opened_without_confirmation() -> None:
     world.make(admin, "tea", ["private"], ["closed"])
     assert world.edit(admin, ["name", "Tea"]) == STORED
     assert world.tea.flags == frozenset()
+
+
+def test_a_group_with_messages_that_was_made_private_stays_so_for_an_hour() -> None:
+    """Whoever opened and closed groups of 300,000 messages kept others waiting for their moves."""
+    world = tea_party(OPEN)
+    assert world.say(admin, "hello") == STORED
+    assert world.edit(admin, ["private"]) == STORED
+    world.now += STAYS_PRIVATE_S - 1
+    text = "rate-limited: the group was made private a moment ago; it can be opened in 1 seconds"
+    assert world.edit(admin, ["public"]) == (False, text)
+    assert world.edit(admin, ["hidden"], ["public"]) == STORED, "it is still for members"
+    assert world.edit(admin, ["public"], ["visible"])[0] is False
+    world.now += 1
+    assert world.edit(admin, ["public"], ["visible"]) == STORED
+    assert world.edit(admin, ["private"]) == STORED, "at any time"
+    assert world.edit(owner, ["public"]) == STORED, "an owner opens it at any time"
+
+
+def test_a_group_without_messages_is_opened_at_once() -> None:
+    world = tea_party(OPEN)
+    assert world.edit(admin, ["private"]) == STORED
+    assert world.edit(admin, ["public"]) == STORED
 
 
 @pytest.mark.proves("Z-03")
