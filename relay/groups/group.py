@@ -118,8 +118,8 @@ class Group:
     """Its subgroups, in the order that its admins gave them (N29-137)."""
     pins: tuple[tuple[str, ...], ...] = ()
     """`e` and `a` tags of 39005, in order (N29-172)."""
-    private_since: int = field(default=0, compare=False)
-    """When a 9002 made it private, by the clock of the relay; forgotten by a restart."""
+    closed_at: tuple[int, ...] = field(default=(), compare=False)
+    """When a 9002 made it private last, by the clock of the relay; forgotten by a restart."""
     former_relay_keys: frozenset[str] = frozenset()
     """Keys of relays that the group was moved from (N29-152): they signed a 9000 that names the
     founder (N29-82). Their records count as this relay's own."""

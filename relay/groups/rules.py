@@ -87,9 +87,10 @@ MAX_PUT_INTO: Final = 128
 """A key that is in so many groups is put into another only by an owner or agent, or if it has asked
 to join: a read by a member looks into each private group, and nobody is asked before."""
 MAX_CODES: Final = 10_000
-STAYS_PRIVATE_S: Final = 3_600
-"""How long a group with messages stays private at least, but for owners and agents: its rows are
-moved in the indices when it becomes private, and everybody passes over those that are left."""
+MAX_CLOSINGS: Final = 3
+"""How often a group with messages is made private in an hour; then only owners and agents open it
+again. Its rows are moved in the indices, and everybody passes over those that are left."""
+_CLOSINGS_S: Final = 3_600
 
 _OF_NO_GROUP: Final = frozenset({kinds.PROFILE, kinds.CONTACTS, kinds.RELAY_LIST})
 _DESCRIBING: Final = frozenset({kinds.CREATE_GROUP, kinds.EDIT_METADATA, kinds.UPDATE_PINS})
@@ -386,7 +387,8 @@ def _ruling_on_edit(action: EditMetadata, group: Group, context: GroupContext) -
     if refusal is not None:
         return refusal
     if after.only_members_read and not group.only_members_read:
-        after = replace(after, private_since=context.now)
+        closed_at = (*_closings(group, context.now), context.now)[-MAX_CLOSINGS:]
+        after = replace(after, closed_at=closed_at)
     groups, relatives = place_group(context.groups, after)
     return Ruling(groups, relatives=relatives)
 
@@ -511,11 +513,11 @@ def _check_opening(action: EditMetadata, group: Group, context: GroupContext) ->
         return None
     flags = action.description.flags | context.settings.always
     dropped = group.flags - flags
-    left_s = group.private_since + STAYS_PRIVATE_S - context.now
     opens = group.only_members_read and not replace(group, flags=flags).only_members_read
-    is_on_wire = context.origin is Origin.WIRE
-    if opens and context.has_content and left_s > 0 and is_on_wire and not context.may_change_many:
-        text = f"the group was made private a moment ago; it can be opened in {left_s} seconds"
+    closed_at = _closings(group, context.now) if opens and context.has_content else ()
+    if len(closed_at) == MAX_CLOSINGS and not context.may_change_many:
+        left_s = closed_at[0] + _CLOSINGS_S - context.now
+        text = f"made private {MAX_CLOSINGS} times; it can be opened in {left_s} seconds"
         return rejected(Prefix.RATE_LIMITED, text)
     confirmations = {Flag.PRIVATE: "public", Flag.HIDDEN: "visible"}
     if Flag.PRIVATE in flags or Flag.HIDDEN in flags:
@@ -533,6 +535,10 @@ def _check_opening(action: EditMetadata, group: Group, context: GroupContext) ->
     return rejected(
         Prefix.INVALID, f"this drops {lost} from a group in use; if that is meant, add {tags}"
     )
+
+
+def _closings(group: Group, now: int) -> tuple[int, ...]:
+    return tuple([at for at in group.closed_at if at + _CLOSINGS_S > now])
 
 
 def ruling_on_own_notice(event: Event, groups: Groups, relay: str) -> Ruling | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from relay.groups.actions import Flag
-from relay.groups.rules import STAYS_PRIVATE_S
+from relay.groups.rules import MAX_CLOSINGS
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, owner
 from tests.unit.groups.world import GUARDED, OPEN, STORED, World, tea_party
@@ -101,26 +101,31 @@ def test_a_new_group_is_opened_without_confirmation() -> None:
     assert world.tea.flags == frozenset()
 
 
-def test_a_group_with_messages_that_was_made_private_stays_so_for_an_hour() -> None:
+def test_a_group_with_messages_is_made_private_and_opened_some_times_an_hour() -> None:
     """Whoever opened and closed groups of 300,000 messages kept others waiting for their moves."""
     world = tea_party(OPEN)
     assert world.say(admin, "hello") == STORED
+    for _ in range(MAX_CLOSINGS - 1):
+        assert world.edit(admin, ["private"]) == STORED
+        assert world.edit(admin, ["public"]) == STORED
+        world.now += 60
     assert world.edit(admin, ["private"]) == STORED
-    world.now += STAYS_PRIVATE_S - 1
-    text = "rate-limited: the group was made private a moment ago; it can be opened in 1 seconds"
+    text = "rate-limited: made private 3 times; it can be opened in 3480 seconds"
     assert world.edit(admin, ["public"]) == (False, text)
     assert world.edit(admin, ["hidden"], ["public"]) == STORED, "it is still for members"
     assert world.edit(admin, ["public"], ["visible"])[0] is False
-    world.now += 1
+    world.now += 3480
     assert world.edit(admin, ["public"], ["visible"]) == STORED
     assert world.edit(admin, ["private"]) == STORED, "at any time"
+    assert world.edit(admin, ["public"])[0] is False
     assert world.edit(owner, ["public"]) == STORED, "an owner opens it at any time"
 
 
-def test_a_group_without_messages_is_opened_at_once() -> None:
+def test_a_group_without_messages_is_opened_any_number_of_times() -> None:
     world = tea_party(OPEN)
-    assert world.edit(admin, ["private"]) == STORED
-    assert world.edit(admin, ["public"]) == STORED
+    for _ in range(2 * MAX_CLOSINGS):
+        assert world.edit(admin, ["private"]) == STORED
+        assert world.edit(admin, ["public"]) == STORED
 
 
 @pytest.mark.proves("Z-03")
