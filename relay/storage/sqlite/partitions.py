@@ -64,10 +64,10 @@ class ReadablePartitions:
             CACHED_PLANS, lambda kept: weight_of_plan(*kept)
         )
 
-    def are(
+    def suffice(
         self, those: frozenset[int] | None, filters: Sequence[Filter], visibility: Visibility
     ) -> bool:
-        """Whether the viewer may read in these at most. None: true of any."""
+        """Whether the viewer may read in no others now. None: in whatever partition."""
         if those is None:
             return True
         now = self.of(filters, visibility)

@@ -406,7 +406,8 @@ class SqliteStore:
         if not self._writer.has_moves:
             moves, those = self._tag_kinds.moves, self._partitions.of(filters, visibility)
             found = await read(those)
-            if moves == self._tag_kinds.moves and self._partitions.are(those, filters, visibility):
+            is_whole = self._partitions.suffice(those, filters, visibility)
+            if moves == self._tag_kinds.moves and is_whole:
                 return found
         return await read(None)
 
@@ -416,13 +417,16 @@ class SqliteStore:
         visibility: Visibility,
         read: Callable[[frozenset[int] | None], list[Any] | None],
     ) -> list[Any] | None:
-        """The same on the loop: the commit that is made meanwhile cannot both make a group guarded
-        and move its rows. `read` gives None if it was interrupted."""
-        changes, those = self._writer.group_changes, self._partitions.of(filters, visibility)
+        """The same on the loop, also while rows are moved: it looks up no classes of tags then.
+        `read` gives None if it was interrupted."""
+        before = self._writer.group_changes, self._tag_kinds.moves
+        those = self._partitions.of(filters, visibility)
         found = read(those)
-        if found is None or changes == self._writer.group_changes:
+        changes, moves = self._writer.group_changes, self._tag_kinds.moves
+        if found is None or (changes, moves) == before:
             return found
-        return found if self._partitions.are(those, filters, visibility) else read(None)
+        is_whole = moves == before[1] and self._partitions.suffice(those, filters, visibility)
+        return found if is_whole else read(None)
 
     def page_now(self, query: PageQuery) -> Page | None:
         self._check_open()
