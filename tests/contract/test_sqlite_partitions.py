@@ -313,6 +313,21 @@ async def test_rows_that_are_moved_into_a_group_are_moved_to_its_partition(
     assert faults(path) == []
 
 
+async def test_rows_without_partitions_stay_when_they_are_moved_into_a_group(
+    store: SqliteStore, path: Path
+) -> None:
+    """By a rule of `[groups] derived`: others than the members find them by their tags."""
+    wraps = [unsigned(cast.bob, kind, [["p", cast.alice.pubkey]], at=kind) for kind in (1059, 78)]
+    results = await write(store, *wraps)
+    seqs = [row.seq for row in results if isinstance(row, Stored)]
+    await set_groups(store, den=PRIVATE)
+    await flush(store)
+    await change(store, lambda plan: plan.moves.update(dict.fromkeys(seqs, "den")))
+    assert not store._writer.has_moves
+    assert partitions(path) == {"den": {0: 2}}
+    assert faults(path) == []
+
+
 async def test_groups_take_turns(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

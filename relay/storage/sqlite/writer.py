@@ -401,7 +401,7 @@ class Writer:
         for seq, _, _, pubkey, kind, grp, raw, *_ in rows:
             change.grow((pubkey, kind, grp), -1, -len(raw))
             change.grow((pubkey, kind, moves[seq]), 1, len(raw))
-            if moves[seq] in self._guarded:
+            if moves[seq] in self._guarded and kind not in UNPARTITIONED:
                 after = moves[seq], kind, seq - 1, change.head
                 self._db.execute(QUERIES["move_group"], after)
                 change.has_moves = True
