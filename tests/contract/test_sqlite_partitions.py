@@ -328,6 +328,35 @@ async def test_rows_without_partitions_stay_when_they_are_moved_into_a_group(
     assert faults(path) == []
 
 
+async def test_many_rows_are_moved_at_once(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_moves, "MOST_S", float("inf"))
+    await set_groups(store, den=OPEN)
+    await write(store, *chats(600))
+    await set_groups(store, den=PRIVATE)
+    await flush(store)
+    assert await move_all(store) == 2
+    assert partitions(path) == {"den": {own(path): 600}}
+    assert faults(path) == []
+
+
+async def test_a_transaction_ends_when_it_has_taken_its_time(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_moves, "MOST_S", 0.0)
+    monkeypatch.setattr(partition_moves, "AT_ONCE", 20)
+    await set_groups(store, den=OPEN)
+    await write(store, *chats(ROWS))
+    await set_groups(store, den=PRIVATE)
+    await flush(store)
+    assert await move_some(store)
+    assert partitions(path)["den"] == {0: ROWS - 4, own(path): 4}
+    await move_all(store)
+    assert partitions(path) == {"den": {own(path): ROWS}}
+    assert faults(path) == []
+
+
 async def test_groups_take_turns(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,7 +374,10 @@ async def test_groups_take_turns(
     assert moved == [8, 8, 8]
 
 
-async def test_many_small_groups_are_moved_together(store: SqliteStore, path: Path) -> None:
+async def test_many_small_groups_are_moved_together(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_moves, "MOST_S", float("inf"))
     names = [f"g{n}" for n in range(60)]
     await set_groups(store, **{name: Group(name) for name in names})
     await write(store, *[chat for name in names for chat in chats(1, name)])

@@ -56,9 +56,9 @@ _SETTLE_S: Final = 0.3
 """Time without a commit after which tags are flushed and the WAL is checkpointed."""
 _QUIET_S: Final = 1.0
 """Time without a commit after which free pages and a large WAL are returned to the file system."""
-_MOVE_RATIO: Final = {True: 1, False: 4}
+_MOVE_RATIO: Final = {True: 0.25, False: 1.0}
 """How many times as long as a slice of moved rows the pause after it is, by whether no commits are
-made."""
+made. Until the rows of a group that was closed are moved, reads pass over them."""
 _MOVE_LATER_S: Final = 0.5
 """Until it is looked again whether rows can be moved whose tags are not in the table yet."""
 _SIZED_S: Final = 0.02

@@ -6,7 +6,10 @@ take turns; within a group the rows are in the order of kind and seq: none is lo
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING, Final
+
+import orjson
 
 from relay.errors import StoreFault
 from relay.storage.rows import event_in
@@ -21,13 +24,18 @@ if TYPE_CHECKING:
     from relay.storage.hashes import Hashes
     from relay.storage.sqlite.tag_buffer import TagRow
 
-MOST_CHANGES: Final = 256
-"""Rows and tags that are moved in one transaction: some 5 ms. One row may have more."""
-MOST_LOOKED_AT: Final = 1024
+MOST_CHANGES: Final = 1536
+"""Rows and tags that are moved in one transaction. One row may have more."""
+MOST_LOOKED_AT: Final = 4096
 """Rows of these groups, also those that stay where they are, and kinds."""
+MOST_S: Final = 0.02
+"""How long a transaction may take, without its last steps and its commit."""
+AT_ONCE: Final = 256
+"""Rows and tags that are changed, or rows that are looked at, between two looks at the time: 2 to 4
+ms while what they are in is in memory."""
 _PER_GROUP: Final = 8
 """As many rows as the start of a group takes."""
-MOST_BYTES: Final = 256 << 10
+MOST_BYTES: Final = 1 << 20
 """Of the rows that are moved: each is written again."""
 
 
@@ -88,7 +96,9 @@ class PartitionMoves:
         partition = self._guarded.get(group, 0)
         added: list[TagRow] = []
         while not slice_.is_full():
-            seq = self._move_rows((group, kind, seq, upto), partition, slice_, added)
+            seq, are_left = self._move_rows((group, kind, seq, upto), partition, slice_, added)
+            if are_left and not slice_.is_full():
+                continue
             if slice_.is_full():
                 db.execute(QUERIES["put_move"], (kind, seq, group))
                 return added
@@ -112,36 +122,41 @@ class PartitionMoves:
 
     def _move_rows(
         self, of: tuple[str, int, int, int], partition: int, slice_: _Slice, added: list[TagRow]
-    ) -> int:
-        """Rows of one kind. seq of the one that was looked at last. `added`: gets their tags."""
+    ) -> tuple[int, bool]:
+        """Some rows of one kind. seq of the one that was looked at last, and whether there may be
+        more. `added`: gets their tags."""
         group, kind, seq, upto = of
         asked = {"grp": group, "kind": kind, "seq": seq, "upto": upto, "partition": partition}
-        moved: list[tuple[int, int]] = []
+        moved: list[int] = []
         before: list[TagRow] = []
         after: list[TagRow] = []
+        slice_.begin_step()
         rows = self._db.execute(QUERIES["rows_to_move"], asked)
         for seq, at, key, former, raw in rows:
             slice_.looked_at += 1
             hashes = None if raw is None else self._hashes_of(raw)
             if hashes is not None:
-                moved.append((partition, seq))
-                for tags, mixed in ((before, former), (after, partition)):
-                    for plain in hashes:
-                        hash_ = plain ^ mixed
-                        tags.append((hash_, kind_class(kind), at, key, seq))
+                moved.append(seq)
+                class_ = kind_class(kind)
+                before += [(plain ^ former, class_, at, key, seq) for plain in hashes]
+                after += [(plain ^ partition, class_, at, key, seq) for plain in hashes]
                 slice_.changes += 1 + len(hashes)
                 slice_.size += len(raw)
-            if slice_.is_full():
+            if slice_.ends_step():
+                are_left = True
                 break
+        else:
+            are_left = False
         rows.close()  # before what it reads is changed
         if moved:
             before.sort()
             after.sort()
-            self._db.executemany(QUERIES["set_row_partition"], moved)
+            seqs = orjson.dumps(moved).decode()
+            self._db.execute(QUERIES["set_row_partitions"], (partition, seqs))
             self._db.executemany(QUERIES["delete_tag"], before)
             self._db.executemany(QUERIES["add_tag"], after)
             added += after
-        return seq
+        return seq, are_left
 
     def _hashes_of(self, raw: bytes) -> set[int] | None:
         """None: the row is damaged, and stays where it is."""
@@ -152,16 +167,30 @@ class PartitionMoves:
 
 
 class _Slice:
-    """What one transaction has done."""
+    """What one transaction has done, in steps."""
 
     def __init__(self) -> None:
         self.looked_at = 0
         self.changes = 0
         self.size = 0
+        self._until = monotonic() + MOST_S
+        self._most_looked_at = self._most_changes = 0
+
+    def begin_step(self) -> None:
+        self._most_looked_at = min(self.looked_at + AT_ONCE, MOST_LOOKED_AT)
+        self._most_changes = min(self.changes + AT_ONCE, MOST_CHANGES)
+
+    def ends_step(self) -> bool:
+        return (
+            self.changes >= self._most_changes
+            or self.looked_at >= self._most_looked_at
+            or self.size >= MOST_BYTES
+        )
 
     def is_full(self) -> bool:
         return (
             self.changes >= MOST_CHANGES
             or self.looked_at >= MOST_LOOKED_AT
             or self.size >= MOST_BYTES
+            or (self.changes > 0 and monotonic() >= self._until)
         )

@@ -452,8 +452,8 @@ WHERE grp = :grp AND grp IS NOT NULL AND kind = :kind AND seq > :seq AND seq <= 
 SELECT min(kind) FROM events INDEXED BY events_group
 WHERE grp = ? AND grp IS NOT NULL AND kind > ?;
 
--- :set_row_partition  partition, seq
-UPDATE events SET partition = ? WHERE seq = ?;
+-- :set_row_partitions  partition, [seq]
+UPDATE events SET partition = ? WHERE seq IN (SELECT value FROM json_each(?));
 
 -- :put_move  kind and seq of the row that was looked at last, group
 UPDATE partition_moves SET kind = ?, seq = ? WHERE grp = ?;
