@@ -343,7 +343,7 @@ def _compiler() -> Compiler:
     def pairs_of(hashes: Sequence[int], most: int) -> Sequence[tuple[int, int]]:
         return [(hash_, kind) for hash_ in hashes for kind in (1, 7)][:most]
 
-    return Compiler(HASHES, TERMS.index_tags, buffer, pairs_of)
+    return Compiler(HASHES, TERMS.index_tags, buffer, pairs_of, lambda: "[]")
 
 
 def composed() -> str:

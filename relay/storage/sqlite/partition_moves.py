@@ -14,7 +14,7 @@ import orjson
 from relay.errors import StoreFault
 from relay.storage.rows import event_in
 from relay.storage.sqlite.kind_classes import kind_class
-from relay.storage.sqlite.partitions import UNPARTITIONED
+from relay.storage.sqlite.partitions import NO_GROUPS, UNPARTITIONED
 from relay.storage.sqlite.sql.named import QUERIES
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ _PER_GROUP: Final = 8
 """As many rows as the start of a group takes."""
 MOST_BYTES: Final = 1 << 20
 """Of the rows that are moved: each is written again."""
+_MOST_CLOSED: Final = 256
+"""Groups that queries are given: they look each up."""
 
 
 class PartitionMoves:
@@ -56,15 +58,22 @@ class PartitionMoves:
         self._guarded = guarded
         self._last = ""
         """The group that had its turn last."""
-        self.are_left = self._are_left()
+        self.are_left = False
         """Whether rows of any group may be in the wrong partition, as far as is committed."""
+        self.closed = NO_GROUPS
+        """Guarded groups of which that is true, or some of them, as a JSON list: reads pass over
+        the rows that are not moved yet, in the index. Set after `Writer.group_changes`: a read
+        that has groups of a later commit than its partitions is made again."""
+        self.note_committed()
 
-    def _are_left(self) -> bool:
-        return self._db.execute(QUERIES["has_moves"]).fetchone() is not None
-
-    def note_done(self) -> None:
-        """After a commit."""
-        self.are_left = self._are_left()
+    def note_committed(self) -> None:
+        """After a commit that may change which groups they are."""
+        self.are_left = self._db.execute(QUERIES["has_moves"]).fetchone() is not None
+        self.closed = NO_GROUPS
+        if self.are_left:
+            groups = self._db.execute(QUERIES["closed_moves"], (_MOST_CLOSED,))
+            # SQLite cuts texts from JSON at a NUL.
+            self.closed = orjson.dumps([grp for (grp,) in groups if "\0" not in grp]).decode()
 
     def move_some(self, upto: int) -> list[TagRow] | None:
         """In a transaction: the tags that the table gets; None: no group can be moved now. `upto`:

@@ -35,6 +35,9 @@ or they are looked up by a tag."""
 FIRST_ROW: Final = (-1, 0)
 """kind and seq before those of all rows of a group."""
 
+NO_GROUPS: Final = "[]"
+"""As JSON."""
+
 MOST_KINDS: Final = 64
 """Of a filter of more kinds, the partitions are those of any kinds."""
 MOST_PARTITIONS: Final = 4_096

@@ -155,7 +155,9 @@ class SqliteStore:
     ) -> None:
         """Use `open`."""
         self._hashes = hashes
-        self._compiler = Compiler(hashes, terms.index_tags, tag_buffer, self._pairs_of)
+        self._compiler = Compiler(
+            hashes, terms.index_tags, tag_buffer, self._pairs_of, lambda: self._writer.closed
+        )
         self._tag_kinds = tag_buffer.kinds
         self._index = index
         self._row_cache = RowCache()

@@ -280,6 +280,8 @@ class Writer:
         kept = [row for row in change.tags if row[4] not in change.deleted]
         self._tag_buffer.add(kept, change.partitions)
         self.head = change.head
+        if change.has_moves:
+            self._moves.note_committed()
 
     def _newest(self, p: int, change: _Change) -> str:
         """FOUND_BY_KEY rows with this tag that the table may lack, as JSON."""
@@ -311,6 +313,11 @@ class Writer:
         """Whether rows may have to be moved to another partition."""
         return self._moves.are_left
 
+    @property
+    def closed(self) -> str:
+        """As `PartitionMoves.closed`."""
+        return self._moves.closed
+
     def repartition(self) -> bool:
         """Move some rows to the partitions that they belong into, or flush some of their tags, in a
         transaction of its own. False: there are none.
@@ -330,7 +337,7 @@ class Writer:
             raise
         finally:
             db.execute(f"PRAGMA synchronous = {self._synchronous}")
-        self._moves.note_done()
+        self._moves.note_committed()
         return tags is not None or (self.has_moves and self.flush_some())
 
     def _flush_slice(self, change: _Change, new_rows: int) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SCANNED: Final = {
     "has_old": {"old_versions"},  # its first row
     "has_moves": {"partition_moves"},  # likewise
+    "closed_moves": {"partition_moves"},  # likewise
     # All is wanted, at a start.
     "all_rows": {"events"},  # after a change of the indexed tags
     "count_tables": {"sqlite_master"},

@@ -43,7 +43,7 @@ def seen_in(groups: Groups) -> Visibility:
 
 
 def sqlite() -> Compiler:
-    return Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10), lambda *_: [])
+    return Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10), lambda *_: [], lambda: "[]")
 
 
 def postgres() -> PostgresCompiler:
@@ -66,7 +66,9 @@ class Kept:
     """A compiler that is asked for pages and counts; how much it keeps."""
 
     def __init__(self) -> None:
-        self._compiler = Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10), lambda *_: [])
+        self._compiler = Compiler(
+            Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10), lambda *_: [], lambda: "[]"
+        )
         self._seen = seen_in(Groups())
 
     def ask(self, asked: dict[str, Any], seen: Visibility | None = None) -> None:
@@ -202,7 +204,7 @@ class CountingHashes(Hashes):
 def test_the_values_of_a_filter_are_hashed_once_for_all_its_queries() -> None:
     """A COUNT has two queries, and a page that took too long on the loop is compiled again."""
     hashes, seen = CountingHashes(), seen_in(Groups())
-    compiler = Compiler(hashes, TERMS.index_tags, TagBuffer(10), lambda *_: [])
+    compiler = Compiler(hashes, TERMS.index_tags, TagBuffer(10), lambda *_: [], lambda: "[]")
     filter_ = filter_from({"#t": [str(number) for number in range(70_000)]}, TERMS)
     before = hashes.hashed
     compiler.count([filter_], seen, now=1)
@@ -213,7 +215,7 @@ def test_the_values_of_a_filter_are_hashed_once_for_all_its_queries() -> None:
 
 def test_a_filter_of_many_values_leaves_the_hashes_of_others_cached() -> None:
     hashes, seen = CountingHashes(), seen_in(Groups())
-    compiler = Compiler(hashes, TERMS.index_tags, TagBuffer(10), lambda *_: [])
+    compiler = Compiler(hashes, TERMS.index_tags, TagBuffer(10), lambda *_: [], lambda: "[]")
     small = filter_from({"#t": ["tea"]}, TERMS)
     compiler.count([small], seen, now=1)
     for first in range(0, 70_000, 1000):

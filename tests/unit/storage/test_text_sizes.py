@@ -41,7 +41,9 @@ def naming(names: str, values: int) -> Filter:
 
 
 def sqlite_text(filter_: Filter) -> int:
-    compiler = Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10), lambda *_: [])
+    compiler = Compiler(
+        Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10), lambda *_: [], lambda: "[]"
+    )
     query = PageQuery(filter_, SEEN, 5, upto=9, now=1, size=5)
     return len(compiler.page(query, None, frozenset()).sql)
 
@@ -52,7 +54,9 @@ def postgres_text(filter_: Filter) -> int:
 
 
 def sqlite_count(filters: list[Filter], seen: Visibility) -> int:
-    compiler = Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10), lambda *_: [])
+    compiler = Compiler(
+        Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10), lambda *_: [], lambda: "[]"
+    )
     return len(compiler.count(filters, seen, frozenset(), now=1).sql)
 
 

@@ -64,7 +64,9 @@ AUTHOR_KEYS: Final = 4
 PARTITIONS: Final = 5
 SCANNED: Final = 6
 """Hashes that the tag table has for the condition whose index is scanned: see `Arguments.scan`."""
-TAGS: Final = 7
+CLOSED: Final = 7
+"""One JSON list of guarded groups some of whose rows are not in their partitions yet."""
+TAGS: Final = 8
 """Index in `Arguments.lists` of the first tag condition's hashes; those of the next conditions
 follow, and at last those of `Arguments.add_pairs`. Of a long list there are the hashes and the
 values."""
@@ -119,8 +121,10 @@ class Arguments:
         size: int = 0,
         after: Place | None = None,
         partitions: Sequence[int] | None = (0,),
+        closed: str = "[]",
     ) -> None:
-        """`partitions`: into which the query looks; None: it finds them itself."""
+        """`partitions`: into which the query looks; None: it finds them itself. `closed`: see
+        CLOSED."""
         moment = [now, upto, size, filter_.since, filter_.until]
         if after is not None:
             moment += after
@@ -131,7 +135,7 @@ class Arguments:
         in_list: Sequence[Value] = ()
         if partitions is not None and len(partitions) > 1:
             in_list = _partition_list(partitions)
-        self.lists: list[Sequence[Value]] = [moment, *ids, *authors, in_list, ()]
+        self.lists: list[Sequence[Value]] = [moment, *ids, *authors, in_list, (), (closed,)]
         self.hashes = hashes.of_filter(filter_)
         """The hashes of each tag condition."""
         for (_, values), of_tag in zip(filter_.tags, self.hashes, strict=True):
@@ -401,6 +405,21 @@ def in_partitions(column: str, partitions: Partitions) -> Condition:
         return Condition(f"{column} IN ({','.join('?' * partitions)})", items)
     table = partition_table(partitions)
     return Condition(f"{column} IN (SELECT value FROM {table.sql})", table.values)
+
+
+def closed_groups(partitions: Partitions) -> Condition:
+    """A query for the groups among CLOSED of which rows in none of these partitions are wanted."""
+    known = in_partitions("g.partition", partitions)
+    return Condition(
+        "SELECT g.id FROM json_each(?) AS j CROSS JOIN groups AS g ON g.id = j.value"
+        f" WHERE g.guarded = 1 AND g.ended = 0 AND NOT {known.sql}",
+        (Late(CLOSED, 0), *known.values),
+    )
+
+
+def of_no_group_in(groups: str) -> str:
+    """`e` is of none of the groups that this query finds: the index of kinds knows it."""
+    return f"(e.grp IS NULL OR e.grp NOT IN ({groups}))"
 
 
 def mixed(hash_: str, partition: str) -> str:

@@ -12,7 +12,7 @@ from relay.storage import PageQuery
 from relay.storage.asked import asked_by, fulfils
 from relay.storage.sqlite.fts import expression
 from relay.storage.sqlite.kind_classes import classes_of, share_classes
-from relay.storage.sqlite.partitions import UNPARTITIONED
+from relay.storage.sqlite.partitions import NO_GROUPS, UNPARTITIONED
 from relay.storage.sqlite.sql import recall
 from relay.storage.sqlite.sql.conditions import (
     AUTHOR_KEYS,
@@ -180,10 +180,13 @@ class Compiler:
         index_tags: frozenset[str],
         buffer: Tagged,
         pairs_of: PairsOf,
+        closed: Callable[[], str],
     ) -> None:
+        """`closed`: as `PartitionMoves.closed`."""
         self._hashes = hashes
         self._buffer = buffer
         self._pairs_of = pairs_of
+        self._closed = closed
         self._reading = ReadConditions(hashes, index_tags)
         self._plans = VisibilityCache[Plan](CACHED_PLANS, lambda plan: weight_of_plan(*plan.parts))
 
@@ -647,6 +650,7 @@ class Compiler:
     ) -> tuple[Shape, Arguments]:
         """`visibility`: None: all may be read."""
         shape = shape_of(filter_, after, is_long=is_long)
+        closed = self._closed()
         reached = self._reached(shape, filter_, partitions)
         if reached is not None:
             if len(reached) > 1:
@@ -656,6 +660,8 @@ class Compiler:
             shape = shape._replace(partitions=query)
         else:
             shape = shape._replace(partitions=EVERY_PARTITION)
+        if closed != NO_GROUPS and _passes_over_closed(shape):
+            shape = shape._replace(has_closed=True)
         arguments = Arguments(
             filter_,
             self._hashes,
@@ -665,6 +671,7 @@ class Compiler:
             size=size,
             after=after,
             partitions=reached,
+            closed=closed,
         )
         return shape, arguments
 
@@ -758,7 +765,7 @@ class Compiler:
             authors = kinds = None
         elif kinds is not None and len(kinds) <= _KIND_SCANS:
             most = _MAX_PAIRS if in_order else 1
-            scans = by_kinds(sorted(kinds), most, shape.partitions)
+            scans = by_kinds(sorted(kinds), most, shape.partitions, has_closed=shape.has_closed)
             kinds = None
         else:
             scans = [by_time(shape.partitions)]
@@ -783,6 +790,17 @@ class Compiler:
     def visible(self, visibility: Visibility, filter_: Filter) -> Condition:
         """`may_read(e, filter_)` as SQL."""
         return self._reading.readable(visibility, asked_by([filter_], visibility)).condition
+
+
+def _passes_over_closed(shape: Shape) -> bool:
+    """Whether it is scanned by kinds, of which others than members read none in a closed group."""
+    others = shape.ids, shape.authors, shape.driving_tag()
+    return (
+        shape.kinds is not None
+        and others == (None, None, None)
+        and shape.partitions != EVERY_PARTITION
+        and shape.kinds.isdisjoint(UNPARTITIONED)
+    )
 
 
 def _few_kinds(filter_: Filter) -> Sequence[int]:

@@ -440,6 +440,10 @@ ON CONFLICT (grp) DO UPDATE SET
 -- :has_moves  -> a row if rows of a group may be in the wrong partition
 SELECT 1 FROM partition_moves LIMIT 1;
 
+-- :closed_moves  limit -> those of these groups that are guarded
+SELECT m.grp FROM (SELECT grp FROM partition_moves LIMIT ?) AS m CROSS JOIN groups AS g
+ON g.id = m.grp WHERE g.guarded = 1 AND g.ended = 0;
+
 -- :next_move  group, seq -> the next group of which all such rows are up to this seq: group, kind and seq of the row that was looked at last, seq of the last row
 SELECT grp, kind, seq, upto FROM partition_moves WHERE grp > ? AND upto <= ? ORDER BY grp LIMIT 1;
 

@@ -29,9 +29,11 @@ from relay.storage.sqlite.sql.conditions import (
     Condition,
     Late,
     all_of,
+    closed_groups,
     in_partitions,
     listed,
     mixed,
+    of_no_group_in,
     one_of,
     one_of_late,
     partition_table,
@@ -87,6 +89,8 @@ class Shape(NamedTuple):
     is_long: bool = False
     """It is known to take long, so that it may begin with what takes some 10 ms."""
     partitions: Partitions = 1
+    has_closed: bool = False
+    """Rows of closed groups that were not moved yet are passed over in the index of kinds."""
 
     def driving_tag(self) -> int | None:
         """Index in `tags` of the condition whose index is scanned; None: another index is."""
@@ -190,6 +194,7 @@ class ManyKinds(NamedTuple):
 
     kinds: Sequence[int]
     partitions: Partitions
+    has_closed: bool
 
     def queue(self) -> Queue:
         table = partition_table(self.partitions)
@@ -317,6 +322,11 @@ class IndexScan(NamedTuple):
         wanted = all_of(
             [in_partitions("n.partition", many.partitions), one_of("n.kind", many.kinds), rest]
         )
+        closed = Condition("")
+        if many.has_closed:
+            closed = closed_groups(many.partitions)
+            closed = closed._replace(sql=f" closed (id) AS MATERIALIZED ({closed.sql}),")
+            inside = all_of([Condition(of_no_group_in("SELECT id FROM closed")), inside])
         tables = many.queue().tables(self.source, "e", times, _since("e", shape), inside)
         return Condition(
             # First among the newest of all rows, where mostly enough of them are.
@@ -324,13 +334,14 @@ class IndexScan(NamedTuple):
             f" (SELECT e.seq, e.partition, e.kind {BY_TIME.source} WHERE {times.sql}"
             f" ORDER BY e.created_at DESC, e.id_key, e.seq LIMIT {_NEAR}) AS n"
             f" CROSS JOIN events AS e ON e.seq = n.seq WHERE {wanted.sql} LIMIT ?),"
-            f" found AS MATERIALIZED (SELECT count(*) >= ? AS few FROM near), {tables.sql},"
+            f" found AS MATERIALIZED (SELECT count(*) >= ? AS few FROM near),{closed.sql}"
+            f" {tables.sql},"
             # Materialized: else SQLite moves the order of its reader behind this LIMIT.
             " far AS MATERIALIZED (SELECT k.created_at, k.id_key, k.seq FROM queue AS k"
             f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {outside.sql} LIMIT ?)"
             " SELECT * FROM near WHERE (SELECT few FROM found) UNION ALL SELECT * FROM far",
             (
-                *(*times.values, *wanted.values, SIZE, SIZE),
+                *(*times.values, *wanted.values, SIZE, SIZE, *closed.values),
                 *(*tables.values, *outside.values, SIZE),
             ),
         )
@@ -427,16 +438,22 @@ def by_time(partitions: Partitions) -> IndexScan:
     return BY_TIME._replace(start=in_partitions("e.partition", partitions))
 
 
-def by_kinds(kinds: Sequence[int], at_most: int, partitions: Partitions) -> list[IndexScan]:
+def by_kinds(
+    kinds: Sequence[int], at_most: int, partitions: Partitions, *, has_closed: bool
+) -> list[IndexScan]:
     source = "FROM events AS e INDEXED BY events_kind"
+    open_ = TRUE
+    if has_closed:
+        closed = closed_groups(partitions)
+        open_ = Condition(of_no_group_in(closed.sql), closed.values)
     if not isinstance(partitions, int) or partitions * len(kinds) > at_most:
-        start = all_of([in_partitions("e.partition", partitions), one_of("e.kind", kinds)])
-        many = ManyKinds(kinds, partitions)
+        start = all_of([in_partitions("e.partition", partitions), one_of("e.kind", kinds), open_])
+        many = ManyKinds(kinds, partitions, has_closed)
         return [IndexScan(source, start, "e", ordered=False, many=many)]
     of = [Condition("e.partition = ?", (Late(PARTITIONS, item),)) for item in range(partitions)]
     if partitions == 1:
         of = [in_partitions("e.partition", 1)]
-    starts = [all_of([each, one_of("e.kind", [kind])]) for each in of for kind in kinds]
+    starts = [all_of([each, one_of("e.kind", [kind]), open_]) for each in of for kind in kinds]
     return [IndexScan(source, start, "e", ordered=True) for start in starts]
 
 
