@@ -109,6 +109,8 @@ class GroupContext(msgspec.Struct, frozen=True, gc=False):
     operators: frozenset[str] = frozenset()
     """Owners of the whole relay; those of a household are not."""
     banned: frozenset[str] = frozenset()
+    salt: bytes = b""
+    """Of this start of the relay; nobody else knows it."""
     has_changed: bool = False
     """A 9002 or 9010 was made from another 39000 or 39005 than the group's."""
     is_piece: bool = False

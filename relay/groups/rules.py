@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import IntEnum
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, assert_never
 
 from relay.errors import GROUP_CHANGED, Prefix, Refused, Reject
@@ -83,9 +84,11 @@ MAX_INVOLVED: Final = 100_000
 MAX_CHANGED: Final = 500
 """Members that one event of an author adds or removes who is neither an owner nor an agent: all
 other writes wait 60 us for each."""
-MAX_PUT_INTO: Final = 128
-"""A key that is in so many groups is put into another only by an owner or agent, or if it has asked
-to join: a read by a member looks into each private group, and nobody is asked before."""
+MAX_PUT_INTO: Final = 96
+_MORE_PUT_INTO: Final = 64
+"""A key that is in so many groups, or up to 63 more, is put into another only by an owner or agent,
+or if it has asked to join: a read by a member looks into each private group, and nobody is asked
+before."""
 MAX_CODES: Final = 10_000
 MAX_CLOSINGS: Final = 3
 """How often a group with messages is made private in an hour; then only owners and agents open it
@@ -452,11 +455,19 @@ def _check_involved(pubkeys: Set[str], group: Group) -> Reject | None:
     return None
 
 
+def _most_groups(pubkey: str, salt: bytes) -> int:
+    """Nobody knows how many: else a refusal would tell how many a key is in, hidden ones too."""
+    more = blake2b(pubkey.encode(), digest_size=1, key=salt).digest()[0] if salt else 0
+    return MAX_PUT_INTO + more % _MORE_PUT_INTO
+
+
 def _check_put_into(pubkeys: Set[str], group: Group, context: GroupContext) -> Reject | None:
     if context.may_change_many:
         return None
-    for pubkey in pubkeys - group.requests.keys():
-        if len(context.groups.groups_of(pubkey)) >= MAX_PUT_INTO:
+    for pubkey in pubkeys:
+        if pubkey in group.involved:  # also who has asked to join
+            continue
+        if len(context.groups.groups_of(pubkey)) >= _most_groups(pubkey, context.salt):
             text = f"p: {pubkey} is in many groups: let it join by itself, or an owner put it in"
             return rejected(Prefix.BLOCKED, text)
     return None

@@ -119,6 +119,7 @@ class Batch:
         buckets: TokenBuckets,
         vanished: MinuteCounter,
         joined: MinuteCounter,
+        salt: bytes = b"",
         vanishing: Sequence[Tombstone],
         ending: Set[str],
         unlisted: Set[str],
@@ -170,6 +171,7 @@ class Batch:
         self._buckets = buckets
         self._vanished = vanished
         self._joined = joined
+        self._salt = salt
         self._vanishing = vanishing
         self._ending = ending
         policy = state.policy
@@ -310,6 +312,7 @@ class Batch:
             self._vanished,
             self._joined,
             Removed() if self._pieces is None else self._pieces.removed,
+            self._salt,
             self._pieces is not None and not self._pieces.is_last,
             self._pieces is not None and self._pieces.took_tokens,
             ending=self._ending,

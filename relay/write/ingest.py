@@ -16,6 +16,7 @@ import logging
 import sys
 from collections import Counter
 from contextlib import contextmanager, suppress
+from secrets import token_bytes
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
@@ -162,6 +163,7 @@ class Ingest:
         self._buckets = TokenBuckets()
         self._vanished = MinuteCounter(VANISHED_PER_ADDRESS)
         self._joined = MinuteCounter(JOINED_PER_MINUTE)
+        self._salt = token_bytes(16)
         self._end_from = 0.0
         """Time of the loop from which on a large group may end."""
         self._vanishing: dict[str, Tombstone] = {}
@@ -775,6 +777,7 @@ class Ingest:
             buckets=self._buckets,
             vanished=self._vanished,
             joined=self._joined,
+            salt=self._salt,
             vanishing=[*self._vanishing.values()],
             ending={*self._ending.values()},
             unlisted=self._lists.due,

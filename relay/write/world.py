@@ -97,6 +97,8 @@ class World:
     """Keys that joined the relay without a code."""
     removed: Removed = field(default_factory=Removed)
     """Rows that earlier pieces of the same deletion deleted."""
+    salt: bytes = b""
+    """As of `GroupContext`."""
     is_piece: bool = False
     """The event deletes some rows now, and is neither stored nor answered."""
     took_tokens: bool = False
@@ -381,6 +383,7 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
         relay=world.relay,
         operators=world.actors.owners,
         banned=world.actors.banned,
+        salt=world.salt,
         has_changed=candidate.action is not None and _has_changed(candidate, group_id, world),
         is_piece=world.is_piece,
     )

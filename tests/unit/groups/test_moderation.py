@@ -12,7 +12,14 @@ from relay.groups.actions import UNTOLD_FLAGS, Flag
 from relay.groups.context import Joins
 from relay.groups.group import Group
 from relay.groups.membership import MAX_ASKED, loses_last_admin
-from relay.groups.rules import MAX_CHANGED, MAX_CODES, MAX_INVOLVED, MAX_MEMBERS, MAX_PUT_INTO
+from relay.groups.rules import (
+    MAX_CHANGED,
+    MAX_CODES,
+    MAX_INVOLVED,
+    MAX_MEMBERS,
+    MAX_PUT_INTO,
+    _most_groups,
+)
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, dave, owner, robot, stranger
 from tests.unit.groups.world import (
@@ -103,12 +110,23 @@ def test_a_key_that_is_in_many_groups_is_put_into_another_if_it_asks() -> None:
     assert alice.pubkey in world.tea.requests
     assert world.put(admin, alice) == STORED
     assert world.remove(admin, alice) == STORED
-    assert not world.put(admin, alice)[0]
-    assert world.put(owner, alice) == STORED
-    for number in range(2):
-        assert world.leave(alice, group=f"g{number}") == STORED
+    assert world.put(admin, alice) == STORED, "who was in"
     assert world.make(bob, "den") == STORED
-    assert world.put(bob, alice, group="den") == STORED
+    assert not world.put(bob, alice, group="den")[0]
+    assert world.put(owner, alice, group="den") == STORED
+    for number in range(3):
+        assert world.leave(alice, group=f"g{number}") == STORED
+    assert world.make(bob, "pub") == STORED
+    assert world.put(bob, alice, group="pub") == STORED
+
+
+def test_how_many_groups_are_too_many_is_known_to_nobody() -> None:
+    """A refusal would tell how many a key is in, hidden ones too."""
+    keys = [f"{number:064x}" for number in range(200)]
+    of_start = [_most_groups(key, b"a secret") for key in keys]
+    assert len(set(of_start)) > 30
+    assert of_start == [_most_groups(key, b"a secret") for key in keys], "asked again"
+    assert of_start != [_most_groups(key, b"another") for key in keys]
 
 
 @pytest.mark.slow
