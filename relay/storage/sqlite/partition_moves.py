@@ -33,6 +33,9 @@ MOST_S: Final = 0.02
 AT_ONCE: Final = 256
 """Rows and tags that are changed, or rows that are looked at, between two looks at the time: 2 to 4
 ms while what they are in is in memory."""
+_MOST_SLICES: Final = 8
+"""Of one turn: of many small groups one is done after the other. Everybody looks into those that
+were opened until they are done."""
 _PER_GROUP: Final = 8
 """As many rows as the start of a group takes."""
 MOST_BYTES: Final = 1 << 20
@@ -58,6 +61,8 @@ class PartitionMoves:
         self._guarded = guarded
         self._last = ""
         """The group that had its turn last."""
+        self._slices = 0
+        """Of the turn that has not ended."""
         self.are_left = False
         """Whether rows of any group may be in the wrong partition, as far as is committed."""
         self.closed = NO_GROUPS
@@ -84,9 +89,11 @@ class PartitionMoves:
             turn = self._next_turn(upto)
             if turn is None:
                 break
-            self._last = turn[0]
             slice_.looked_at += _PER_GROUP
             tags = (tags or []) + self._move_group(*turn, slice_)
+            self._slices += 1
+            if self._slices >= _MOST_SLICES or not slice_.is_full():  # then the group is done
+                self._last, self._slices = turn[0], 0
         return tags
 
     def _next_turn(self, upto: int) -> tuple[str, int, int, int] | None:
