@@ -360,7 +360,7 @@ async def test_a_transaction_ends_when_it_has_taken_its_time(
 async def test_groups_take_turns(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of some slices each: of many that were opened at once, all had some rows left till the end."""
+    """Of some slices each: of many that were opened at once, all had rows left till the end."""
     monkeypatch.setattr(partition_moves, "MOST_CHANGES", 20)
     monkeypatch.setattr(partition_moves, "_MOST_SLICES", 2)
     names = ("ale", "den", "tea")

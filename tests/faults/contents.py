@@ -28,11 +28,14 @@ Contents = dict[str, frozenset[tuple[Any, ...]]]
 def contents(path: Path) -> Contents:
     with closing(sqlite3.connect(path)) as db:
         there = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
-        return {
-            table: frozenset(db.execute(f"SELECT * FROM {table}"))
-            for table in _TABLES
-            if table in there
-        }
+        return {table: frozenset(_rows(db, table)) for table in _TABLES if table in there}
+
+
+def _rows(db: sqlite3.Connection, table: str) -> list[tuple[Any, ...]]:
+    """Without `partition`: rows are moved while nothing is written."""
+    columns = [name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")]
+    named = ", ".join([name for name in columns if name != "partition"])
+    return db.execute(f"SELECT {named} FROM {table}").fetchall()
 
 
 def raws_in(found: Contents) -> dict[str, bytes]:
