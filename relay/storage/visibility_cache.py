@@ -56,6 +56,7 @@ class VisibilityCache(OrderedDict[tuple[object, ...], tuple["Visibility", Made]]
             self._sizes.clear()
             self._sum = 0
             self._groups = visibility.groups
+        self._sum -= self._sizes.pop(key, 0)
         self[key] = visibility, made
         self._sizes[key] = size = self._size(made)
         self._sum += size

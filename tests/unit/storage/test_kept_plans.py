@@ -27,6 +27,7 @@ from relay.storage.sqlite.sql import filters, visibility
 from relay.storage.sqlite.sql.filters import Compiler
 from relay.storage.sqlite.tag_buffer import TagBuffer
 from relay.storage.tokens import Tokenizer
+from relay.storage.visibility_cache import VisibilityCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -224,3 +225,13 @@ def test_a_filter_of_many_values_leaves_the_hashes_of_others_cached() -> None:
     before = hashes.hashed
     compiler.count([small], seen, now=1)
     assert hashes.hashed == before
+
+
+def test_what_is_kept_again_counts_once() -> None:
+    """Else each was thrown out at once when the groups had changed a thousand times."""
+    cache = VisibilityCache[int](100, lambda _: 40)
+    viewer = visibility_for(ANONYMOUS, (), Actors(), Groups())
+    for number in range(9):
+        cache.keep(("one",), viewer, number)
+    cache.keep(("another",), viewer, 9)
+    assert [made for _, made in cache.values()] == [8, 9]
