@@ -218,8 +218,6 @@ class OneSearchAfterAnother:
         self._db.execute("BEGIN")
         self._db.execute("SELECT count(*) FROM meta").fetchall()
 
-    is_busy = True
-
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
         self._db.execute("COMMIT")
@@ -230,7 +228,7 @@ class OneSearchAfterAnother:
         self._db.close()
 
 
-@pytest.mark.parametrize("whose", ["known", "unknown"])
+@pytest.mark.parametrize("whose", ["search", "unknown_search", "long", "unknown_long"])
 async def test_searches_one_after_another_do_not_hold_up_an_erasure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
@@ -241,7 +239,7 @@ async def test_searches_one_after_another_do_not_hold_up_an_erasure(
     await store.index(lambda event: event.content, "content", 100)
     with closing(OneSearchAfterAnother(tmp_path)) as searches:
         await write(store, deletion(*events))
-        monkeypatch.setattr(store._searching, f"_{whose}", searches)
+        monkeypatch.setattr(getattr(store, f"_{whose}_conn"), "paused", searches.paused)
         while await store.tidy_index():
             pass
         assert store._index.pending_s == 0

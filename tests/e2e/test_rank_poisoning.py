@@ -110,7 +110,7 @@ async def copy_with_an_old_date(scene: Scene) -> None:
 
 async def copy_of_the_same_second_with_a_lower_id(scene: Scene) -> None:
     (own,) = await scene.client.query({"kinds": [78], "#x": [scene.hashed]})
-    for number in range(1000):
+    for number in range(100_000):
         told = Entry(scene.truth, "a", str(number), timestamp_of(own.created_at))
         event = signed(ATTACKER, entry_draft(told))
         if event.id < own.id:
