@@ -201,7 +201,7 @@ CREATE TABLE tombstones (
 ) WITHOUT ROWID;
 INSERT INTO "tombstones" VALUES('e:5781304a285a9747d51c3c82f559a050c2fd36025fcf3ba8facfb0f354388101','ea6cbf521ba6f2c202b0b4fa68849e090694b135337d360e8d21b9d73a3e5161',NULL,'kind 5',NULL);
 CREATE INDEX events_id     ON events (id_key);
-CREATE INDEX events_time   ON events (created_at DESC, id_key, partition, kind);
+CREATE INDEX events_time   ON events (created_at DESC, id_key, seq, partition, kind);
 CREATE INDEX events_kind   ON events (partition, kind, created_at DESC, id_key, grp, expires_at);
 CREATE INDEX events_author ON events (author_key, created_at DESC, id_key, kind, grp, expires_at);
 CREATE INDEX events_slot   ON events (slot) WHERE slot IS NOT NULL;

@@ -452,6 +452,13 @@ MEMBER = visibility_for(
 )
 
 
+async def test_a_page_of_some_time_is_read_in_its_order(store: SqliteStore) -> None:
+    """To sort its rows again took half as long as to read them."""
+    steps = await store.plan([asked(since=1, until=9)], UNKNOWN, "REQ", now=0)
+    assert any("events_time" in step for step in steps)
+    assert not any("TEMP B-TREE" in step for step in steps)
+
+
 class Slow(NamedTuple):
     """Pages that take longer than ANSWER_S on the connection that reads them first."""
 

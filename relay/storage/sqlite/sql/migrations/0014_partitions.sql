@@ -12,7 +12,7 @@ CREATE TABLE partition_moves (
 DROP INDEX events_time;
 DROP INDEX events_kind;
 DROP INDEX events_group;
-CREATE INDEX events_time   ON events (created_at DESC, id_key, partition, kind);
+CREATE INDEX events_time   ON events (created_at DESC, id_key, seq, partition, kind);
 CREATE INDEX events_kind   ON events (partition, kind, created_at DESC, id_key, grp, expires_at);
 CREATE INDEX events_group  ON events (grp, kind) WHERE grp IS NOT NULL;
 -- In place of 256 classes for all kinds from 256, known kinds have a class each, and all others share
