@@ -209,7 +209,6 @@ class Writer:
         self._until = inf
         """By `thread_time`: how long the statements of this transaction may run."""
         db.set_progress_handler(self._is_over, _PROGRESS_STEPS)
-        self._synchronous: int = db.execute("PRAGMA synchronous").fetchone()[0]
         self._can_shrink = db.execute("PRAGMA auto_vacuum").fetchone()[0] == _INCREMENTAL
 
     def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
@@ -320,12 +319,8 @@ class Writer:
 
     def repartition(self) -> bool:
         """Move some rows to the partitions that they belong into, or flush some of their tags, in a
-        transaction of its own. False: there are none.
-
-        What it does can be done again: the disk has it with the next commit.
-        """
+        transaction of its own. False: there are none."""
         db, upto = self._db, self._tag_buffer.flushed_upto
-        db.execute("PRAGMA synchronous = NORMAL")
         db.execute("BEGIN IMMEDIATE")
         try:
             tags = self._moves.move_some(_MAX_INT if upto is None else upto)
@@ -335,8 +330,6 @@ class Writer:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
-        finally:
-            db.execute(f"PRAGMA synchronous = {self._synchronous}")
         self._moves.note_committed()
         return tags is not None or (self.has_moves and self.flush_some())
 
