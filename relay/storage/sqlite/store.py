@@ -7,8 +7,8 @@
   for 10 rows, `python -m tests.bench.trips`). A progress handler stops one that exceeds its budget;
   it starts again on another connection.
 - Long work runs on connections of aiosqlite: `reader_conn` for wide scans, `search_conn` for
-  full-text searches, `long_conn` for pages and searches that take over half a second while others
-  wait, `bulk_conn` for queries over the whole file, four more for the same by unknown keys,
+  full-text searches, `long_conn` for pages, searches and COUNTs that take long while others wait,
+  `bulk_conn` for queries over the whole file, four more for the same by unknown keys,
   `relay_conn` for what the relay reads for itself, one for the text index, and one for
   checkpoints, which no commit waits for.
 - The tags of the newest rows are in memory (`tag_buffer`): writing the tag table is most of a

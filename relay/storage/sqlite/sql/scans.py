@@ -108,12 +108,7 @@ class Shape(NamedTuple):
         return self.is_long and bool(self.authors) and self.driving_tag() is not None
 
 
-def shape_of(
-    filter_: Filter,
-    after: Place | None = None,
-    *,
-    is_long: bool = False,
-) -> Shape:
+def shape_of(filter_: Filter, after: Place | None = None, *, is_long: bool = False) -> Shape:
     ids, authors = filter_.ids, filter_.authors
     return Shape(
         filter_.kinds,
