@@ -56,9 +56,9 @@ _SETTLE_S: Final = 0.3
 """Time without a commit after which tags are flushed and the WAL is checkpointed."""
 _QUIET_S: Final = 1.0
 """Time without a commit after which free pages and a large WAL are returned to the file system."""
-_MOVE_RATIO: Final = {True: 0.25, False: 1.0}
-"""How many times as long as a slice of moved rows the pause after it is, by whether no commits are
-made. Until the rows of a group that was closed are moved, reads pass over them."""
+_MOVE_RATIO: Final = 0.1
+"""How many times as long as a slice of moved rows the pause after it is. Commits go in between.
+Until the rows of a group that was closed are moved, reads by tag fetch and pass over each."""
 _MOVE_LATER_S: Final = 0.5
 """Until it is looked again whether rows can be moved whose tags are not in the table yet."""
 _SIZED_S: Final = 0.02
@@ -256,7 +256,7 @@ class Checkpoints:
         self._move_at = began + _MOVE_LATER_S
         if await self._writing.run(self._move):
             now = monotonic()
-            self._move_at = now + _MOVE_RATIO[self._is_settled] * (now - began)
+            self._move_at = now + _MOVE_RATIO * (now - began)
         if not self._has_moves():
             self._is_settled = False  # what was written has to be checkpointed
 
