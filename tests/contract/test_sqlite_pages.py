@@ -146,6 +146,75 @@ async def test_the_first_rows_of_many_keys_are_read_without_those_behind_them(
     assert (steps < 12 * len(events)) is not bool(few)
 
 
+@pytest.mark.parametrize("number", [17, 40, 128])
+async def test_rows_of_a_kind_that_is_not_asked_for_are_passed_over_by_no_feed(
+    path: Path, number: int
+) -> None:
+    """Of more than 16 kinds all rows were passed over: 50 ms behind 500,000 that anybody wrote."""
+    kinds = range(1_000, 1_000 + number)
+    wanted = [unsigned(cast.alice, kind=kind, at=kind) for kind in kinds]
+    store = await SqliteStore.open(path, TERMS)
+    await write(store, *wanted)
+    others = [unsigned(cast.bob, kind=2_000, at=10_000 + at) for at in range(20_000)]
+    await write(store, *others)
+    query = PageQuery(asked(kinds=[*kinds]), EVERYTHING, 50, store.committed(), 0, 50)
+    found, steps = steps_of(store, path, query)
+    await store.close()
+    assert found == in_order(*wanted)[:50]
+    assert steps < 80_000
+
+
+@pytest.mark.parametrize("few", [0, 5_000])
+@pytest.mark.parametrize("number", [1, 2, 40])
+@pytest.mark.parametrize("kinds", [[0], [3, 10002, 30315]])
+async def test_what_else_an_author_wrote_is_in_no_way_of_a_profile(
+    path: Path, monkeypatch: pytest.MonkeyPatch, kinds: list[int], number: int, few: int
+) -> None:
+    """Clients look up the profile of whoever wrote a note, and somebody wrote 900,000 events."""
+    monkeypatch.setattr(scans, "_FEW", few)
+    authors = [cast.person(f"author {place}") for place in range(number)]
+    store = await SqliteStore.open(path, TERMS)
+    profiles = [
+        unsigned(author, kind=kind, at=kind % 7) for author in authors[:30] for kind in kinds
+    ]
+    await write(store, *profiles)
+    others = [unsigned(authors[0], kind=2_000, at=at) for at in range(10, 20_000)]
+    await write(store, *others)
+    wanted = asked(kinds=kinds, authors=[author.pubkey for author in authors])
+    for limit in (500, 20):
+        query = PageQuery(wanted, EVERYTHING, limit, store.committed(), 0, limit)
+        found, steps = steps_of(store, path, query)
+        assert found == in_order(*profiles)[:limit]
+        assert steps < 60_000
+    await store.close()
+
+
+@pytest.mark.parametrize("few", [0, 5_000])
+async def test_pages_of_statuses_follow_each_other(
+    path: Path, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(scans, "_FEW", few)
+    authors = [cast.person(f"author {place}") for place in range(40)]
+    statuses = [
+        unsigned(author, kind=30315, tags=[["d", str(at)]], at=at % 3)
+        for author in authors
+        for at in range(4)
+    ]
+    store = await SqliteStore.open(path, TERMS)
+    await write(store, *statuses)
+    wanted = asked(kinds=[30315, 0], authors=[author.pubkey for author in authors])
+    query = PageQuery(wanted, EVERYTHING, 500, store.committed(), 0, 30)
+    found = list[bytes]()
+    while True:
+        page = await store.page(query)
+        found += page.raws
+        if page.next is None:
+            break
+        query = query.following(page)
+    await store.close()
+    assert found == in_order(*statuses)
+
+
 @pytest.mark.parametrize("number", [1, 40])
 async def test_notes_that_name_groups_as_d_are_in_no_way_of_their_states(
     path: Path, number: int

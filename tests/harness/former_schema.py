@@ -8,7 +8,12 @@ if TYPE_CHECKING:
     import sqlite3
 
 
+def put_back_to_schema_14(db: sqlite3.Connection) -> None:
+    db.executescript("DROP INDEX events_author_kind; PRAGMA user_version = 14")
+
+
 def put_back_to_schema_13(db: sqlite3.Connection) -> None:
+    put_back_to_schema_14(db)
     db.executescript(
         """
         DROP INDEX events_time;

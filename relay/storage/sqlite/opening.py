@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from relay.nostr.filters import FilterTerms
     from relay.storage.sqlite.tag_buffer import TagBuffer, TagRow
 
-SCHEMA_VERSION: Final = 14
+SCHEMA_VERSION: Final = 15
 APPLICATION_ID: Final = 0x526F6F6B  # "Rook"
 _COMMENT: Final = re.compile(r"--[^\n\0]*")
 _SPACE: Final = re.compile(r"[ \n]+")

@@ -45,6 +45,7 @@ from relay.storage.sqlite.sql.scans import (
     IndexScan,
     Shape,
     by_authors,
+    by_authors_of_kinds,
     by_buffer,
     by_d_prefixes,
     by_ids,
@@ -54,6 +55,7 @@ from relay.storage.sqlite.sql.scans import (
     by_time,
     by_words,
     either,
+    has_author_scan,
     listed_seqs,
     merged,
     score,
@@ -84,7 +86,8 @@ _MAX_PAIRS: Final = 32
 """The same of hashes of a tag with a class of kinds, and of kinds in a partition; of more see
 `Queue`."""
 _FEW_PAIRS: Final = 4
-_KIND_SCANS: Final = 16
+_KIND_SCANS: Final = 128
+"""Of a filter of more kinds, the rows of all kinds are passed over."""
 _KINDS_APART: Final = 32
 """Up to this many kinds of a search are sought in the text index, and have a condition each."""
 _CACHED_PREFIXES: Final = 16
@@ -761,7 +764,10 @@ class Compiler:
             if shape.may_scan_authors():
                 scans = either(scans, shape, _tag_holds(shape, tag))
         elif authors is not None:
-            scans = by_authors(authors, at_most, sorted_kinds)
+            if in_order and sorted_kinds and has_author_scan(sorted_kinds, authors):
+                scans = by_authors_of_kinds(authors, at_most, sorted_kinds)
+            else:
+                scans = by_authors(authors, at_most, sorted_kinds)
             authors = kinds = None
         elif kinds is not None and len(kinds) <= _KIND_SCANS:
             most = _MAX_PAIRS if in_order else 1

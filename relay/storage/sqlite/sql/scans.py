@@ -6,6 +6,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.nostr.filters import BROAD_TAGS
+from relay.nostr.kinds import KindSet
 from relay.storage.sqlite.fts import expression, more_often
 from relay.storage.sqlite.kind_classes import classes_of
 from relay.storage.sqlite.sql.conditions import (
@@ -235,6 +236,28 @@ class ManyTags(NamedTuple):
         return Queue(("hash", "kind_class"), keys, self.among)
 
 
+class ManyAuthors(NamedTuple):
+    """More pairs of an author and a kind than are merged."""
+
+    number: int
+    """How many authors there are."""
+    kinds: Sequence[int]
+
+    def queue(self) -> Queue:
+        if self.number > MAX_PARAMETERS:
+            authors = Condition("json_each(?)", (Late(AUTHOR_KEYS, 0),))
+        else:
+            items = tuple([Late(AUTHOR_KEYS, item) for item in range(self.number)])
+            places = ",".join("?" * self.number)
+            authors = Condition(f"json_each(json_array({places}))", items)
+        keys = Condition(
+            f"SELECT DISTINCT a.value, k.value FROM {authors.sql} AS a"
+            " CROSS JOIN json_each(?) AS k WHERE NOT (SELECT few FROM found)",
+            (*authors.values, listed(self.kinds)),
+        )
+        return Queue(("author_key", "kind"), keys)
+
+
 class IndexScan(NamedTuple):
     """A FROM clause and the condition on its index."""
 
@@ -244,7 +267,7 @@ class IndexScan(NamedTuple):
     ordered: bool
     one: bool = False
     """It finds at most one row, so that nothing must be sorted."""
-    many: Many | ManyKinds | ManyTags | None = None
+    many: Many | ManyKinds | ManyTags | ManyAuthors | None = None
 
     @property
     def keys(self) -> str:
@@ -286,6 +309,8 @@ class IndexScan(NamedTuple):
             return self._first_of_kinds(self.many, shape, rest)
         if isinstance(self.many, ManyTags):
             return self._first_of_tags(self.many, shape, rest)
+        if isinstance(self.many, ManyAuthors):
+            return self._first_of_authors(self.many, shape, rest)
         keys, column, among, full = self.many
         source = self.source
         index = all_of([among, *self.times(shape)])
@@ -342,23 +367,49 @@ class IndexScan(NamedTuple):
         )
 
     def _first_of_tags(self, many: ManyTags, shape: Shape, rest: Condition) -> Condition:
-        times = all_of(self.times(shape))
         # Without a kind no time is looked up in the index, and there may be a million rows.
-        among = TRUE if many.classes is None else times
-        found = Condition(f"tags AS t WHERE {self.start.sql}", self.start.values)
-        few = min(_FEW, many.number * _FEW_OF_EACH)
-        tables = many.queue().tables(self.source, "t", times, _since("t", shape), TRUE)
+        among = TRUE if many.classes is None else all_of(self.times(shape))
+        found = Condition(
+            f"tags AS t WHERE {self.start.sql} AND {among.sql}",
+            (*self.start.values, *among.values),
+        )
+        queue = many.queue(), TRUE
+        return self._first_of_pairs(found, many.number * _FEW_OF_EACH, *queue, shape, rest)
+
+    def _first_of_authors(self, many: ManyAuthors, shape: Shape, rest: Condition) -> Condition:
+        where = all_of([self.start, *self.times(shape)])
+        found = Condition(f"{self.source.removeprefix('FROM ')} WHERE {where.sql}", where.values)
+        pairs = many.number * len(many.kinds)
+        queue = many.queue(), _HAS_AUTHOR_KIND
+        full = one_of_late("e.pubkey", AUTHORS, many.number)
+        rest = all_of([full, rest])
+        return self._first_of_pairs(found, pairs * _FEW_OF_EACH, *queue, shape, rest)
+
+    def _first_of_pairs(
+        self,
+        found: Condition,
+        few: int,
+        queue: Queue,
+        inside: Condition,
+        shape: Shape,
+        rest: Condition,
+    ) -> Condition:
+        """`found`: their rows, which are sorted if they are few. `inside`: as of `Queue`."""
+        times = all_of(self.times(shape))
+        few = min(_FEW, few)
+        of = self.times_of
+        tables = queue.tables(self.source, of, times, _since(of, shape), inside)
         return Condition(
             f"WITH RECURSIVE some AS MATERIALIZED (SELECT {self.keys} FROM {found.sql}"
-            f" AND {among.sql} LIMIT {few + 1}),"
+            f" LIMIT {few + 1}),"
             f" found AS MATERIALIZED (SELECT count(*) <= {few} AS few FROM some), {tables.sql}"
             " SELECT DISTINCT k.created_at, k.id_key, k.seq FROM (SELECT * FROM"
-            f" (SELECT {self.keys} FROM some AS t WHERE (SELECT few FROM found) AND {times.sql}"
+            f" (SELECT {self.keys} FROM some AS {of} WHERE (SELECT few FROM found) AND {times.sql}"
             " ORDER BY 1 DESC, 2, 3 LIMIT -1)"
             " UNION ALL SELECT created_at, id_key, seq FROM queue) AS k"
             f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {rest.sql} LIMIT ?",
             (
-                *(*found.values, *among.values),
+                *found.values,
                 *tables.values,
                 *(*times.values, *rest.values, SIZE),
             ),
@@ -394,6 +445,14 @@ def _since(of: str, shape: Shape) -> Condition:
 
 FROM_TAGS: Final = "FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq"
 _FROM_AUTHORS: Final = "FROM events AS e INDEXED BY events_author"
+_FROM_AUTHOR_KINDS: Final = "FROM events AS e INDEXED BY events_author_kind"
+AUTHOR_KINDS: Final = KindSet.of(0, 3, (10000, 19999), (30000, 30077), (30102, 39999))
+"""Kinds that the index events_author_kind has: those that clients look up of whoever they meet."""
+_HAS_AUTHOR_KIND: Final = Condition(
+    "(e.kind IN (0, 3) OR e.kind BETWEEN 10000 AND 19999"
+    " OR e.kind BETWEEN 30000 AND 30077 OR e.kind BETWEEN 30102 AND 39999)"
+)
+"""As the index has it: SQLite looks no further."""
 BY_TIME: Final = IndexScan("FROM events AS e INDEXED BY events_time", TRUE, "e", ordered=True)
 """In all partitions."""
 AS_STORED: Final = IndexScan("FROM events AS e NOT INDEXED", TRUE, "e", ordered=True)
@@ -467,6 +526,25 @@ def by_authors(number: int, at_most: int, kinds: Sequence[int] | None) -> list[I
     return [
         IndexScan(_FROM_AUTHORS, all_of([key, *of]), "e", is_ordered, many=many) for key in keys
     ]
+
+
+def has_author_scan(kinds: Sequence[int], number: int) -> bool:
+    """Whether the rows of so many authors and these kinds are found by `by_authors_of_kinds`."""
+    return number * len(kinds) <= _MOST_PAIRS and all(kind in AUTHOR_KINDS for kind in kinds)
+
+
+def by_authors_of_kinds(number: int, at_most: int, kinds: Sequence[int]) -> list[IndexScan]:
+    """The `number` authors of the filter, and these kinds, which are of AUTHOR_KINDS. No row of
+    another kind is passed over: an author may have a million."""
+    source, columns = _FROM_AUTHOR_KINDS, ("author_key", "pubkey")
+    if number * len(kinds) <= at_most:
+        keys = [_one(AUTHOR_KEYS, AUTHORS, columns, n) for n in range(number)]
+        of = [one_of("e.kind", [kind]) for kind in kinds]
+        starts = [all_of([key, each, _HAS_AUTHOR_KIND]) for key in keys for each in of]
+        return [IndexScan(source, start, "e", ordered=True) for start in starts]
+    any_ = one_of_late("e.author_key", AUTHOR_KEYS, number)
+    start = all_of([any_, one_of("e.kind", kinds), _HAS_AUTHOR_KIND])
+    return [IndexScan(source, start, "e", ordered=False, many=ManyAuthors(number, kinds))]
 
 
 def with_own(query: Condition, shape: Shape, scanned: int | None) -> Condition:

@@ -37,6 +37,11 @@ CREATE INDEX events_time   ON events (created_at DESC, id_key, seq, partition, k
 -- The columns after id_key make counts index-only, and let scans skip other kinds in the index.
 CREATE INDEX events_kind   ON events (partition, kind, created_at DESC, id_key, grp, expires_at);
 CREATE INDEX events_author ON events (author_key, created_at DESC, id_key, kind, grp, expires_at);
+-- No other row of an author comes before those of a kind that clients look up of anybody. Not for
+-- memory records, of which an agent has many.
+CREATE INDEX events_author_kind ON events (author_key, kind, created_at DESC, id_key)
+    WHERE kind IN (0, 3) OR kind BETWEEN 10000 AND 19999
+    OR kind BETWEEN 30000 AND 30077 OR kind BETWEEN 30102 AND 39999;
 CREATE INDEX events_slot   ON events (slot) WHERE slot IS NOT NULL;
 CREATE INDEX events_d      ON events (d, kind) WHERE d > '';
 CREATE INDEX events_group  ON events (grp, kind) WHERE grp IS NOT NULL;
