@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -266,6 +267,22 @@ async def test_until_they_are_moved_they_are_passed_over_in_the_index(
         assert found == in_order(*town.readable(filter_, seen))[:PAGE]
         rows = 2_000 * len(filter_.kinds or ())
         assert max(steps) < 20 * rows + 5_000
+
+
+async def test_those_of_a_thousand_groups_are_passed_over_in_the_index(town: Town) -> None:
+    seen = visibility_for(ANONYMOUS, RULES, Actors(), GROUPS)
+    await town.settle()
+    names = [f"group {number}" for number in range(1_000)]
+    shown = {name: Group(name, members=BOB) for name in names}
+    private = {
+        name: replace(group, flags=frozenset({Flag.PRIVATE})) for name, group in shown.items()
+    }
+    await change(town.store, lambda plan: plan.groups.update(shown))
+    for number, name in enumerate(names):
+        await town.add(name, range(300 + 10 * number, 310 + 10 * number), (1,))
+    await change(town.store, lambda plan: plan.groups.update(private))
+    _, steps, _ = await town.page(asked(kinds=[1]), seen)
+    assert max(steps) < 20 * 10_000 + 100_000
 
 
 @pytest.mark.parametrize("word", [Who.AUTHOR, Who.RECIPIENT, Who.OWNER, Who.MEMBER, Who.ADMIN])
