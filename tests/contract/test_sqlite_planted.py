@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +25,6 @@ from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
@@ -273,6 +274,39 @@ async def test_the_check_of_a_row_passes_over_no_rows_with_its_d(tmp_path: Path)
         await store.close()
     apart, alike = steps
     assert alike < apart + STEPS
+
+
+@pytest.mark.parametrize("number", [1, 41], ids=["one value", "many values"])
+@pytest.mark.parametrize("is_again", [False, True], ids=["written", "restored after a crash"])
+async def test_expired_rows_are_passed_over_in_the_index_of_tags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, *, is_again: bool
+) -> None:
+    """Until a sweep removes them; a row that is fetched takes some 60 steps."""
+    monkeypatch.setattr(scans, "_FEW", 100)
+    path = tmp_path / "r.db"
+    store = await SqliteStore.open(path, TERMS)
+    wanted = [unsigned(cast.alice, 1, [["t", "tea"]], at=at) for at in range(10)]
+    await write(store, *wanted)
+    gone = [
+        unsigned(cast.bob, 1, [["t", "tea"], ["expiration", "5000"]], at=at)
+        for at in range(100, 4_100)
+    ]
+    await write(store, *gone, now=4_000)
+    if is_again:
+        path = Path(shutil.copytree(tmp_path, tmp_path / "left")) / "r.db"
+    await store.close()
+    store = await SqliteStore.open(path, TERMS)
+    while await store._writing.run(store._writer.flush_some):
+        pass
+    filter_ = asked(kinds=[1], tag_t=["tea", *map(str, range(number - 1))])
+    steps = []
+    for now, rows in ((4_000, in_order(*gone)), (6_000, in_order(*wanted))):
+        query = PageQuery(filter_, EVERYTHING, 5, await store.head(), now, 5)
+        assert [*(await store.page(query)).raws] == rows[:5]
+        steps.append(steps_taken(store, store._compiler.page(query, None, frozenset())))
+    await store.close()
+    before, after = steps
+    assert after < before + 20 * len(gone)
 
 
 async def test_rows_behind_a_page_of_many_tags_are_not_passed_over(

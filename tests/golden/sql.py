@@ -339,7 +339,7 @@ class _Composing:
 
 
 def _compiler() -> Compiler:
-    recent = (HASHES.tag("t", "recent"), 1, 1, 1, 7)
+    recent = (HASHES.tag("t", "recent"), 1, 1, 1, 7, None)
     buffer = TagBuffer()
     buffer.add([recent])
 

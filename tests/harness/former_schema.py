@@ -9,7 +9,13 @@ if TYPE_CHECKING:
 
 
 def put_back_to_schema_14(db: sqlite3.Connection) -> None:
-    db.executescript("DROP INDEX events_author_kind; PRAGMA user_version = 14")
+    db.executescript(
+        """
+        DROP INDEX events_author_kind;
+        ALTER TABLE tags DROP COLUMN expires_at;
+        PRAGMA user_version = 14;
+        """
+    )
 
 
 def put_back_to_schema_13(db: sqlite3.Connection) -> None:

@@ -43,12 +43,14 @@ def fill_tag_buffer(
     upto = _needed(db, "tags_upto")
     rows: list[TagRow] = []
     partitions: dict[int, int] = {}
-    for seq, created_at, key, kind, raw, partition in db.execute(QUERIES["rows_after"], (upto,)):
+    for seq, at, key, kind, expires_at, raw, partition in db.execute(
+        QUERIES["rows_after"], (upto,)
+    ):
         if partition:
             partitions[seq] = partition
         for plain in hashes.of_event(event_in(raw), terms.index_tags):
             hash_ = plain ^ partition
-            rows.append((hash_, kind_class(kind), created_at, key, seq))
+            rows.append((hash_, kind_class(kind), at, key, seq, expires_at))
     tag_buffer.add(rows, partitions)
 
 
@@ -228,12 +230,12 @@ def _index_new_tags(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms) 
     db.execute("BEGIN IMMEDIATE")
     new = terms.index_tags - known if known is not None else frozenset()
     if new:
-        for seq, created_at, key, kind, raw, partition in db.execute(QUERIES["all_rows"]):
+        for seq, at, key, kind, expires_at, raw, partition in db.execute(QUERIES["all_rows"]):
             for name in new:
                 db.executemany(
                     QUERIES["add_tag"],
                     [
-                        (hash_, kind_class(kind), created_at, key, seq)
+                        (hash_, kind_class(kind), at, key, seq, expires_at)
                         for value in event_in(raw).tag_values(name)
                         for hash_ in [hashes.tag(name, value) ^ partition]
                     ],

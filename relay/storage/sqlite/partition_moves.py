@@ -144,18 +144,18 @@ class PartitionMoves:
         group, kind, seq, upto = of
         asked = {"grp": group, "kind": kind, "seq": seq, "upto": upto, "partition": partition}
         moved: list[int] = []
-        before: list[TagRow] = []
+        before: list[tuple[int, int, int, int, int]] = []
         after: list[TagRow] = []
         slice_.begin_step()
         rows = self._db.execute(QUERIES["rows_to_move"], asked)
-        for seq, at, key, former, raw in rows:
+        for seq, at, key, expires_at, former, raw in rows:
             slice_.looked_at += 1
             hashes = None if raw is None else self._hashes_of(raw)
             if hashes is not None:
                 moved.append(seq)
                 class_ = kind_class(kind)
                 before += [(plain ^ former, class_, at, key, seq) for plain in hashes]
-                after += [(plain ^ partition, class_, at, key, seq) for plain in hashes]
+                after += [(plain ^ partition, class_, at, key, seq, expires_at) for plain in hashes]
                 slice_.changes += 1 + len(hashes)
                 slice_.size += len(raw)
             if slice_.ends_step():

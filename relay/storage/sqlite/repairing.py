@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.storage.sqlite.group_tables import MemberRow
     from relay.storage.sqlite.row_check import Row, Rules
+    from relay.storage.sqlite.tag_buffer import TagRow
     from relay.storage.sqlite.verifying import Report
 
     TakeOut = Callable[[Sequence[tuple[int, str, bytes | str]]], None]
@@ -214,18 +215,18 @@ class _Repair:
     def _rebuild_tags(self, head: int) -> None:
         db, hashes, names = self._db, hashes_of(self._db), index_tags_of(self._db)
         db.execute(VERIFY["empty_tags"])
-        tags: list[tuple[int, int, int, int, int]] = []
+        tags: list[TagRow] = []
 
         def flush() -> None:
             tags.sort()  # neighbouring rows are on the same pages
-            db.executemany(insert("tags", 5, 1), tags)
+            db.executemany(insert("tags", 6, 1), tags)
             tags.clear()
 
         for page in pages(db):
             for row, event in self._events(page):
                 key = id_key(event.id)
                 tags += [
-                    (hash_, kind_class(event.kind), event.created_at, key, row.seq)
+                    (hash_, kind_class(event.kind), event.created_at, key, row.seq, row.expires_at)
                     for plain in hashes.of_event(event, names)
                     for hash_ in [plain ^ row.partition]
                 ]

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from relay.storage.sqlite.tag_buffer import TagRow
+
 _MAX_KNOWN: Final = 4096
 """Tags; of each some 32 classes at most, 4 MB together."""
 
@@ -53,8 +55,8 @@ class TagKinds:
             while len(self._known) > _MAX_KNOWN:
                 del self._known[next(iter(self._known))]
 
-    def flushed(self, rows: Sequence[tuple[int, int, int, int, int]]) -> None:
-        """Call after the commit, before rows of the buffer leave it. `rows`: as `TagRow`."""
+    def flushed(self, rows: Sequence[TagRow]) -> None:
+        """Call after the commit, before rows of the buffer leave it."""
         with self._lock:
             self.flushes += 1
             known = self._known
@@ -63,7 +65,7 @@ class TagKinds:
                     del known[row[0]]
 
     @contextmanager
-    def moving(self, rows: Sequence[tuple[int, int, int, int, int]]) -> Iterator[None]:
+    def moving(self, rows: Sequence[TagRow]) -> Iterator[None]:
         """For the commit that moves rows; `rows`: their new ones in the table."""
         self.moves += 1
         try:

@@ -355,6 +355,8 @@ class _Verification:
         wrong = [seq for seq in seqs if tags[seq] and seq not in self.report.broken]
         for start in range(0, len(wrong), _LOOKED_AT):
             self._compare_tags(wrong[start : start + _LOOKED_AT])
+        for (seq,) in self._db.execute(VERIFY["tags_expiring_otherwise"]):
+            self.report.add(Check.TAGS, f"row {seq}: expires at another time in the index")
         for seq, number in surplus.items():
             self.report.add(Check.TAGS, f"row {seq}: {number} in the index that it does not have")
 

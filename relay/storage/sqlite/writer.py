@@ -89,7 +89,7 @@ _INSERT_BYTES: Final = 1 << 20
 """Of texts in one INSERT of several rows: its statement keeps them in memory until its next use."""
 _EVENT_COLUMNS: Final = 15
 _OLD_COLUMNS: Final = 13
-_TAG_COLUMNS: Final = 5
+_TAG_COLUMNS: Final = 6
 _SIZE_COLUMNS: Final = 5
 _DELETE_CHUNK: Final = 10_000
 _TAGS_AT_ONCE: Final = 10_000
@@ -461,7 +461,7 @@ class Writer:
             )
             class_ = kind_class(kind)
             for hash_ in hashes:
-                tags.append((hash_, class_, at, key, seq))  # noqa: PERF401
+                tags.append((hash_, class_, at, key, seq, row.expires_at))  # noqa: PERF401
             change.grow((pubkey, kind, row.group or ""), 1, len(event.raw))
             if kind == kinds.GIFT_WRAP:
                 change.grow_received(event, 1)
@@ -591,7 +591,7 @@ class Writer:
             return
         db = self._db
         named = orjson.dumps(sorted(seqs)).decode()
-        tags: list[TagRow] = []
+        tags: list[tuple[int, int, int, int, int]] = []
         stones: list[Tombstone] = []
         found = db.execute(QUERIES["raws_by_seq"], {"seqs": named})
         for seq, created_at, key, *of, raw, has_slot, version, partition in found:

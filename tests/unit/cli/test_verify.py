@@ -45,7 +45,9 @@ def folder(sound: Path, tmp_path: Path) -> Path:
 ALICE = f"x'{cast.alice.pubkey}'"
 GROUP_MESSAGE = "kind = 9"
 NOTE = "seq = (SELECT max(seq) FROM events WHERE kind = 1)"
-EXTRA_TAG = f"INSERT INTO tags SELECT 7, kind, created_at, id_key, seq FROM events WHERE {NOTE}"
+EXTRA_TAG = (
+    f"INSERT INTO tags SELECT 7, kind, created_at, id_key, seq, NULL FROM events WHERE {NOTE}"
+)
 
 TEN = {
     "a flipped byte": (
@@ -116,9 +118,14 @@ MORE = {
         "wrong in expires_at",
     ),
     "a tag of a row that is gone": (
-        "INSERT INTO tags VALUES (7, 1, 7, 7, 1000000)",
+        "INSERT INTO tags VALUES (7, 1, 7, 7, 1000000, NULL)",
         "tags",
         "row 1000000",
+    ),
+    "a tag that expires early": (
+        "UPDATE tags SET expires_at = 5 WHERE kind_class = 9",
+        "tags",
+        "expires at another time in the index",
     ),
     "a total of nothing": (
         f"INSERT INTO sizes VALUES ({ALICE}, 7777, 'tea', 1, 10)",
@@ -633,7 +640,7 @@ def test_a_tag_that_only_the_writer_knows_is_no_fault(folder: Path) -> None:
     plant(folder, "UPDATE meta SET value = 3 WHERE name = 'tags_upto'")
     plant(folder, "DELETE FROM tags WHERE seq > 3 AND seq % 2")
     assert findings(folder) == []
-    plant(folder, "INSERT INTO tags VALUES (7, 1, 7, 7, 5)")
+    plant(folder, "INSERT INTO tags VALUES (7, 1, 7, 7, 5, NULL)")
     assert [each["check"] for each in findings(folder)] == ["tags"]
 
 

@@ -27,7 +27,7 @@ LIST_ROWS = 10_000
 
 def batch(seq: int, tags: int = TAGS) -> list[TagRow]:
     """The tags of one event; nobody else has them."""
-    return [(seq * TAGS + n, 1, 1000, seq, seq) for n in range(tags)]
+    return [(seq * TAGS + n, 1, 1000, seq, seq, None) for n in range(tags)]
 
 
 def commit(buffer: TagBuffer, rows: list[TagRow]) -> list[TagRow]:
@@ -144,9 +144,9 @@ def test_lists_that_wait_are_flushed_together_in_one_order() -> None:
     """Then several of their tags belong on each page."""
     buffer = TagBuffer(list_rows=100)
     for seq in range(1, 5):
-        buffer.add([(1000 * n + seq, 1, 1000, seq, seq) for n in range(100)])
+        buffer.add([(1000 * n + seq, 1, 1000, seq, seq, None) for n in range(100)])
     first = buffer.next_slice(100)
-    assert first == [(1000 * n + 1, 1, 1000, 1, 1) for n in range(100)]
+    assert first == [(1000 * n + 1, 1, 1000, 1, 1, None) for n in range(100)]
     buffer.slice_flushed(len(first))
     assert buffer.complete_upto(299) is None
     assert buffer.complete_upto(300) == 4
@@ -242,5 +242,5 @@ def test_a_batch_for_which_there_is_room_flushes_no_more_than_a_slice() -> None:
         due = len(buffer.next_slice(4_900))
         assert due <= MAX_SLICE
         buffer.slice_flushed(due)
-        buffer.add([(seq * 10_000 + row, 1, 1, seq, 1) for row in range(4_900)])
+        buffer.add([(seq * 10_000 + row, 1, 1, seq, 1, None) for row in range(4_900)])
     assert made > 0

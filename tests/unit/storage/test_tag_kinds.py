@@ -21,7 +21,7 @@ def test_kinds_are_known_of_tags_that_were_looked_up() -> None:
 def test_a_kind_that_the_table_gets_makes_its_tag_unknown() -> None:
     kinds = TagKinds()
     kinds.keep([5, 6], [(5, 1), (6, 1)], kinds.flushes)
-    kinds.flushed([(5, 1, 9, 9, 9), (6, 7, 9, 9, 9)])
+    kinds.flushed([(5, 1, 9, 9, 9, None), (6, 7, 9, 9, 9, None)])
     assert kinds.pairs_of([5]) == [(5, 1)]
     assert kinds.pairs_of([6]) is None
 
@@ -29,7 +29,7 @@ def test_a_kind_that_the_table_gets_makes_its_tag_unknown() -> None:
 def test_what_was_looked_up_before_a_flush_is_not_kept() -> None:
     kinds = TagKinds()
     before = kinds.flushes
-    kinds.flushed([(5, 7, 9, 9, 9)])
+    kinds.flushed([(5, 7, 9, 9, 9, None)])
     kinds.keep([5], [(5, 1)], before)
     assert kinds.pairs_of([5]) is None
 
@@ -46,7 +46,7 @@ def test_only_so_many_tags_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_commit_that_moves_rows_is_noticed(*, fails: bool) -> None:
     kinds = TagKinds()
     kinds.keep([5, 6], [(5, 1), (6, 1)], kinds.flushes)
-    with suppress(ValueError), kinds.moving([(5, 2, 9, 9, 9), (6, 1, 9, 9, 9)]):
+    with suppress(ValueError), kinds.moving([(5, 2, 9, 9, 9, None), (6, 1, 9, 9, 9, None)]):
         assert kinds.moves == 1
         if fails:
             raise ValueError

@@ -289,6 +289,8 @@ def _joined(parts: Sequence[Condition], word: str, empty: Condition) -> Conditio
 
 
 UNEXPIRED: Final = Condition("(e.expires_at IS NULL OR e.expires_at > ?)", (NOW,))
+UNEXPIRED_TAG: Final = Condition("(t.expires_at IS NULL OR t.expires_at > ?)", (NOW,))
+"""In the table of tags; the row may have expired all the same."""
 
 
 def one_of(column: str, values: Sequence[int] | Sequence[str] | Sequence[bytes]) -> Condition:

@@ -651,7 +651,7 @@ class Compiler:
         after: Place | None = None,
         is_long: bool = False,
     ) -> tuple[Shape, Arguments]:
-        """`visibility`: None: all may be read."""
+        """`visibility`: None: all is found, also what has expired."""
         shape = shape_of(filter_, after, is_long=is_long)
         closed = self._closed()
         reached = self._reached(shape, filter_, partitions)
@@ -662,7 +662,7 @@ class Compiler:
             query = self._reading.partitions(visibility, filter_.kinds)
             shape = shape._replace(partitions=query)
         else:
-            shape = shape._replace(partitions=EVERY_PARTITION)
+            shape = shape._replace(partitions=EVERY_PARTITION, has_expired=True)
         if closed != NO_GROUPS and _passes_over_closed(shape):
             shape = shape._replace(has_closed=True)
         arguments = Arguments(

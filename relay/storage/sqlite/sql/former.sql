@@ -42,3 +42,12 @@ CREATE TABLE tags (
 ) WITHOUT ROWID;
 CREATE INDEX tags_kind ON tags (hash, kind, created_at DESC)
     WHERE kind = 1059 OR kind = 9000 OR kind = 44100 OR kind = 44101;
+DROP TABLE tags;
+CREATE TABLE tags (
+    hash       INTEGER NOT NULL,
+    kind_class INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    id_key     INTEGER NOT NULL,
+    seq        INTEGER NOT NULL,
+    PRIMARY KEY (hash, kind_class, created_at DESC, id_key, seq)
+) WITHOUT ROWID;

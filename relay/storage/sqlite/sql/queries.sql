@@ -344,14 +344,14 @@ WHERE expires_at IS NOT NULL AND expires_at <= ?
 AND NOT (expires_at = 1 AND lower(hex(pubkey)) IN (SELECT value FROM json_each(?)))
 ORDER BY expires_at LIMIT ?;
 
--- :rows_after  seq -> seq, created_at, id_key, kind, raw, partition of later rows
-SELECT seq, created_at, id_key, kind, raw, partition FROM events WHERE seq > ?;
+-- :rows_after  seq -> seq, created_at, id_key, kind, expires_at, raw, partition of later rows
+SELECT seq, created_at, id_key, kind, expires_at, raw, partition FROM events WHERE seq > ?;
 
--- :all_rows  -> seq, created_at, id_key, kind, raw, partition
-SELECT seq, created_at, id_key, kind, raw, partition FROM events;
+-- :all_rows  -> seq, created_at, id_key, kind, expires_at, raw, partition
+SELECT seq, created_at, id_key, kind, expires_at, raw, partition FROM events;
 
--- :add_tag  hash, class of kind, created_at, id_key, seq; ignored when it exists
-INSERT OR IGNORE INTO tags VALUES (?, ?, ?, ?, ?);
+-- :add_tag  hash, class of kind, created_at, id_key, seq, expires_at; ignored when it exists
+INSERT OR IGNORE INTO tags VALUES (?, ?, ?, ?, ?, ?);
 
 -- :count_tables  -> how many tables and indices the file has
 SELECT count(*) FROM sqlite_master;
@@ -447,8 +447,8 @@ ON g.id = m.grp WHERE g.guarded = 1 AND g.ended = 0;
 -- :next_move  group, seq -> the next group of which all such rows are up to this seq: group, kind and seq of the row that was looked at last, seq of the last row
 SELECT grp, kind, seq, upto FROM partition_moves WHERE grp > ? AND upto <= ? ORDER BY grp LIMIT 1;
 
--- :rows_to_move  group, kind, seq, upto, partition -> seq, created_at, id_key, partition, raw or null: it is in this partition
-SELECT seq, created_at, id_key, partition, CASE WHEN partition <> :partition THEN raw END
+-- :rows_to_move  group, kind, seq, upto, partition -> seq, created_at, id_key, expires_at, partition, raw or null: it is in this partition
+SELECT seq, created_at, id_key, expires_at, partition, CASE WHEN partition <> :partition THEN raw END
 FROM events INDEXED BY events_group
 WHERE grp = :grp AND grp IS NOT NULL AND kind = :kind AND seq > :seq AND seq <= :upto ORDER BY seq;
 

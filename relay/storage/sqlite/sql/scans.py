@@ -25,6 +25,7 @@ from relay.storage.sqlite.sql.conditions import (
     SINCE,
     SIZE,
     TRUE,
+    UNEXPIRED_TAG,
     UNTIL,
     BufferedRows,
     Condition,
@@ -90,6 +91,8 @@ class Shape(NamedTuple):
     is_long: bool = False
     """It is known to take long, so that it may begin with what takes some 10 ms."""
     partitions: Partitions = 1
+    has_expired: bool = False
+    """Rows that have expired are found, too."""
     has_closed: bool = False
     """Rows of closed groups that were not moved yet are passed over in the index of kinds."""
 
@@ -275,6 +278,10 @@ class IndexScan(NamedTuple):
         return f"{of}.created_at, {of}.id_key, {of}.seq"
 
     def times(self, shape: Shape) -> list[Condition]:
+        """And, as far as the index knows, that it has not expired."""
+        return [self._unexpired(shape), *self._times(shape)]
+
+    def _times(self, shape: Shape) -> list[Condition]:
         of = self.times_of
         out = []
         if shape.has_since:
@@ -291,6 +298,9 @@ class IndexScan(NamedTuple):
                 )
             )
         return out
+
+    def _unexpired(self, shape: Shape) -> Condition:
+        return UNEXPIRED_TAG if self.times_of == "t" and not shape.has_expired else TRUE
 
     def in_order(self, shape: Shape, rest: Condition, columns: str) -> Condition:
         where = all_of([self.start, *self.times(shape), rest])
@@ -373,7 +383,7 @@ class IndexScan(NamedTuple):
             f"tags AS t WHERE {self.start.sql} AND {among.sql}",
             (*self.start.values, *among.values),
         )
-        queue = many.queue(), TRUE
+        queue = many.queue(), self._unexpired(shape)
         return self._first_of_pairs(found, many.number * _FEW_OF_EACH, *queue, shape, rest)
 
     def _first_of_authors(self, many: ManyAuthors, shape: Shape, rest: Condition) -> Condition:
@@ -395,7 +405,7 @@ class IndexScan(NamedTuple):
         rest: Condition,
     ) -> Condition:
         """`found`: their rows, which are sorted if they are few. `inside`: as of `Queue`."""
-        times = all_of(self.times(shape))
+        times = all_of(self._times(shape))
         few = min(_FEW, few)
         of = self.times_of
         tables = queue.tables(self.source, of, times, _since(of, shape), inside)

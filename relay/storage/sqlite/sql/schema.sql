@@ -79,6 +79,7 @@ CREATE TABLE tags (
     created_at INTEGER NOT NULL,
     id_key     INTEGER NOT NULL,
     seq        INTEGER NOT NULL,
+    expires_at INTEGER,                   -- of the row, as it was written; null: perhaps it expires
     PRIMARY KEY (hash, kind_class, created_at DESC, id_key, seq)
 ) WITHOUT ROWID;
 

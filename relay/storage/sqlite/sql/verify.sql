@@ -53,6 +53,10 @@ DELETE FROM old_versions WHERE NOT EXISTS (
 -- :all_tags  -> hash, created_at, id_key, seq, class of the kind
 SELECT hash, created_at, id_key, seq, kind_class FROM tags;
 
+-- :tags_expiring_otherwise  -> seq of rows that do not expire when the index says
+SELECT DISTINCT t.seq FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq
+WHERE t.expires_at IS NOT NULL AND t.expires_at IS NOT e.expires_at AND e.expires_at IS NOT 1;
+
 -- :deletions_naming  hash of e or a in a partition, pubkey -> raw of the kind 5s
 SELECT e.raw FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq
 WHERE t.hash = ? AND t.kind_class = 5 AND e.pubkey = ?;
