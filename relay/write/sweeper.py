@@ -50,11 +50,18 @@ _BATCH_ROWS: Final = 256
 _BATCH_BYTES: Final = MOST_DELETED
 """Limit of the rows of a transaction, old versions included, but for a larger one, which is alone
 in it."""
+_EXPIRED_ROWS: Final = 4_096
+"""Expired rows that are found per query. If there are so many, the smallest quarter is swept: one
+row of thousands of tags takes as long as a hundred others, and readers pass over all of them."""
 _SCAN_ROWS: Final = 200_000
 """Rows found per query: their seq only."""
 _PAUSE_FACTOR: Final = 8
 """Pause after a transaction, in multiples of its duration without its wait in the lane: writers
 come first. Of expired rows: at most."""
+_SHORT_S: Final = 0.05
+_SHORT_PAUSE_FACTOR: Final = 2
+"""The same after a transaction of expired rows that is shorter than this: readers pass over those
+that are left."""
 _MAX_PAUSE_S: Final = 60.0
 _MAX_PAUSE_AFTER_READ_S: Final = 1.0
 """A read holds up no writer, and may have waited for the reads of others for long."""
@@ -143,6 +150,13 @@ def _released(
         elif should != drop_at:
             deadlines[row.seq] = should
     return gone, deadlines
+
+
+def _smallest(found: Sequence[ExpiredRow]) -> Sequence[ExpiredRow]:
+    """Those that are swept next."""
+    if len(found) < _EXPIRED_ROWS:
+        return found
+    return sorted(found, key=lambda row: row.size)[: _EXPIRED_ROWS // 4]
 
 
 async def _pause_after(took_s: float, read_s: float = 0.0) -> None:
@@ -267,14 +281,17 @@ class Sweeper:
         now, until = self._clock(), monotonic() + within_s
         swept = Counter[int]()
         is_dry = purpose is Purpose.DRY_RUN
-        at_once = _SCAN_ROWS if is_dry else _BATCH_ROWS
+        at_once = _SCAN_ROWS if is_dry else _EXPIRED_ROWS
         is_done = False
         while not is_done and monotonic() < until:
             is_done = True
             # The requests delete these, and note them; they would come before all others.
             vanishing = frozenset[str]() if is_dry else self._ingest.vanishing
             found = await self._store.expired(now, at_once, vanishing)
-            for rows in _batches(found, self._state.groups):
+            for rows in _batches(found if is_dry else _smallest(found), self._state.groups):
+                if monotonic() >= until:
+                    is_done = False
+                    break
                 expiry = ExpireRows(rows, purpose, asyncio.get_running_loop().create_future())
                 self._ingest.expire(expiry)
                 if not await expiry.done:  # the lane is full or the store failed
@@ -292,7 +309,7 @@ class Sweeper:
     async def _give_way(self, took_s: float) -> None:
         """Pause for as long as the transaction took, and again while writers wait: one waits for
         one transaction at most."""
-        for _ in range(_PAUSE_FACTOR):
+        for _ in range(_SHORT_PAUSE_FACTOR if took_s < _SHORT_S else _PAUSE_FACTOR):
             await asyncio.sleep(min(took_s, _MAX_PAUSE_S / _PAUSE_FACTOR))
             if not self._ingest.is_busy:
                 break

@@ -259,19 +259,22 @@ async def test_while_more_has_expired_than_is_deleted_it_does_not_rest(
     assert await stored(home) == []
 
 
-@pytest.mark.parametrize(("is_busy", "times"), [(False, 1), (True, 8)])
+@pytest.mark.parametrize(
+    ("is_busy", "took_s", "times"), [(False, 1.0, 1), (True, 1.0, 8), (True, 0.02, 2)]
+)
 async def test_expired_rows_are_swept_faster_while_no_writer_waits(
     home: Home,
     monkeypatch: pytest.MonkeyPatch,
     is_busy: bool,  # noqa: FBT001
+    took_s: float,
     times: int,
 ) -> None:
     """900,000 took half an hour, in which every reader passed over them."""
     rests = list[float]()
     expire = home.ingest.expire
 
-    def for_a_second(expiry: ExpireRows) -> None:
-        expiry.done.add_done_callback(lambda _: setattr(expiry, "took_s", 1.0))
+    def for_so_long(expiry: ExpireRows) -> None:
+        expiry.done.add_done_callback(lambda _: setattr(expiry, "took_s", took_s))
         expire(expiry)
 
     async def rest(seconds: float) -> None:
@@ -279,11 +282,36 @@ async def test_expired_rows_are_swept_faster_while_no_writer_waits(
 
     await home.do(alice, 1, until(10))
     home.now = NOON + 10
-    monkeypatch.setattr(home.ingest, "expire", for_a_second)
+    monkeypatch.setattr(home.ingest, "expire", for_so_long)
     monkeypatch.setattr(type(home.ingest), "is_busy", is_busy)
     monkeypatch.setattr(asyncio, "sleep", rest)
     assert await swept(home) == 1
-    assert rests == [1.0] * times
+    assert rests == [took_s] * times
+
+
+async def test_rows_of_many_tags_are_swept_after_many_others(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300 of 4,990 tags each that expired a second earlier kept 300,000 others for minutes."""
+    swept_ids = list[str]()
+    expire = home.ingest.expire
+
+    def noted(expiry: ExpireRows) -> None:
+        swept_ids.extend(row.id for row in expiry.rows)
+        expire(expiry)
+
+    large = [
+        await home.do(alice, 1, [*until(9), *[["t", f"{n} {tag}"] for tag in range(100)]])
+        for n in range(3)
+    ]
+    small = [await home.do(alice, 1, until(10)) for _ in range(9)]
+    home.now = NOON + 10
+    monkeypatch.setattr("relay.write.sweeper._EXPIRED_ROWS", 8)
+    monkeypatch.setattr("relay.write.sweeper._BATCH_ROWS", 1)
+    monkeypatch.setattr(home.ingest, "expire", noted)
+    assert await swept(home) == 12
+    assert {event.id for event in small}.issuperset(swept_ids[:6])
+    assert {event.id for event in large}.issubset(swept_ids[6:])
 
 
 @pytest.mark.parametrize(("number", "intervals"), [(3, 0), (2, 1)])
