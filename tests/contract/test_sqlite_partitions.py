@@ -23,6 +23,7 @@ from relay.storage.sqlite.moving import SqliteSide
 from relay.storage.sqlite.repairing import repair
 from relay.storage.sqlite.row_check import hashes_of
 from relay.storage.sqlite.store import SqliteStore
+from relay.storage.sqlite.tag_buffer import TagBuffer
 from tests import cast
 from tests.contract.writing import TERMS, change, set_groups, unsigned, write
 from tests.harness.partition_check import (
@@ -465,6 +466,20 @@ async def test_the_relay_moves_rows_while_nothing_is_written(path: Path) -> None
     await set_groups(store, den=PRIVATE)
     await moved(store)
     assert partitions(path) == {"den": {own(path): ROWS}}
+    await store.close()
+    assert faults(path) == []
+
+
+async def test_the_relay_moves_rows_while_tags_are_always_to_be_flushed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as somebody wrote notes of thousands of tags, none were."""
+    store = await SqliteStore.open(path, TERMS)
+    await set_groups(store, den=OPEN)
+    await write(store, *chats(ROWS))
+    await set_groups(store, den=PRIVATE)
+    monkeypatch.setattr(TagBuffer, "is_behind", True)
+    await moved(store)
     await store.close()
     assert faults(path) == []
 

@@ -240,16 +240,22 @@ class Checkpoints:
         elif may_truncate and self._is_large():
             if not await self._truncate():
                 self._retry_at = monotonic() + _GATHER_S
+        elif self._may_move():
+            await self._move_rows()
         elif self._is_behind():
             began = monotonic()
             await self._writing.run(self._flush)
             self._flush_at = 2 * monotonic() - began
-        elif self._has_moves() and monotonic() >= self._move_at:
-            await self._move_rows()
         elif not self._is_settled:
             await self._settle()
         else:
             await self._give_back()
+
+    def _may_move(self) -> bool:
+        """Moves of rows and flushes take turns: while somebody writes many tags, these are always
+        behind."""
+        is_first = self._move_at <= self._flush_at or not self._is_behind()
+        return is_first and self._has_moves() and self._move_at <= monotonic()
 
     async def _move_rows(self) -> None:
         began = monotonic()
