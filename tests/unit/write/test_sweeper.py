@@ -301,7 +301,7 @@ async def test_rows_of_many_tags_are_swept_after_many_others(
         expire(expiry)
 
     large = [
-        await home.do(alice, 1, [*until(9), *[["t", f"{n} {tag}"] for tag in range(100)]])
+        await home.do(alice, 1, until(9), *[["t", f"{n} {tag}"] for tag in range(100)])
         for n in range(3)
     ]
     small = [await home.do(alice, 1, until(10)) for _ in range(9)]
