@@ -632,11 +632,11 @@ class TurnReader(AsyncReader):
         twice. It sets the event when it has the connection: it may wait for a truncation."""
         async with self._turn_of(visibility, address, verb):
             found = await self._unless_long(work(self, begun := asyncio.Event()), begun)
-        if found is None and self._longer is not None:
-            async with self._longer._turn_of(visibility, address, verb):
-                return await work(self._longer, asyncio.Event())
-        assert found is not None
-        return found
+        if found is not None:
+            return found
+        assert self._longer is not None
+        async with self._longer._turn_of(visibility, address, verb):
+            return await work(self._longer, asyncio.Event())
 
     async def _unless_long(
         self, work: Coroutine[Any, Any, Sequence[T]], begun: asyncio.Event

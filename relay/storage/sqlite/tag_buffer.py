@@ -55,34 +55,29 @@ class Snapshot(NamedTuple):
     def seqs_of(self, hashes: Sequence[int], kinds: Set[int] | None = None) -> list[int]:
         """Rows that the table has under one of these hashes, of the classes of these kinds (None:
         of any), perhaps deleted since."""
-        out: list[int] = []
-        classes = None if kinds is None else classes_of(kinds)
-        for rows in self.lists:
-            if rows:
-                for hash_ in hashes:
-                    if hash_ not in rows:
-                        continue
-                    out += [row[4] for row in rows[hash_] if classes is None or row[1] in classes]
-        return out
+        return _seqs_in(self.lists, hashes, kinds)
 
     def seqs_of_any(self, hashes: Sequence[int], kinds: Set[int] | None = None) -> list[int]:
         """Rows with one of these tags, in whatever partition; else as `seqs_of`."""
-        out = self.seqs_of(hashes, kinds)
-        classes = None if kinds is None else classes_of(kinds)
-        for rows in self.partitioned:
-            if rows:
-                for hash_ in hashes:
-                    out += [
-                        row[4]
-                        for row in rows.get(hash_, ())
-                        if classes is None or row[1] in classes
-                    ]
-        return out
+        return _seqs_in((*self.lists, *self.partitioned), hashes, kinds)
 
     def has_any(self, hashes: frozenset[int]) -> bool:
         """False: `seqs_of_any` finds no row."""
         lists = (*self.lists, *self.partitioned)
         return not all(rows.keys().isdisjoint(hashes) for rows in lists)
+
+
+def _seqs_in(
+    lists: Sequence[dict[int, list[TagRow]]], hashes: Sequence[int], kinds: Set[int] | None
+) -> list[int]:
+    out: list[int] = []
+    classes = None if kinds is None else classes_of(kinds)
+    for rows in lists:
+        if rows:
+            for hash_ in hashes:
+                if hash_ in rows:
+                    out += [row[4] for row in rows[hash_] if classes is None or row[1] in classes]
+    return out
 
 
 class _Full:
