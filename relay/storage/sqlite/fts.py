@@ -121,7 +121,7 @@ class Stems:
         known = self._known
         unknown = [*(words - known.keys())]
         if unknown:
-            tokens = self._tokenizer.tokens(unknown)
+            tokens = self._tokenizer.tokens_of_terms(unknown)
             known.update(
                 {
                     word: "".join([f"{token} " for token in its])

@@ -23,3 +23,13 @@ def test_the_stems_of_short_words_are_bounded_in_bytes(monkeypatch: pytest.Monke
         most = max(most, getsizeof(stems._known) + sum(map(getsizeof, own)))
     assert 60_000 < most < 150_000
     stems.close()
+
+
+def test_the_stems_of_new_words_are_made_together() -> None:
+    """Each alone takes six times as long; a text may have ten thousand."""
+    stems, statements = Stems(), list[str]()
+    stems._tokenizer._db.set_trace_callback(statements.append)
+    words = [f"kettles{number}" for number in range(1000)]
+    assert stems.of(words) == {word: [word] for word in words}
+    assert len(statements) < 100
+    stems.close()
