@@ -35,7 +35,7 @@ NEAR_STEPS: Final = 2
 """Steps for authors who may not follow chains: to the named records, and to those that these
 name."""
 
-SEARCH_VERSION: Final = 2
+SEARCH_VERSION: Final = 3
 """Increase it when the search text of events outside memory, or of all systems at once, changes."""
 
 

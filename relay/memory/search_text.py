@@ -26,6 +26,9 @@ _MAX_VALUES: Final = 16_384
 _APP_KINDS: Final = frozenset({kinds.APP_DATA, kinds.APP_RECORD})
 _REPOSTS: Final = frozenset({kinds.REPOST, kinds.GENERIC_REPOST})
 _NOMEN_GROUP: Final = "nomen:group:"
+_MAX_NOMEN_GROUP: Final = 4096
+"""Characters of one that are found. Strangers may write them, and agents' searches wait until all
+records of memory are indexed."""
 
 
 def no_text(_: Event) -> str:
@@ -56,7 +59,7 @@ def general_text(event: Event) -> str:
     its format is unknown."""
     kind = event.kind
     if kind in _APP_KINDS:
-        return event.content if event.d.startswith(_NOMEN_GROUP) else ""
+        return event.content[:_MAX_NOMEN_GROUP] if event.d.startswith(_NOMEN_GROUP) else ""
     if kind == kinds.PROFILE:
         if len(event.content) > _MAX_PROFILE:
             return ""

@@ -25,7 +25,7 @@ from relay.read.scan import LONG_S, PAGE_ROWS, HeldRows, Scan, work_of
 from relay.storage import PageQuery
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence, Set
 
     from relay.access.visibility import Viewer, Visibility
     from relay.nostr.event import Event
@@ -80,8 +80,8 @@ class QueryLimits(Protocol):
 
 
 class SearchIndex(Protocol):
-    async def reached(self, seq: int) -> bool:
-        """Wait until rows up to `seq` are indexed. False: it timed out."""
+    async def reached(self, seq: int, kinds: Set[int] | None) -> bool:
+        """Wait until rows up to `seq` are indexed, or those of these kinds. False: it timed out."""
 
 
 class Invites(Protocol):
@@ -497,7 +497,7 @@ class QueryRunner:
         Raises Refused when the index is not up to date, and behind the best rows when very many are
         found and others hold as many.
         """
-        await self._wait_for_index(upto)
+        await self._wait_for_index(upto, filter_)
         pace = Pace(peer)
         seqs = await pace.through(
             self._store.search(
@@ -557,8 +557,8 @@ class QueryRunner:
             return lost is not None
         return not any(may_be_of(lost, event_from_raw(raw), self._state) for raw in raws)
 
-    async def _wait_for_index(self, upto: int) -> None:
-        if self._index is None or not await self._index.reached(upto):
+    async def _wait_for_index(self, upto: int, filter_: Filter) -> None:
+        if self._index is None or not await self._index.reached(upto, filter_.kinds):
             raise Refused(Prefix.ERROR, _NOT_INDEXED)
 
     async def count(self, peer: Peer, sub: str, filters: tuple[Filter, ...]) -> None:
@@ -579,8 +579,9 @@ class QueryRunner:
                 return
             began = perf_counter()
             try:
-                if any(filter_.search is not None for filter_ in filters):
-                    await self._wait_for_index(self._store.committed())
+                for filter_ in filters:
+                    if filter_.search is not None:
+                        await self._wait_for_index(self._store.committed(), filter_)
                 is_exact = retry < _EXACT_COUNTS
                 if retry == _MAX_COUNTS - 1:
                     changing = None

@@ -1,6 +1,8 @@
 """SearchIndexer: follows the store and updates the full-text index in the background.
 
 Ingest never waits for it. A search waits in `reached`, so that it finds what was stored before it.
+While there are more rows than one batch, records of memory come first, and a search of their kinds
+waits for no others.
 After a restart it continues where the index ends; when the policy makes other kinds searchable, the
 index is rebuilt.
 """
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from relay.errors import StoreFault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Set
 
     from relay.nostr.event import Event
     from relay.state import Policy, RelayState
@@ -68,6 +70,11 @@ class SearchIndexer:
         self._state = state
         self._timeout_s = timeout_s
         self._upto = 0
+        """Every row up to this seq is indexed, under `_rules`."""
+        self._ahead = 0
+        """So is every record of memory up to this one."""
+        self._is_behind = False
+        """Whether the last batch was not all rows."""
         self._rules = ""
         self._tidy_at = 0.0
         self._newest = store.committed()
@@ -94,15 +101,16 @@ class SearchIndexer:
         """Rows that were stored since the newest one that is indexed."""
         return max(0, self._store.committed() - self._upto)
 
-    async def reached(self, seq: int) -> bool:
-        """Wait until every row up to `seq` is indexed. False: it timed out."""
-        if self._is_indexed(seq):
+    async def reached(self, seq: int, kinds: Set[int] | None = None) -> bool:
+        """Wait until every row up to `seq` is indexed, or every one of these kinds. False: it timed
+        out."""
+        if self._is_indexed(seq, kinds):
             return True
         self._waiting_searches += 1
         self._search_waits.set()
         try:
             async with asyncio.timeout(self._timeout_s):
-                while not self._is_indexed(seq):
+                while not self._is_indexed(seq, kinds):
                     self._progress.clear()
                     await self._progress.wait()
         except TimeoutError:
@@ -111,8 +119,11 @@ class SearchIndexer:
             self._waiting_searches -= 1
         return True
 
-    def _is_indexed(self, seq: int) -> bool:
-        return self._upto >= seq and self._rules == rules_for(self._state.policy)
+    def _is_indexed(self, seq: int, kinds: Set[int] | None = None) -> bool:
+        policy = self._state.policy
+        is_ahead = kinds is not None and kinds <= policy.systems.kinds
+        upto = max(self._upto, self._ahead) if is_ahead else self._upto
+        return upto >= seq and self._rules == rules_for(policy)
 
     async def _run(self) -> None:
         while True:
@@ -139,18 +150,33 @@ class SearchIndexer:
         loop = asyncio.get_running_loop()
         while not self._is_indexed(self._store.committed()):
             policy, newest = self._state.policy, self._store.committed()
-            rules = rules_for(policy)
             began = loop.time()
             gives_way = self._gives_way()
             batch = _SMALL_BATCH if gives_way else _BATCH
-            self._upto = await self._store.index(text_by(policy), rules, batch)
-            self._rules = rules
+            await self._index_batch(policy, newest, batch)
             self._progress.set()
             if loop.time() > self._tidy_at:
                 await self._tidy()
             if gives_way or self._is_written_to():
                 pause = _PAUSE_RATIO * (loop.time() - began)
                 await self._pause(max(pause, _GATHER_S) if self._upto >= newest else pause)
+
+    async def _index_batch(self, policy: Policy, newest: int, batch: int) -> None:
+        """While there are more rows, records of memory come first: agents ask for these, and
+        strangers can store any number of others."""
+        text_of, rules = text_by(policy), rules_for(policy)
+        if rules != self._rules:
+            self._rules, self._upto, self._ahead = "", 0, 0
+        if self._is_behind and self._ahead < newest:
+            kinds = policy.systems.kinds
+            self._ahead = await self._store.index(text_of, rules, batch, kinds)
+            self._rules = rules
+            if self._ahead < newest:
+                return
+            self._progress.set()
+        self._upto = await self._store.index(text_of, rules, batch)
+        self._rules = rules
+        self._is_behind = self._upto < newest
 
     async def _tidy(self) -> bool:
         """Remove deleted texts for a while; True: there is more to do. When a search waits for the
@@ -213,9 +239,11 @@ class SearchIndexer:
 
 
 def rules_for(policy: Policy) -> str:
-    """Version of the indexed texts: another value means that the index must be rebuilt."""
+    """Version of the indexed texts, and of which are ahead of others: another value means that the
+    index must be rebuilt."""
     kinds = ",".join(f"{low}-{high}" for low, high in policy.searched.ranges)
-    return f"{policy.systems.search_version};{kinds}"
+    ahead = ",".join(map(str, sorted(policy.systems.kinds)))
+    return f"{policy.systems.search_version};{kinds};{ahead}"
 
 
 def text_by(policy: Policy) -> Callable[[Event], str | None]:

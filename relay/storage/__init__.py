@@ -331,9 +331,18 @@ class EventReader(EventLog, ClientReads, Protocol):
 class SearchIndex(EventLog, Protocol):
     """The text index of `EventReader.search`; it follows the log. No writer waits for it."""
 
-    async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
+    async def index(
+        self,
+        text_of: Callable[[Event], str | None],
+        rules: str,
+        limit: int,
+        kinds: Set[int] | None = None,
+    ) -> int:
         """Index the texts of the next `limit` rows of the log, fewer if they are long; gives the
         seq up to which all are.
+
+        With `kinds`, which may only change when `rules` do: the next rows of these kinds, ahead of
+        others, and the seq up to which all rows of these kinds are indexed.
 
         `text_of` may run on another thread. `rules` is its version: when it changes, the index is
         rebuilt. The index survives a restart, at least up to some earlier row.

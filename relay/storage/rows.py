@@ -330,6 +330,8 @@ def erasure_of(request: str, row: Sequence[Any]) -> Erasure:
     return Erasure(request, by.hex(), kind, at, dict(orjson.loads(numbers)), listed_ids)
 
 
+SCANNED_ROWS: Final = 20_000
+"""seqs among which rows of a few kinds to be indexed are looked for at once, in some 20 ms."""
 _LEAST_EVENT: Final = 256
 """Bytes that every event has: its id, key and signature in hex."""
 INDEXED_BYTES: Final = 256 << 10
@@ -378,7 +380,7 @@ async def rows_to_index(
     read: Callable[[int, int], Awaitable[Sequence[RowOf]]], after: int, limit: int, head: int
 ) -> tuple[list[RowOf], int]:
     """The rows whose texts are indexed next, as `rows_after`, and the seq up to which the index is
-    then: `head` after the newest row, which may have been deleted."""
+    then: `head` after the newest row that `read` finds, as a later one may have been deleted."""
     rows = await rows_after(read, after, limit, INDEXED_BYTES)
     upto = rows[-1][0] if rows else after
     is_all = len(rows) < limit and sum([len(row[1]) for row in rows]) < INDEXED_BYTES

@@ -162,8 +162,9 @@ async def test_what_was_deleted_is_not_given(
         await one.is_level(kept)
 
 
+@pytest.mark.parametrize("of", [None, {1}])
 async def test_a_search_waits_for_the_text_index_of_the_replica(
-    postgres: PostgresServer, follower: PostgresServer
+    postgres: PostgresServer, follower: PostgresServer, of: set[int] | None
 ) -> None:
     async with relay(postgres, follower.url("SCHEMA")) as one:
         event = unsigned(cast.alice, content="tea")
@@ -175,7 +176,7 @@ async def test_a_search_waits_for_the_text_index_of_the_replica(
             return await one.reader.search(wanted, EVERYTHING, limit=9, upto=MAX, now=0)
 
         async with paused(follower):
-            await one.store.index(lambda event: event.content, "1", 9)
+            await one.store.index(lambda event: event.content, "1", 9, of)
             there, _ = one.reads()
             assert await found() == [row.seq]
             assert one.reads()[0] == there

@@ -104,6 +104,38 @@ async def test_an_index_ahead_of_a_restored_store_is_rebuilt(tmp_path: Path) -> 
     await store.close()
 
 
+async def test_an_index_with_rows_ahead_of_a_restored_store_is_rebuilt(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    await says(store, "tea")
+    await store.close()
+    older = (tmp_path / "rookery.db").read_bytes()
+    store = await opened(tmp_path)
+    await write(store, unsigned(cast.alice, 78, content="coffee"))
+    await store.index(lambda event: event.content, "content", 9, {78})
+    await store.close()
+    (tmp_path / "rookery.db").write_bytes(older)
+    store = await opened(tmp_path)
+    await write(store, unsigned(cast.alice, 78, content="sugar"))
+    await indexed(store)
+    assert await found(store, "sugar") == ["sugar"]
+    assert await found(store, "coffee") == []
+    await store.close()
+
+
+async def test_rows_that_are_ahead_are_looked_for_among_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be one of them among millions."""
+    monkeypatch.setattr(text_index, "SCANNED_ROWS", 4)
+    store = await opened(tmp_path)
+    notes = [unsigned(cast.alice, content=f"tea {number}", at=1) for number in range(9)]
+    await write(store, *notes, unsigned(cast.alice, 78, content="my tea"))
+    reached = [await store.index(lambda event: event.content, "1", 9, {78}) for _ in range(4)]
+    assert reached == [4, 8, 10, 10]
+    assert await found(store, "tea") == ["my tea"]
+    await store.close()
+
+
 async def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "search.db")) as db:
         db.execute("CREATE TABLE theirs (x)")

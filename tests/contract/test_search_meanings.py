@@ -131,6 +131,16 @@ async def test_a_vector_goes_with_its_row_and_outlives_a_restart(tmp_path: Path)
     await store.close()
 
 
+async def test_rows_that_come_after_others_were_ahead_get_vectors(store: SqliteStore) -> None:
+    await write(
+        store, unsigned(cast.alice, content="coffee"), unsigned(cast.alice, 78, content="x")
+    )
+    await store.index(content_of, "content", 9, {78})
+    await store.embed_texts(3)
+    await compared(store)
+    assert await found(store, "match:any tea") == ["coffee"]
+
+
 async def test_vectors_are_made_anew_with_the_index(store: SqliteStore) -> None:
     await says(store, "tea", "coffee")
     await compared(store)

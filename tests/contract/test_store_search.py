@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import pytest_asyncio
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tests.contract.conftest import Reopenable
 
 TERMS = FilterTerms(search=True)
+TEA: Final = [f"tea {number}" for number in range(4)]
 
 
 def content_of(event: Event) -> str | None:
@@ -418,6 +419,66 @@ async def test_a_row_is_found_once_it_is_indexed(store: Store) -> None:
     assert len(await found(store, "tea")) == 2
     assert await store.index(content_of, "content", 100) == await store.head() == 5
     assert len(await found(store, "tea")) == 5
+
+
+async def agents_tea(store: Store) -> None:
+    """Two rows of kind 1988 behind and among notes."""
+    notes = [unsigned(cast.bob, content=text, at=1) for text in TEA]
+    mine = [
+        unsigned(cast.alice, 1988, content=f"my tea {number}", at=9 + number) for number in (0, 1)
+    ]
+    await write(store, *notes[:3], mine[0], notes[3], mine[1])
+
+
+async def test_rows_of_some_kinds_are_indexed_ahead_of_others(store: Store) -> None:
+    """The next rows of these kinds, and the seq up to which all of them are indexed."""
+    await agents_tea(store)
+    assert await store.index(content_of, "content", 1, {1988}) == 4
+    assert await found(store, "tea") == ["my tea 0"]
+    assert await store.index(content_of, "content", 1) == 1
+    assert await store.index(content_of, "content", 9, {1988}) == await store.head() == 6
+    assert await found(store, "tea") == ["tea 0", "my tea 1", "my tea 0"]
+    assert await store.index(content_of, "content", 9) == 6
+    assert sorted(await found(store, "tea")) == ["my tea 0", "my tea 1", *TEA]
+    assert await store.count([sought("tea")], EVERYTHING, now=0) == 6
+    assert await store.index(content_of, "content", 9, {1988}) == 6
+
+
+@pytest.mark.proves("N09-13", "N62-04")
+async def test_of_rows_that_were_ahead_deleted_ones_are_not_found(store: Store) -> None:
+    await agents_tea(store)
+    await store.index(content_of, "content", 9, {1988})
+    await change(store, lambda plan: plan.removes.add(4))
+    assert await found(store, "tea") == ["my tea 1"]
+    await indexed(store)
+    await store.tidy_index()
+    assert sorted(await found(store, "tea")) == ["my tea 1", *TEA]
+
+
+async def test_under_other_rules_rows_that_were_ahead_are_indexed_again(store: Store) -> None:
+    await agents_tea(store)
+    await store.index(content_of, "content", 9, {1988})
+    assert await store.index(content_of, "other", 1) == 1
+    assert await found(store, "tea") == ["tea 0"]
+    assert await store.index(content_of, "other", 1, {1988}) == 4
+    await indexed(store, "other")
+    assert len(await found(store, "tea")) == 6
+
+
+@pytest.mark.parametrize("end", ["restart", "crash"])
+async def test_rows_that_were_ahead_are_in_the_index_once_after_a_restart(
+    reopenable: Reopenable, end: str
+) -> None:
+    store = await reopenable.open()
+    await agents_tea(store)
+    await store.index(content_of, "content", 2)
+    await store.index(content_of, "content", 1, {1988})
+    store = await (reopenable.restart() if end == "restart" else reopenable.crash())
+    assert await store.index(content_of, "content", 9, {1988}) == 6
+    assert await found(store, "tea", kinds=[1988]) == ["my tea 1", "my tea 0"]
+    await indexed(store)
+    assert sorted(await found(store, "tea")) == ["my tea 0", "my tea 1", *TEA]
+    assert await store.count([sought("tea")], EVERYTHING, now=0) == 6
 
 
 async def test_a_word_that_ends_within_a_letter_is_indexed_too(store: Store) -> None:

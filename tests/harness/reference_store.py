@@ -120,7 +120,7 @@ class ReferenceStore:
         self._management = Management()
         self._erasures: dict[str, Erasure] = {}
         self._texts: dict[int, Searchable] = {}
-        self._indexed = 0
+        self._indexed: dict[frozenset[int] | None, int] = {}
         self._rules: str | None = None
         self._is_open = True
         self._changed = asyncio.Event()
@@ -626,22 +626,38 @@ class ReferenceStore:
             array("Q", [at for at, _ in found]), ids, groups=[row.group or "" for row in rows]
         )
 
-    async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
+    async def index(
+        self,
+        text_of: Callable[[Event], str | None],
+        rules: str,
+        limit: int,
+        kinds: Set[int] | None = None,
+    ) -> int:
         if rules != self._rules:
-            self._texts, self._indexed, self._rules = {}, 0, rules
-        later = [self._rows[seq] for seq in sorted(self._rows) if seq > self._indexed]
+            self._texts, self._indexed, self._rules = {}, {}, rules
+        upto = self._indexed.get(None, 0)
+        if kinds is not None:
+            upto = max(upto, self._indexed.get(frozenset(kinds), 0))
+        later = [
+            row
+            for seq, row in sorted(self._rows.items())
+            if seq > upto and (kinds is None or row.event.kind in kinds)
+        ]
         rows, left = later[:limit], INDEXED_BYTES
+        is_all = len(rows) < limit
         for row in rows:
             text = text_of(row.event)
             if text is not None:
                 self._texts[row.seq] = searchable(text)
-            self._indexed = row.seq
+            upto = row.seq
             left -= len(row.event.raw)
             if left <= 0:
-                return self._indexed
-        if len(rows) < limit:
-            self._indexed = self._head
-        return self._indexed
+                is_all = False
+                break
+        if is_all:
+            upto = self._head
+        self._indexed[None if kinds is None else frozenset(kinds)] = upto
+        return upto
 
     async def embed_texts(self, limit: int) -> bool:
         return False

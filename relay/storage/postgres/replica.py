@@ -51,6 +51,7 @@ class Needed(NamedTuple):
     rules: str | None = None
     """Version of the text index, for a search."""
     indexed: int = 0
+    ahead: int = 0
 
 
 class Away(Exception):
@@ -121,7 +122,8 @@ class Replica:
     async def _why_not(self, db: Any, needed: Needed) -> str:
         """Why the snapshot cannot be used; empty: it has all that is needed."""
         async with asyncio.timeout(_ANSWER_S):
-            self.seq, is_replica, history, rules, indexed = await db.fetchrow(QUERIES["replica"])
+            found = await db.fetchrow(QUERIES["replica"])
+            self.seq, is_replica, history, rules, indexed, ahead = found
         if not is_replica:
             return "it is no replica"
         if history != (known := self.history):
@@ -133,7 +135,9 @@ class Replica:
             return "it has not followed this database"
         if self.seq < needed.seq:
             return f"it is {needed.seq - self.seq} behind"
-        if needed.rules is not None and (rules != needed.rules or indexed < needed.indexed):
+        if needed.rules is not None and (
+            rules != needed.rules or indexed < needed.indexed or ahead < needed.ahead
+        ):
             return "its text index is behind"
         return ""
 
@@ -159,7 +163,7 @@ class _Store(Protocol):
     """`PostgresStore`."""
 
     def committed(self) -> int: ...
-    def indexed(self) -> tuple[str, int]: ...
+    def indexed(self) -> tuple[str, int, int]: ...
     def known_state(self) -> int | None: ...
     async def current(self) -> None: ...
 

@@ -289,8 +289,8 @@ class PostgresStore(Reader):
 
     _known_state = known_state
 
-    def indexed(self) -> tuple[str, int]:
-        """Rules of the text index, and the seq that it has reached."""
+    def indexed(self) -> tuple[str, int, int]:
+        """As `TextIndex.upto`."""
         return self._index.upto
 
     def _advance(self, head: int) -> None:
@@ -455,8 +455,14 @@ class PostgresStore(Reader):
 
     # -- search ---------------------------------------------------------------------------------
 
-    async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
-        return await self._index.index(text_of, rules, limit)
+    async def index(
+        self,
+        text_of: Callable[[Event], str | None],
+        rules: str,
+        limit: int,
+        kinds: Set[int] | None = None,
+    ) -> int:
+        return await self._index.index(text_of, rules, limit, kinds)
 
     async def embed_texts(self, limit: int) -> bool:
         return False

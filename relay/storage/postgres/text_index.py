@@ -13,11 +13,11 @@ from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import searchable
 from relay.storage.postgres.sql.named import SEARCH_QUERIES as QUERIES
 from relay.storage.recall import thread_of
-from relay.storage.rows import rows_to_index
+from relay.storage.rows import SCANNED_ROWS, rows_to_index
 from relay.storage.tokens import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Sequence, Set
 
     from relay.nostr.event import Event
     from relay.storage.postgres.connections import Connections
@@ -32,29 +32,52 @@ class TextIndex:
         self._tokenizer = Tokenizer()
         self._lock = asyncio.Lock()
         self._checked = 0
-        self.upto = "", 0
-        """Its rules and its seq, as of the last write or read."""
+        self.upto = "", 0, 0
+        """Its rules, its seq, and that of the kinds that are ahead of others, as of the last write
+        or read."""
 
-    async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
+    async def index(
+        self,
+        text_of: Callable[[Event], str | None],
+        rules: str,
+        limit: int,
+        kinds: Set[int] | None,
+    ) -> int:
         head = self._head()
         async with self._lock, self._connections.reading() as db, db.transaction():
+            await db.execute(QUERIES["lock"])
+            # Another statement: the first sees some rows as they were before it waited.
             state = await db.fetchrow(QUERIES["state"])
-            before: int = state["upto"]
-            upto = before
+            upto: int = state["upto"]
+            ahead: int = state["ahead"]
             if state["rules"] != rules:
                 await db.execute(QUERIES["empty_texts"])
                 await db.execute(QUERIES["put_meta"], "search_rules", rules)
-                upto = 0
-            rows, upto = await rows_to_index(partial(db.fetch, QUERIES["log"]), upto, limit, head)
+                upto = ahead = 0
+            if kinds is None:
+                read = partial(db.fetch, QUERIES["log"])
+                rows, reached = await rows_to_index(read, upto, limit, head)
+                if upto < ahead:  # some of these may be indexed
+                    seqs = [seq for seq, *_ in rows]
+                    known = {seq for (seq,) in await db.fetch(QUERIES["indexed"], seqs)}
+                    rows = [row for row in rows if row[0] not in known]
+                upto = reached
+            else:
+                after = max(upto, ahead)
+                last = max(after, min(head, after + SCANNED_ROWS))
+                read = partial(db.fetch, QUERIES["log_of_kinds"], sorted(kinds), last)
+                rows, ahead = await rows_to_index(read, after, limit, last)
             texts = await asyncio.to_thread(self._texts, rows, text_of)
             if texts:
                 await db.execute(
                     QUERIES["add_texts"], *[list(each) for each in zip(*texts, strict=True)]
                 )
-            if upto != before:
+            if upto != state["upto"]:
                 await db.execute(QUERIES["put_meta"], "search_upto", str(upto))
-        self.upto = rules, upto
-        return upto
+            if ahead != state["ahead"]:
+                await db.execute(QUERIES["put_meta"], "search_ahead", str(ahead))
+        self.upto = rules, upto, ahead
+        return upto if kinds is None else ahead
 
     def _texts(
         self, rows: Sequence[tuple[int, bytes, int]], text_of: Callable[[Event], str | None]

@@ -19,7 +19,7 @@ from relay.storage.sqlite.meanings import NEAREST, fused
 from relay.storage.sqlite.sql.recall import Asking
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence, Set
     from contextlib import AbstractAsyncContextManager
 
     from relay.access.visibility import Visibility
@@ -72,10 +72,15 @@ class Searching:
             raise
 
     async def index(
-        self, text_of: Callable[[Event], str | None], rules: str, limit: int, head: int
+        self,
+        text_of: Callable[[Event], str | None],
+        rules: str,
+        limit: int,
+        head: int,
+        kinds: Set[int] | None,
     ) -> int:
         async with self._index_faults():
-            return await self._index.index_next(text_of, rules, limit, head)
+            return await self._index.index_next(text_of, rules, limit, head, kinds)
 
     @property
     def vectors(self) -> int:

@@ -845,9 +845,15 @@ class SqliteStore:
 
     # -- searching ------------------------------------------------------------------------------
 
-    async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
+    async def index(
+        self,
+        text_of: Callable[[Event], str | None],
+        rules: str,
+        limit: int,
+        kinds: Set[int] | None = None,
+    ) -> int:
         self._check_open()
-        return await self._searching.index(text_of, rules, limit, self._writer.head)
+        return await self._searching.index(text_of, rules, limit, self._writer.head, kinds)
 
     @property
     def vectors(self) -> int:

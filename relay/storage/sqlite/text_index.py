@@ -1,5 +1,7 @@
 """The FTS5 index of texts: a file beside the store that follows its log.
 
+Rows of some kinds may be indexed ahead of others, up to a seq of their own in `meta`.
+
 It is a cache: deleted, damaged or of another store, it is rebuilt from the log. A search joins it
 with the events table, so that texts of deleted rows may be removed later.
 
@@ -26,7 +28,7 @@ from relay.errors import StoreFault, StoreVersion
 from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import Searchable, searchable
 from relay.storage.recall import thread_of
-from relay.storage.rows import INDEXED_BYTES, rows_after, rows_to_index
+from relay.storage.rows import INDEXED_BYTES, SCANNED_ROWS, rows_after, rows_to_index
 from relay.storage.sqlite.connections import (
     file_connection,
     give_way,
@@ -37,7 +39,7 @@ from relay.storage.sqlite.fts import Stems, kind_token
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES as QUERIES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Sequence, Set
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from relay.storage.sqlite.meanings import Meanings
 
 APPLICATION_ID: Final = 0x526F6F6C  # "Rool"
-INDEX_VERSION: Final = 4
+INDEX_VERSION: Final = 5
 """A file with another number is rebuilt."""
 _CACHE_KIB: Final = 32_768
 _DROP_CHUNK: Final = 1000
@@ -77,6 +79,7 @@ class TextIndex:
         self,
         db: aiosqlite.Connection,
         upto: int,
+        ahead: int,
         rules: str | None,
         meanings: Meanings | None,
         *,
@@ -104,6 +107,8 @@ class TextIndex:
         self._dirty_since = None if is_clean else monotonic()
         self.upto = upto
         """Every row of the log up to this seq is indexed."""
+        self._ahead = ahead
+        """So is every row up to this seq that is of the kinds that are indexed ahead of others."""
 
     @property
     def _is_clean(self) -> bool:
@@ -133,25 +138,43 @@ class TextIndex:
         self._dirty_since = self._dirty_since or self._deleted_at
 
     async def index_next(
-        self, text_of: Callable[[Event], str | None], rules: str, limit: int, head: int
+        self,
+        text_of: Callable[[Event], str | None],
+        rules: str,
+        limit: int,
+        head: int,
+        kinds: Set[int] | None,
     ) -> int:
-        """Index the next `limit` rows of the log in one transaction; returns the new `upto`.
-        `head`: the newest seq ever committed; its row may have been deleted."""
+        """Index the next `limit` rows of the log, or those of `kinds`, in one transaction; returns
+        the seq that it has reached. `head`: the newest seq ever committed; its row may have been
+        deleted."""
         async with self._lock:
             if rules != self._rules:
                 async with _transaction(self._db):
                     await self._start_over(rules)
-                self._rules, self.upto = rules, 0
-            read = partial(self._rows, "log")
-            rows, upto = await rows_to_index(read, self.upto, limit, head)
+                self._rules, self.upto, self._ahead = rules, 0, 0
+            if kinds is None:
+                after, read = self.upto, partial(self._rows, "log")
+            else:
+                after = max(self.upto, self._ahead)
+                head = max(after, min(head, after + SCANNED_ROWS))
+                read = partial(self._rows, "log_of_kinds", _json(sorted(kinds)), head)
+            rows, upto = await rows_to_index(read, after, limit, head)
             if rows or self._deleted:
+                if after < self._ahead:  # some of these may be indexed
+                    listed = _json([seq for seq, *_ in rows])
+                    known = {seq for (seq,) in await self._rows("indexed", listed)}
+                    rows = [row for row in rows if row[0] not in known]
                 texts = await asyncio.to_thread(_texts, rows, text_of, self.stems)
                 async with self._dropping():
                     await self._add(texts)
                     # After the adds: a row may have been deleted since the log was read.
                     await self._drop_deleted()
-                    await self._put_meta("upto", upto)
-            self.upto = upto
+                    await self._put_meta("upto" if kinds is None else "ahead", upto)
+            if kinds is None:
+                self.upto = upto
+            else:
+                self._ahead = upto
             return upto
 
     async def _start_over(self, rules: str) -> None:
@@ -163,6 +186,7 @@ class TextIndex:
         self._must_truncate = True
         await self._put_meta("rules", rules)
         await self._put_meta("upto", 0)
+        await self._put_meta("ahead", 0)
 
     async def _add(self, texts: _Texts) -> None:
         await self._db.executemany(QUERIES["add_words"], texts.words)
@@ -225,7 +249,8 @@ class TextIndex:
         async with self._lock:
             rules = self._rules
             upto = (await self._rows("get_meta", "vectors_upto") or [(0,)])[0][0]
-            rows = await self._rows("next_texts", upto, limit)
+            # Up to a seq: rows before those that are ahead of others may still come.
+            rows = await self._rows("next_texts", upto, self.upto, limit)
         if not rows:
             return False
         texts = [text for _, text in rows]
@@ -415,6 +440,7 @@ async def opened_index(
         db = await open_threaded(partial(_opened, store, key, head))
         try:
             ((upto,),) = await db.execute_fetchall(QUERIES["get_meta"], ("upto",))
+            ((ahead,),) = await db.execute_fetchall(QUERIES["get_meta"], ("ahead",))
             rules = list(await db.execute_fetchall(QUERIES["get_meta"], ("rules",)))
             clean = list(await db.execute_fetchall(QUERIES["get_meta"], ("is_clean",)))
             await db.execute(QUERIES["put_meta"], ("is_clean", 0))
@@ -423,7 +449,8 @@ async def opened_index(
             raise
     except (OSError, sqlite3.Error) as error:
         raise StoreFault(f"{path}: {error}; check the folder and its permissions") from error
-    index = TextIndex(db, upto, rules[0][0] if rules else None, meanings, is_clean=clean == [(1,)])
+    known = rules[0][0] if rules else None
+    index = TextIndex(db, upto, ahead, known, meanings, is_clean=clean == [(1,)])
     try:
         await index.load_vectors()
     except BaseException:
@@ -462,9 +489,11 @@ def _usable(path: Path, key: str, head: int) -> sqlite3.Connection | None:
             raise StoreVersion(f"{path} is a database of another program; move it away")
         if db.execute("PRAGMA user_version").fetchone()[0] == INDEX_VERSION:
             of = db.execute(QUERIES["get_meta"], ("store",)).fetchone()
-            upto = db.execute(QUERIES["get_meta"], ("upto",)).fetchone()
+            upto = [
+                db.execute(QUERIES["get_meta"], (name,)).fetchone()[0] for name in ("upto", "ahead")
+            ]
             # Ahead of its store: an older copy of the store was restored.
-            is_usable = of == (key,) and upto[0] <= head and _opens(db)
+            is_usable = of == (key,) and max(upto) <= head and _opens(db)
     except sqlite3.OperationalError:
         raise
     except sqlite3.DatabaseError:  # damaged
@@ -495,6 +524,7 @@ def _fresh(path: Path, key: str) -> sqlite3.Connection:
         db.execute(QUERIES[make])
     db.execute(QUERIES["put_meta"], ("store", key))
     db.execute(QUERIES["put_meta"], ("upto", 0))
+    db.execute(QUERIES["put_meta"], ("ahead", 0))
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     db.execute(f"PRAGMA user_version = {INDEX_VERSION}")
     db.execute("COMMIT")

@@ -145,6 +145,12 @@ def test_a_record_is_found_by_what_the_table_says(d: str) -> None:
     assert words(30078, content, d=d) == found
 
 
+def test_of_a_group_of_nomen_the_beginning_is_found() -> None:
+    """Strangers may write them, and agents' searches wait for records of memory."""
+    assert words(30078, "tea " + "x " * 2045 + "milk", d="nomen:group:x")[-1] == "mi"
+    assert words(30078, "tea " + "x " * 2044 + "milk", d="nomen:group:x")[-1] == "milk"
+
+
 def test_records_of_kind_78_are_found_by_their_content_field() -> None:
     """G-22"""
     seen = {"content": "ran ls", "file_path": "/src/a.py", "tool_name": "no"}

@@ -1172,7 +1172,7 @@ async def test_queued_counts_are_bounded_and_queries_go_first(relay: QuerySide) 
 
 
 class UpToDate:
-    async def reached(self, _seq: int) -> bool:
+    async def reached(self, _seq: int, _kinds: object) -> bool:
         return True
 
 

@@ -4,25 +4,29 @@ NIP-50."""
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
 
 from relay.errors import StoreFault, TooWide
 from relay.memory.systems import MEMORY_SYSTEMS
+from relay.nostr import kinds
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.observe import Metrics
 from relay.read.fanout import Fanout
 from relay.read.query import QueryRunner
 from relay.read.query_queue import QueryQueue
+from relay.read.search_indexer import SearchIndexer
 from relay.storage.tokens import TokenMatcher
 from tests.cast import alice, bob
 from tests.harness.client_in_memory import Client
 from tests.harness.folders import loaded
+from tests.harness.patience import ANSWER_S
 from tests.unit.read.test_query import QuerySide, chat, note, settled
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Set
     from typing import Any
 
     from policies import PolicySet
@@ -54,7 +58,7 @@ class SearchSide(QuerySide):
         )
         self.keeps_up = True
         self.between: list[Any] = []
-        self.waited_for: list[int] = []
+        self.waited_for: list[tuple[int, Set[int] | None]] = []
 
     async def write(self, *events: Event) -> None:
         await super().write(*events)
@@ -64,8 +68,8 @@ class SearchSide(QuerySide):
         ):
             pass
 
-    async def reached(self, seq: int) -> bool:
-        self.waited_for.append(seq)
+    async def reached(self, seq: int, kinds: Set[int] | None) -> bool:
+        self.waited_for.append((seq, kinds))
         await asyncio.sleep(0)
         for event in self.between:
             await self.write(event)
@@ -199,8 +203,33 @@ async def test_what_all_searches_of_a_query_have_found_is_bounded_together(
 async def test_a_search_waits_for_the_rows_that_were_stored_before_it(relay: SearchSide) -> None:
     await relay.write(note("tea 1"), note("tea 2"))
     await relay.answered(Client(), asked(search="tea"))
-    await relay.counted(Client(), asked(search="tea"))
-    assert relay.waited_for == [2, 2]
+    await relay.counted(Client(), asked(search="tea"), asked(search="milk", kinds=[1, 7]))
+    assert relay.waited_for == [(2, None), (2, None), (2, {1, 7})]
+
+
+async def test_a_search_of_memory_waits_for_no_other_rows(
+    relay: SearchSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strangers can store any number of them. Ten rows are indexed here."""
+    monkeypatch.setattr("relay.read.search_indexer._BATCH", 1)
+    monkeypatch.setattr("relay.read.search_indexer._SMALL_BATCH", 1)
+    memory = kinds.CONVERSATION_NOTE
+    await QuerySide.write(relay, *(note(f"tea {number}") for number in range(50)))
+    await QuerySide.write(relay, note("tea of an agent", kind=memory, who=alice))
+    index, calls = relay.store.index, count(1)
+
+    async def ten_times(*given: Any) -> int:
+        if next(calls) > 10:
+            await asyncio.Event().wait()
+        return await index(*given)
+
+    monkeypatch.setattr(relay.store, "index", ten_times)
+    async with SearchIndexer(relay.store, relay.state, timeout_s=ANSWER_S / 2) as indexer:
+        monkeypatch.setattr(relay.queries, "_index", indexer)
+        of_memory = asked(search="tea", kinds=[memory])
+        assert await relay.answered(Client(alice), of_memory) == ["tea of an agent", "<EOSE>"]
+        assert await relay.counted(Client(alice), of_memory) == {"count": 1}
+        assert indexer.lag > 0
 
 
 async def test_an_index_that_is_not_up_to_date_closes_the_search(relay: SearchSide) -> None:

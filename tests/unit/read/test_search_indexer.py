@@ -146,7 +146,7 @@ async def test_indexing_pauses_during_writes_unless_a_search_waits(
             await asyncio.sleep(0)
         assert relay.store.index_calls == 1
         assert await relay.follower.reached(600)
-        assert relay.store.index_calls == 4, "a small batch, then large ones"
+        assert relay.store.index_calls == 5, "a small batch, memory, then large ones"
 
 
 async def test_a_pause_between_two_commits_is_not_the_end_of_writes(

@@ -135,11 +135,12 @@ SELECT seq, (SELECT coalesce(max(version), 0) FROM policy_versions) FROM head;
 -- :begin_reading  -> all that follows sees one state
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 
--- :replica  -> seq, whether the server follows another one, what it says of its history, rules and seq of its text index
+-- :replica  -> seq, whether the server follows another one, what it says of its history, rules and seqs of its text index
 SELECT seq, pg_is_in_recovery(),
     (SELECT value FROM meta WHERE name = 'history'),
     (SELECT value FROM meta WHERE name = 'search_rules'),
-    (SELECT value::bigint FROM meta WHERE name = 'search_upto')
+    (SELECT value::bigint FROM meta WHERE name = 'search_upto'),
+    coalesce((SELECT value::bigint FROM meta WHERE name = 'search_ahead'), 0)
 FROM head;
 
 -- :rows_by_id  [id] -> columns of a row

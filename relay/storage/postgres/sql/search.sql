@@ -1,12 +1,20 @@
--- :state  -> seq up to which the log is indexed, rules; waits for another process that indexes
-SELECT u.value::bigint AS upto, r.value AS rules FROM meta AS u, meta AS r
-WHERE u.name = 'search_upto' AND r.name = 'search_rules' FOR UPDATE OF u;
+-- :lock  waits for another process that indexes
+SELECT 1 FROM meta WHERE name = 'search_upto' FOR UPDATE;
+
+-- :state  -> seq up to which the log is indexed, the same of the kinds that are ahead of others, rules
+SELECT (SELECT value::bigint FROM meta WHERE name = 'search_upto') AS upto,
+    coalesce((SELECT value::bigint FROM meta WHERE name = 'search_ahead'), 0) AS ahead,
+    (SELECT value FROM meta WHERE name = 'search_rules') AS rules;
 
 -- :log  seq, limit -> seq, raw, id_key of later rows, in order
 SELECT seq, raw, id_key FROM events WHERE seq > $1 ORDER BY seq LIMIT $2;
 
+-- :log_of_kinds  [kind], last seq, seq, limit -> the same of later rows of these kinds
+SELECT seq, raw, id_key FROM events
+WHERE kind + 0 = ANY($1::integer[]) AND seq <= $2 AND seq > $3 ORDER BY seq LIMIT $4;
+
 -- :put_meta  name, value
-UPDATE meta SET value = $2 WHERE name = $1;
+INSERT INTO meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = $2;
 
 -- :add_texts  columns of texts, as arrays; of rows that are still there
 INSERT INTO texts (
@@ -18,6 +26,9 @@ SELECT t.* FROM unnest(
 ) AS t (seq)
 WHERE EXISTS (SELECT 1 FROM events AS e WHERE e.seq = t.seq)
 ON CONFLICT (seq) DO NOTHING;
+
+-- :indexed  [seq] -> those that have a text
+SELECT seq FROM texts WHERE seq = ANY($1::bigint[]);
 
 -- :empty_texts
 TRUNCATE texts;

@@ -39,8 +39,8 @@ SELECT group_concat(term, ' ') FROM (SELECT term FROM tokens WHERE col = 'text' 
 -- :make_vectors  384 signed bytes for each text that was compared, see meanings.py
 CREATE TABLE IF NOT EXISTS vectors (seq INTEGER PRIMARY KEY, vector BLOB NOT NULL);
 
--- :next_texts  seq, limit -> seq, text of later texts
-SELECT seq, text FROM texts WHERE seq > ? ORDER BY seq LIMIT ?;
+-- :next_texts  seq, last seq, limit -> seq, text of later texts
+SELECT seq, text FROM texts WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?;
 
 -- :add_vector  vector, seq: if the text is still there
 INSERT OR REPLACE INTO vectors (vector, seq) SELECT ?, seq FROM texts WHERE seq = ?;
@@ -68,6 +68,13 @@ SELECT value FROM meta WHERE name = ?;
 
 -- :log  seq, limit -> seq, raw, id_key of later events, in order
 SELECT seq, raw, id_key FROM store.events WHERE seq > ? ORDER BY seq LIMIT ?;
+
+-- :log_of_kinds  [kind], last seq, seq, limit -> the same of later events of these kinds
+SELECT seq, raw, id_key FROM store.events
+WHERE +kind IN (SELECT value FROM json_each(?)) AND seq <= ? AND seq > ? ORDER BY seq LIMIT ?;
+
+-- :indexed  [seq] -> those that have a text here
+SELECT r.seq FROM json_each(?) AS j CROSS JOIN ranks AS r ON r.seq = j.value;
 
 -- :add_words  seq, text, repeated, frequent, kind
 INSERT INTO words (rowid, text, repeated, frequent, kind) VALUES (?, ?, ?, ?, ?);
