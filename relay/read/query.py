@@ -62,6 +62,7 @@ _FEW_FOUND: Final = 64 << 10
 _SENT_BYTES: Final = 104
 """Of a row of a search in the set of those that other filters must not give again."""
 _NOT_INDEXED: Final = "the search index is not up to date, try again in a moment"
+"""Behind the results that there are, which may not be all."""
 _NOT_CURRENT: Final = "who may read is not known at the moment"
 _MAX_RETRIES: Final = 16
 """How often pages of one query are read again because read rights changed during the read."""
@@ -82,6 +83,10 @@ class QueryLimits(Protocol):
 class SearchIndex(Protocol):
     async def reached(self, seq: int, kinds: Set[int] | None) -> bool:
         """Wait until rows up to `seq` are indexed, or those of these kinds. False: it timed out."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what is indexed may be searched meanwhile."""
 
 
 class Invites(Protocol):
@@ -494,10 +499,10 @@ class QueryRunner:
         """Rows of one search that were not `sent`, to which they are added, best first (N50-03,
         N50-06); each page in a list, which the caller empties.
 
-        Raises Refused when the index is not up to date, and behind the best rows when very many are
-        found and others hold as many.
+        Raises Refused behind the rows that are indexed when the index is not up to date, and behind
+        the best ones when very many are found and others hold as many.
         """
-        await self._wait_for_index(upto, filter_)
+        is_all = await self._is_indexed(upto, filter_)
         pace = Pace(peer)
         seqs = await pace.through(
             self._store.search(
@@ -545,6 +550,8 @@ class QueryRunner:
                 raise StoreFault(_RIGHTS_CHANGED)
         if is_cut:
             raise Refused(Prefix.RATE_LIMITED, _TOO_MANY_FOUND)
+        if not is_all:
+            raise Refused(Prefix.ERROR, _NOT_INDEXED)
 
     def _may_send(self, raws: Sequence[bytes], peer: Peer, before: Visibility) -> bool:
         """Whether the reader still may read these rows, which were read with the rights `before`.
@@ -557,9 +564,14 @@ class QueryRunner:
             return lost is not None
         return not any(may_be_of(lost, event_from_raw(raw), self._state) for raw in raws)
 
-    async def _wait_for_index(self, upto: int, filter_: Filter) -> None:
-        if self._index is None or not await self._index.reached(upto, filter_.kinds):
+    async def _is_indexed(self, upto: int, filter_: Filter) -> bool:
+        """Wait for the index. False: it is not up to date, but may be searched. Raises Refused."""
+        if self._index is None:
             raise Refused(Prefix.ERROR, _NOT_INDEXED)
+        is_all = await self._index.reached(upto, filter_.kinds)
+        if not (is_all or self._index.is_current):
+            raise Refused(Prefix.ERROR, _NOT_INDEXED)
+        return is_all
 
     async def count(self, peer: Peer, sub: str, filters: tuple[Filter, ...]) -> None:
         """Answer a COUNT: exactly the rows that a REQ would give this viewer, without limits
@@ -581,7 +593,9 @@ class QueryRunner:
             try:
                 for filter_ in filters:
                     if filter_.search is not None:
-                        await self._wait_for_index(self._store.committed(), filter_)
+                        committed = self._store.committed()
+                        if not await self._is_indexed(committed, filter_):
+                            raise Refused(Prefix.ERROR, _NOT_INDEXED)
                 is_exact = retry < _EXACT_COUNTS
                 if retry == _MAX_COUNTS - 1:
                     changing = None

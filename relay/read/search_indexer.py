@@ -119,11 +119,15 @@ class SearchIndexer:
             self._waiting_searches -= 1
         return True
 
+    @property
+    def is_current(self) -> bool:
+        """Whether what is indexed has the texts that the policy in force wants."""
+        return self._rules == rules_for(self._state.policy)
+
     def _is_indexed(self, seq: int, kinds: Set[int] | None = None) -> bool:
-        policy = self._state.policy
-        is_ahead = kinds is not None and kinds <= policy.systems.kinds
+        is_ahead = kinds is not None and kinds <= self._state.policy.systems.kinds
         upto = max(self._upto, self._ahead) if is_ahead else self._upto
-        return upto >= seq and self._rules == rules_for(policy)
+        return upto >= seq and self.is_current
 
     async def _run(self) -> None:
         while True:

@@ -1172,6 +1172,8 @@ async def test_queued_counts_are_bounded_and_queries_go_first(relay: QuerySide) 
 
 
 class UpToDate:
+    is_current = True
+
     async def reached(self, _seq: int, _kinds: object) -> bool:
         return True
 
