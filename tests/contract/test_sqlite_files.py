@@ -338,6 +338,34 @@ async def test_a_tag_named_later_is_indexed_at_start(path: Path) -> None:
     await opened(named)
 
 
+@pytest.mark.parametrize("kind", [0, 3, 10_002, 30_000, 30_077, 30_102, 39_999])
+async def test_the_check_of_rows_finds_one_that_the_index_of_authors_and_kinds_lacks(
+    path: Path, kind: int
+) -> None:
+    store = await SqliteStore.open(path, TERMS)
+    await write(store, cast.alice.sign(kind, [], "", 1))
+    assert await store.check(0, 9) == (1, [])
+    await store.close()
+    before = change_sql(path, "CREATE INDEX events_author_kind ON events (kind) WHERE kind < 0")
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("REINDEX events_author_kind")
+    change_sql(path, before)
+    store = await SqliteStore.open(path, TERMS)
+    [fault] = (await store.check(0, 9))[1]
+    assert "an index does not have it" in fault
+    await store.close()
+
+
+def change_sql(path: Path, after: str) -> str:
+    """Of the index, as it is noted; gives what it was."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA writable_schema = ON")
+        of = "WHERE name = 'events_author_kind'"
+        [before] = db.execute(f"SELECT sql FROM sqlite_master {of}").fetchone()
+        db.execute(f"UPDATE sqlite_master SET sql = ? {of}", (after,))
+        return str(before)
+
+
 # older files -------------------------------------------------------------------------------------
 
 

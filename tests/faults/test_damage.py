@@ -40,6 +40,7 @@ _QUESTIONS: Final[list[dict[str, object]]] = [
     {},
     {"kinds": [1, 9]},
     {"kinds": [30078, 39000, 39001, 39002]},
+    {"kinds": [0, 10002], "authors": [cast.owner.pubkey, cast.robot.pubkey]},
     {"tag_h": ["tea"]},
     {"tag_t": ["tea"]},
 ]

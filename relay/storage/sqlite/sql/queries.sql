@@ -546,6 +546,13 @@ SELECT e.seq, e.id, e.id_key, e.kind, e.created_at, e.pubkey, e.author_key, e.d,
               WHERE i.author_key = e.author_key AND i.created_at = e.created_at
                 AND i.id_key = e.id_key AND i.seq = e.seq AND i.kind = e.kind AND i.grp IS e.grp
                 AND i.expires_at IS e.expires_at)
+  AND (NOT (e.kind IN (0, 3) OR e.kind BETWEEN 10000 AND 19999
+            OR e.kind BETWEEN 30000 AND 30077 OR e.kind BETWEEN 30102 AND 39999)
+       OR EXISTS (SELECT 1 FROM events AS i INDEXED BY events_author_kind
+                  WHERE i.author_key = e.author_key AND i.kind = e.kind
+                    AND (i.kind IN (0, 3) OR i.kind BETWEEN 10000 AND 19999
+                         OR i.kind BETWEEN 30000 AND 30077 OR i.kind BETWEEN 30102 AND 39999)
+                    AND i.created_at = e.created_at AND i.id_key = e.id_key AND i.seq = e.seq))
   AND (e.slot IS NULL OR EXISTS (SELECT 1 FROM events AS i INDEXED BY events_slot
                                  WHERE i.slot = e.slot AND i.slot IS NOT NULL AND i.seq = e.seq))
   AND (e.d = '' OR EXISTS (SELECT 1 FROM events AS i INDEXED BY events_d
