@@ -291,12 +291,11 @@ class Client:
                     if is_of_each:
                         restart()
 
-                answer = await self._request(
+                return await self._request(
                     lambda connection: _stored(
                         connection, wanted, self._verifier, most_bytes, on_event
                     )
                 )
-                return await answer.events()
         except (AnswerTooLong, Unanswered) as error:
             error.events = came
             raise
@@ -597,11 +596,14 @@ async def _stored(
     verifier: SignatureVerifier,
     most_bytes: int,
     on_event: Callable[[], None],
-) -> StoredAnswer:
+) -> list[Event]:
     answer = StoredAnswer(wanted, verifier, most_bytes, on_event)
-    async with connection.request("REQ", wanted, answer, answer.receive_raw):
-        await answer.wait()
-    return answer
+    try:
+        async with connection.request("REQ", wanted, answer, answer.receive_raw):
+            await answer.wait()
+        return await answer.events()
+    finally:
+        answer.drop()
 
 
 async def _counted(connection: Connection, wanted: Sequence[Filter]) -> CountAnswer:

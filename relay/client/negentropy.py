@@ -94,7 +94,11 @@ class NegentropyReplies:
         if self._messages:
             return self._messages.popleft()
         assert self._failure is not None
-        raise self._failure
+        try:
+            raise self._failure
+        finally:
+            # Its traceback leads here: only a garbage collection would free the caller's sets.
+            self._failure = None
 
     def _has_reply(self) -> bool:
         return bool(self._messages) or self._failure is not None

@@ -96,10 +96,14 @@ class _Response:
         self._failure: ClientError | None = None
 
     async def wait(self) -> None:
-        """Wait until it is complete. Raises QueryClosed, ConnectionLost, AnswerTooLong."""
+        """Wait until it is complete; once. Raises QueryClosed, ConnectionLost, AnswerTooLong."""
         await self._done.wait()
         if self._failure is not None:
-            raise self._failure
+            try:
+                raise self._failure
+            finally:
+                # Its traceback leads here: only a garbage collection would free what callers hold.
+                self._failure = None
 
     def connection_lost(self) -> None:
         self._set_failure(ConnectionLost("the connection ended before the answer"))
@@ -175,13 +179,19 @@ class StoredAnswer(_Response):
         ]
         return signed + await signed_among(self._unchecked)
 
+    def drop(self) -> None:
+        """Free the events. Whoever keeps the error of a failed answer keeps this object too."""
+        for verification in self._verifications:
+            verification.cancel()
+        self._ids, self._unchecked, self._chunks, self._verifications = set(), [], [], []
+
     def _start_verification(self) -> None:
         self._chunks.append(self._unchecked)
         self._verifications.append(self._verifier.begin(self._unchecked))
         self._unchecked = []
 
     def _add(self, event: Event | None) -> None:
-        if event is None or event.id in self._ids:
+        if event is None or self._done.is_set() or event.id in self._ids:
             return
         if len(self._ids) >= self._most:
             self._set_failure(AnswerTooLong(self._most))

@@ -216,6 +216,14 @@ class Subscription:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+            # What was not read, and an error whose traceback leads here, would be kept until
+            # garbage is collected.
+            self._request = None
+            self._unchecked.clear()
+            self._missed.clear()
+            self._failure = ClientClosed("the subscription has ended")
+            self._ready = deque([self._failure])
+            self._changed.notify_all()
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:

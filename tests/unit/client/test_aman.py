@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sqlite3
 from contextlib import asynccontextmanager, closing
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.client import Client, LeftInCache, PublishRefused
+from relay.client import aman as aman_module
 from relay.client.aman import Aman, Followed, Unreadable
 from relay.client.aman_tables import Replaced, TablesUnusable, replace_rows, rows_in
 from relay.client.writer import Outcome
@@ -361,6 +363,27 @@ async def test_more_than_the_relay_sends_at_a_time_is_asked_for_page_by_page(
         assert len(await memory.tools("u")) == 20
         fold = await memory.fold()
         assert len(fold.snapshot("u").tools) == 20
+
+
+async def test_a_slow_relay_does_not_stop_garbage_collection(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aman_module, "_GC_PAUSE_S", 0.0)
+    asked, answers = asyncio.Event(), asyncio.Event()
+
+    async def slowly(visitor: Visitor, frame: list[Any]) -> None:
+        asked.set()
+        await answers.wait()
+        await fake.answer(visitor, frame)
+
+    fake.on["REQ"] = slowly
+    async with aman(fake) as memory:
+        reading = asyncio.create_task(memory.fold())
+        await asked.wait()
+        assert gc.isenabled()
+        answers.set()
+        await reading
+    assert gc.isenabled()
 
 
 @pytest.mark.proves("A-13")

@@ -29,6 +29,7 @@ from relay.errors import Invalid, Unsupported, UserError
 from relay.nostr.filters import Filter
 from tests.cast import alice, bob
 from tests.harness.fake_relay import closing, ignoring, refusing
+from tests.harness.held import without_garbage_collection
 from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
@@ -466,6 +467,36 @@ async def test_an_answer_with_too_many_bytes_raises(fake: FakeRelay, timeouts: T
         with pytest.raises(AnswerTooLong, match="more than 25000 bytes"):
             await relay.query(CHAT, most_bytes=25_000)
         assert len([event async for event in relay.query_all(CHAT, page=1)]) == 5
+
+
+@pytest.mark.parametrize("how", ["too long", "closed", "lost", "unanswered"])
+async def test_an_answer_that_fails_is_not_kept_until_garbage_is_collected(
+    fake: FakeRelay, timeouts: Timeouts, how: str
+) -> None:
+    """A relay that means harm filled memory with 512 MiB at each try."""
+    large = [chat("x" * 100_000, 1000 + n) for n in range(20)]
+
+    async def fail(visitor: Visitor, frame: list[Any]) -> None:
+        for event in large:
+            await visitor.show(frame[1], event)
+        if how == "closed":
+            await visitor.say("CLOSED", frame[1], "blocked: no")
+        elif how == "lost":
+            await visitor.hang_up()
+
+    async def ask() -> None:
+        with pytest.raises((AnswerTooLong, QueryClosed, Unanswered)):
+            await relay.query(
+                CHAT, most_bytes=1_900_000 if how == "too long" else 2**29, deadline_s=0.3
+            )
+
+    fake.on["REQ"] = fail
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        await ask()  # what is made once
+        with without_garbage_collection() as held:
+            for _ in range(3):
+                await ask()
+            assert held() < 1_000_000
 
 
 async def test_pages_that_are_too_long_for_an_answer_are_read_in_halves(

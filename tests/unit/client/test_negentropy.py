@@ -10,6 +10,7 @@ import pytest
 from relay.client import Client, Incomparable, QueryClosed, Unanswered, negentropy
 from tests.cast import alice
 from tests.harness.fake_relay import ignoring, items
+from tests.harness.held import without_garbage_collection
 
 if TYPE_CHECKING:
     from relay.client import Timeouts
@@ -162,6 +163,24 @@ async def test_a_refusal_raises_with_its_prefix(fake: FakeRelay, timeouts: Timeo
         assert await relay.count(NOTES) == 400  # an answer later than any NEG-CLOSE
     assert closed.value.prefix == "blocked"
     assert not fake.verbs("NEG-CLOSE")  # the relay has ended it
+
+
+async def test_a_refused_comparison_is_not_kept_until_garbage_is_collected(
+    fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    async def compare() -> None:
+        ours = items(MANY * 20)
+        with pytest.raises(QueryClosed):
+            await relay.reconcile(NOTES, ours)
+
+    fake.events += EVENTS
+    fake.most_records = 399
+    async with Client(fake.url, timeouts=timeouts) as relay:
+        await compare()  # what is made once
+        with without_garbage_collection() as held:
+            for _ in range(3):
+                await compare()
+            assert held() < 500_000
 
 
 # A relay without it

@@ -25,6 +25,7 @@ from relay.client.resume import ResumeState
 from relay.nostr.event import weight_of
 from tests.cast import alice, bob
 from tests.harness.fake_relay import closing, ignoring
+from tests.harness.held import without_garbage_collection
 from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
@@ -123,6 +124,22 @@ async def test_leaving_the_async_with_closes_the_subscription(
         await fake.until(lambda: not fake.visitors[0].subs)
         with pytest.raises(ClientClosed, match="ended"):
             await anext(events)
+
+
+async def test_what_was_not_read_is_not_kept_until_garbage_is_collected(
+    fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    async def leave() -> None:
+        async with relay.subscribe(CHAT) as events:
+            await events.eose
+
+    fake.events = [chat("x" * 100_000, NOW - n) for n in range(20)]
+    async with client_of(fake, timeouts) as relay:
+        await leave()  # what is made once
+        with without_garbage_collection() as held:
+            for _ in range(3):
+                await leave()
+            assert held() < 1_000_000
 
 
 async def test_closing_the_client_ends_a_subscription_that_is_still_read(
