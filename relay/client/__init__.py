@@ -2,8 +2,8 @@
 
     async with Client("ws://127.0.0.1:7777", key) as relay:
         await relay.say("tea", "good morning")
-        async with relay.subscribe({"kinds": [9], "#h": ["tea"]}) as events:
-            async for event in events:
+        async with relay.subscribe({"kinds": [9], "#h": ["tea"], "limit": 0}) as events:
+            async for event in events:  # from now on
                 ...  # relay.say("tea", text, reply_to=event) answers
 
 Ids such as G-30, S-37 or X-12 in docstrings are statements, listed in docs/conformance-memory.md.

@@ -442,7 +442,7 @@ class Client:
         queue: int = 10_000,
         most_bytes: int = MAX_ANSWER_BYTES,
         on_resumed: Callable[[], None] = lambda: None,
-        keeps_newest: bool = False,
+        keeps_newest: bool = True,
     ) -> Subscription:
         """Stored events, then live ones, across reconnects: see Subscription. After a
         reconnect a filter for gift wraps, also one with `limit` 0, may give some that were stored
@@ -450,11 +450,12 @@ class Client:
 
         `most_bytes`: what events that wait for the reader may take in memory; live ones a quarter
         of it. `on_resumed` is called when it is live again: what was deleted meanwhile is not told.
-        `keeps_newest`: if more was stored, or missed while there was no connection, than can be
-        held, the oldest are dropped, and counted in `dropped`; without it that raises
-        AnswerTooLong.
+        If more is stored, or was missed without a connection or by a slow reader, than can be held,
+        the oldest are dropped, counted in `dropped` and logged: in an open group anybody may write
+        that much. With `keeps_newest=False` that raises AnswerTooLong.
 
-        `async with relay.subscribe({"kinds": [9], "#h": ["tea"]}) as events: …`
+        `async with relay.subscribe({"kinds": [9], "#h": ["tea"], "limit": 0}) as events: …` gives
+        what is written from now on; without `limit` what is stored comes first, newest first.
         """
         return Subscription(
             self._reconnector,

@@ -95,7 +95,7 @@ class Hearing:
             )
 
     def _subscribe(self, wanted: Mapping[str, object]) -> Subscription:
-        return self._client.subscribe(wanted, most_bytes=WAITING_BYTES, keeps_newest=True)
+        return self._client.subscribe(wanted, most_bytes=WAITING_BYTES)
 
     async def _see_each(self, withdrawals: Subscription) -> None:
         async for event in withdrawals:

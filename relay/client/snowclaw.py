@@ -256,7 +256,9 @@ class Snowclaw(SnowclawRecords):
             self._requests(),
             *self._consent.filters(since),
         )
-        subscription = self._client.subscribe(*filters, on_resumed=self._on_resumed)
+        subscription = self._client.subscribe(
+            *filters, on_resumed=self._on_resumed, keeps_newest=False
+        )
         async with subscription as events:
             requests = await self._take_stored(events)
             self._records = events
@@ -353,9 +355,7 @@ class Snowclaw(SnowclawRecords):
 
     async def _follow_chat(self, is_consent_known: asyncio.Event, started: asyncio.Event) -> None:
         await is_consent_known.wait()
-        people = self._client.subscribe(
-            *await self._of_people(), most_bytes=WAITING_BYTES, keeps_newest=True
-        )
+        people = self._client.subscribe(*await self._of_people(), most_bytes=WAITING_BYTES)
         async with people:
             await self._learn_agents()
             if not await self._learn_groups():
@@ -399,7 +399,9 @@ class Snowclaw(SnowclawRecords):
         while True:
             since = self._client.now() - MAX_BACKDATED_S
             wanted = {"kinds": [kinds.GIFT_WRAP], "#p": [self.pubkey], "since": since}
-            live = self._client.subscribe({**wanted, "limit": 0}, most_bytes=WAITING_BYTES)
+            live = self._client.subscribe(
+                {**wanted, "limit": 0}, most_bytes=WAITING_BYTES, keeps_newest=False
+            )
             try:
                 async with live as wraps:
                     await self._read_direct(wanted, began, seen, started)

@@ -4,12 +4,14 @@ Order: the events stored when it started, newest first; then `is_live`, and even
 arrival; after a reconnect the missed events, oldest first. No event is lost or yielded twice
 (`relay.client.resume`). The queue is bounded: live events that do not fit are dropped and queried
 again when there is room. So a slow reader falls behind without missing anything, and the socket is
-still read while it publishes.
+still read while it publishes. Of more stored or missed events than can be held the oldest are
+dropped, counted and logged: others may write any number of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
 
+_log: Final = logging.getLogger(__name__)
 _VERIFY_BATCH: Final = 256
 _DEADLINES: Final = 20
 """Deadlines for all stored events."""
@@ -68,9 +71,8 @@ class Eose:
 class Subscription:
     """`async with relay.subscribe(…) as events: async for event in events: …`
 
-    For one reader. Iteration raises QueryClosed when the relay ends it permanently, AnswerTooLong
-    when there are more stored or missed events than can be held, ClientClosed after its or the
-    client's `async with`.
+    For one reader. Iteration raises QueryClosed when the relay ends it permanently, ClientClosed
+    after its or the client's `async with`; AnswerTooLong only without `keeps_newest`.
     """
 
     def __init__(
@@ -86,11 +88,13 @@ class Subscription:
         """`queue`: most live events waiting for the reader. `most_bytes`: what waiting events may
         take in memory, as `weight_of` estimates it; live ones a quarter of it. `on_resumed`: called
         at each EOSE but the first. `keeps_newest`: of more stored or missed events than can be
-        held, the oldest are dropped."""
+        held, the oldest are dropped; else it ends with AnswerTooLong."""
         self.is_live = False
         """All stored events have been read."""
         self.dropped = 0
         """Stored or missed events that were dropped: see `keeps_newest`."""
+        self._logged = 0
+        """How many of these."""
         self._reconnector = dialer
         self._filters = tuple(filters)
         self._queue_size = queue
@@ -376,6 +380,12 @@ class Subscription:
             self._unchecked.append(_Stored())
         self._flush_missed()
         self._has_eose = True
+        if self.dropped > self._logged and not self._resume.is_caught_up:
+            _log.warning(
+                "%d events were dropped: more were stored or missed than can be held",
+                self.dropped - self._logged,
+            )
+            self._logged = self.dropped
         self._resume.catch_up()
         self._changed.notify_all()
 

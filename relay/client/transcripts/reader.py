@@ -230,7 +230,9 @@ class TranscriptsReader(MemoryClient):
         note, the first that arrives tells the author."""
         wanted: dict[str, object] = {"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]}
         sealed = structs.replace(self._envelopes.wanted, limit=0)
-        async with self._client.subscribe({**wanted, "limit": 0}, sealed) as events:
+        async with self._client.subscribe(
+            {**wanted, "limit": 0}, sealed, keeps_newest=False
+        ) as events:
             seen, authors = set(), set()
             for note in await self.messages(session):
                 seen.add(note.id)

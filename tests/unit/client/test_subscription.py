@@ -364,7 +364,10 @@ async def test_too_many_stored_events_raise(
 ) -> None:
     monkeypatch.setattr(subscription_module, "MAX_ANSWER", 3)
     fake.events = [chat(f"{n}", NOW - n) for n in range(9)]
-    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
+    async with (
+        client_of(fake, timeouts) as relay,
+        relay.subscribe(CHAT, keeps_newest=False) as events,
+    ):
         await fake.until(lambda: bool(fake.verbs("CLOSE")))
         assert await texts(events, 3) == ["0", "1", "2"]
         with pytest.raises(AnswerTooLong):
@@ -395,7 +398,7 @@ async def test_stored_events_that_are_too_large_together_raise(
     fake.events = [chat(f"{n}".rjust(1000), NOW - n) for n in range(9)]
     async with (
         client_of(fake, timeouts) as relay,
-        relay.subscribe(CHAT, most_bytes=10_000) as events,
+        relay.subscribe(CHAT, most_bytes=10_000, keeps_newest=False) as events,
     ):
         await fake.until(lambda: bool(fake.verbs("CLOSE")))
         assert [text.strip() for text in await texts(events, 3)] == ["0", "1", "2"]
@@ -432,7 +435,7 @@ async def test_of_more_missed_events_than_can_be_held_the_newest_are_kept(
 ) -> None:
     async with (
         client_of(fake, timeouts) as relay,
-        relay.subscribe(CHAT, most_bytes=10_000, keeps_newest=True) as events,
+        relay.subscribe(CHAT, most_bytes=10_000) as events,
     ):
         await events.eose
         await fake.stop()
@@ -450,12 +453,34 @@ async def test_of_more_stored_events_than_can_be_held_the_newest_are_kept(
     fake.events = [chat(f"{n}".rjust(1000), NOW + n) for n in range(9)]
     async with (
         client_of(fake, timeouts) as relay,
-        relay.subscribe(CHAT, most_bytes=10_000, keeps_newest=True) as events,
+        relay.subscribe(CHAT, most_bytes=10_000) as events,
     ):
         await events.eose
         assert [text.strip() for text in await texts(events, 3)] == ["8", "7", "6"]
         assert events.dropped == 6
         await fake.publish(chat("live", NOW + 9))
+        assert await texts(events, 1) == ["live"]
+
+
+async def test_a_flood_of_large_events_ends_no_subscription(
+    fake: FakeRelay, timeouts: Timeouts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """260 messages of 400 kB by a stranger ended an agent that took 50 ms for each."""
+    async with (
+        client_of(fake, timeouts) as relay,
+        relay.subscribe({**CHAT, "limit": 0}, most_bytes=10_000) as events,
+    ):
+        await events.eose
+        for n in range(30):
+            await fake.publish(chat(f"{n}".rjust(1000), NOW + n))
+        await relay.publish(chat("mine", NOW + 30))
+        count = 0
+        async with asyncio.timeout(ANSWER_S):
+            while (await anext(events)).content != "mine":
+                count += 1
+        assert events.dropped == 30 - count > 0
+        assert f"{events.dropped} events were dropped" in caplog.text
+        await fake.publish(chat("live", NOW + 31))
         assert await texts(events, 1) == ["live"]
 
 
