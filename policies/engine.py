@@ -276,9 +276,9 @@ class PolicySet:
         if len(event.tags) > self._max_tags:
             return self._too_many_tags(event)
         ahead = event.created_at - now
-        if (ahead > self._upper or (self._lower and -ahead > self._lower)) and (
-            origin is Origin.WIRE
-        ):
+        # A copy may be old. Dated ahead, anybody's notes would come first in each feed.
+        is_early = ahead > self._upper and origin is not Origin.TRUSTED_IMPORT
+        if is_early or (self._lower and -ahead > self._lower and origin is Origin.WIRE):
             refusal = self._out_of_time(event, ahead)
             if refusal is not None:
                 return refusal

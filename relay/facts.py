@@ -44,12 +44,12 @@ class Origin(Enum):
 
     WIRE = auto()
     IMPORT = auto()
-    """Every rule but AUTH, protected events, rates and windows of time."""
+    """Every rule but AUTH, protected events, rates and how old an event may be."""
     TRUSTED_SYNC = auto()
     """Also without the rules about the author."""
     TRUSTED_IMPORT = auto()
-    """Also without the rights of who signed a moderation event: one's own export, where it was
-    accepted when it was written."""
+    """Also without the rights of who signed a moderation event, and dated any time ahead: one's own
+    export, where it was accepted when it was written."""
 
     @property
     def is_trusted(self) -> bool:

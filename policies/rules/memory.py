@@ -43,8 +43,9 @@ def schema_objection(
 
 
 def _check_options(facts: Facts, memory: Memory) -> CheckOptions:
+    is_bounded = facts.origin is not Origin.TRUSTED_IMPORT
     return CheckOptions(
-        latest=facts.now + memory.created_at_upper if facts.origin is Origin.WIRE else None,
+        latest=facts.now + memory.created_at_upper if is_bounded else None,
         ts_is_created_at=memory.ts_rule is TsRule.EQUAL,
         verify_hash=memory.verify_hash,
         max_chars=memory.max_chars,

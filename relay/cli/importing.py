@@ -85,8 +85,8 @@ _MAX_LISTED: Final = 1_000_000
 @click.option(
     "--trust",
     is_flag=True,
-    help="Skip write permissions, also in groups: for an export of this relay, or of one that"
-    " moves here.",
+    help="Skip write permissions, also in groups, and the limit of dates in the future: for an"
+    " export of this relay, or of one that moves here.",
 )
 @click.option(
     "--dry-run",
@@ -114,10 +114,12 @@ def import_command(
 ) -> int:
     """Store events from JSON lines in FILE ("-": stdin).
 
-    Every event is verified. Refusals are counted by reason on stderr, and the exit code is 1; -v
-    lists the lines. Events in which another relay describes its groups and members are skipped.
-    Events deleted here are refused (`blocked: deleted`), even with --trust; the author can sign the
-    text again as a new event. After an interruption the same command continues where it stopped.
+    Every event is verified, and may be of any age; one dated ahead of the clock by more than
+    [limits] created_at_upper is refused. Refusals are counted by reason on stderr, and the exit
+    code is 1; -v lists the lines. Events in which another relay describes its groups and members
+    are skipped. Events deleted here are refused (`blocked: deleted`), even with --trust; the author
+    can sign the text again as a new event. After an interruption the same command continues where
+    it stopped.
 
     Group records are counted on stderr before anything is stored (from stdin: batch by batch).
     Without --trust, records older than the existing group are refused, and so is 9008 for a group

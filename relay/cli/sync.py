@@ -142,7 +142,8 @@ def sync_command(
 ) -> None:
     """Synchronise our side with the relay at URL, both ways unless --down or --up is given.
 
-    Only differing events are transferred, and every event is verified. Refusals are counted by
+    Only differing events are transferred, and every event is verified. They may be of any age, but
+    not dated ahead of the clock by more than [limits] created_at_upper. Refusals are counted by
     reason and do not stop the run. After an interruption the same command continues. Our side is
     --data, --relay, or the relay in ROOKERY_RELAY if neither is given.
 

@@ -148,7 +148,7 @@ _IMPORT: Final = Sender(Origin.IMPORT)
 class HistoryJudge:
     """Judges the stored events of a log in order, each once, under one policy set.
 
-    As an import: no logins, no windows of time. Rates count at created_at, in the author's, group's
+    As an import: no logins, no limit of age. Rates count at created_at, in the author's, group's
     and kind's buckets (connections and addresses are not known); quotas count what this set
     accepted before. Memory grows with the authors and groups that rates and quotas are about.
     """

@@ -81,9 +81,17 @@ def test_a_lower_limit_of_time_spares_memory_wraps_and_requests_to_vanish(tmp_pa
 def test_the_upper_limit_of_time_spares_nobody(policy: PolicySet) -> None:
     for kind in (1, 62, 1059, 30095):
         event = event_by(robot, kind, [["p", bob.pubkey]], created_at=NOW + 901)
-        assert said(policy.screen(event, NOW, Origin.WIRE)) == (
-            "invalid: created_at: 901 s in the future, at most 900 s allowed"
-        )
+        for origin in (Origin.WIRE, Origin.IMPORT, Origin.TRUSTED_SYNC):
+            assert said(policy.screen(event, NOW, origin)) == (
+                "invalid: created_at: 901 s in the future, at most 900 s allowed"
+            )
+
+
+def test_an_own_export_keeps_what_was_accepted_by_a_clock_that_was_ahead(
+    policy: PolicySet,
+) -> None:
+    event = event_by(alice, 1, created_at=NOW + 901)
+    assert policy.screen(event, NOW, Origin.TRUSTED_IMPORT) is None
 
 
 def worked(event_id: str, *tag: str) -> Event:
@@ -156,8 +164,9 @@ def test_ts_is_bound_by_the_same_limit_as_created_at(
     ts = str(NOW + seconds)
     tags = [["d", "u:preference"], ["k", "aman_preference"], ["hk", "u"], ["v", "1"], ["ts", ts]]
     event = event_by(robot, 30093, tags, '{"history_key":"u","preference":"x","updated_at":1}')
-    assert said(policy.refusal(event, AGENT)) == text
-    assert policy.refusal(event, replace(AGENT, origin=Origin.IMPORT)) is None
+    for origin in (Origin.WIRE, Origin.IMPORT, Origin.TRUSTED_SYNC):
+        assert said(policy.refusal(event, replace(AGENT, origin=origin))) == text
+    assert policy.refusal(event, replace(AGENT, origin=Origin.TRUSTED_IMPORT)) is None
 
 
 @pytest.mark.proves("A-08")
