@@ -189,6 +189,16 @@ Result = WriteOutcome | Reject
 """What the OK of an event says."""
 
 
+_DIFFERS: Final = re.compile(
+    r"(?<=^invalid: created_at: )\d+ s | \((?:id [0-9a-f]{64}|column \d+)\)$"
+)
+
+
+def kind_of_reason(reason: str) -> str:
+    """The reason of a refusal without what differs from event to event, to count by."""
+    return _DIFFERS.sub("", reason)
+
+
 def is_error(reply: tuple[bool, str]) -> bool:
     """Whether this OK says that the relay could not take the event, through no fault of the
     event."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import stat
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, assert_never
 import msgspec
 import orjson
 
-from relay.errors import Invalid, Prefix, Refused, WriteOutcome, ok_reply
+from relay.errors import Invalid, Prefix, Refused, WriteOutcome, kind_of_reason, ok_reply
 from relay.files import content_of
 from relay.lifecycle.rows import address_slot
 from relay.nostr.event import Event, event_from, is_hex64
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 MAX_LINE: Final = 4 * 2**20
 """Bytes of one line of an import."""
 _MAX_REASONS: Final = 50
-_WHICH: Final = re.compile(r" \((?:id [0-9a-f]{64}|column \d+)\)$")
-"""The part of a reason that differs from line to line."""
 _BATCH_EVENTS: Final = 512
 _BATCH_BYTES: Final = 8 * 2**20
 _BATCH_LINES: Final = 4096
@@ -79,7 +76,7 @@ class Tally:
 
     def refuse(self, said: str, line: int) -> None:
         self.add(Outcome.REFUSED)
-        text = _WHICH.sub("", said)
+        text = kind_of_reason(said)
         if text not in self.reasons and len(self.reasons) >= _MAX_REASONS:
             text = "other reasons"
         reason = self.reasons.setdefault(text, Reason(0, line))

@@ -30,7 +30,7 @@ from relay.client.errors import (
 from relay.client.negentropy import MAX_NEED
 from relay.client.paging import MAX_READ_BYTES
 from relay.client.sync_order import Order, in_order, only_names
-from relay.errors import RIGHTS_CHANGED, Prefix
+from relay.errors import RIGHTS_CHANGED, Prefix, kind_of_reason
 from relay.nostr.event import weight_of
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import (
@@ -498,7 +498,7 @@ class Sync:
             tally.received += result.stored
             tally.known_here += result.duplicates
             for event, reason in (*refused, *result.refused):
-                counted = _count(tally.refused_here, reason)
+                counted = _count(tally.refused_here, kind_of_reason(reason))
                 # A group record that has no effect at its place must not have one at the end.
                 is_record = event.kind in GROUP_RECORDS
                 if reason.startswith(f"{Prefix.RESTRICTED}:") and not is_record:
@@ -601,7 +601,7 @@ class Sync:
             tally.sent += result.stored
             tally.known_there += result.duplicates
             for _, reason in (*refused, *result.refused):
-                _count(tally.refused_there, reason)
+                _count(tally.refused_there, kind_of_reason(reason))
 
         await _pipelined(self._ours.events(self._filter, self._have), store)
 

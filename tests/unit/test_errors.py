@@ -6,7 +6,15 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from relay.errors import Prefix, Reject, UserError, WriteOutcome, masked, ok_reply
+from relay.errors import (
+    Prefix,
+    Reject,
+    UserError,
+    WriteOutcome,
+    kind_of_reason,
+    masked,
+    ok_reply,
+)
 from relay.facts import Who
 from tests.unit.policies.facts import NOBODY, being
 
@@ -74,6 +82,22 @@ def test_a_reject_is_sent_with_its_prefix_and_without_its_rule(prefix: Prefix) -
     reject = Reject(prefix, "not here", "a rule of the admin's")
     assert ok_reply(reject) == (False, f"{prefix.value}: not here")
     assert prefix.value in MACHINE_WORDS
+
+
+@pytest.mark.parametrize(
+    ("said", "counted"),
+    [
+        (
+            "invalid: created_at: 2306578567 s in the future, at most 900 s allowed",
+            "invalid: created_at: in the future, at most 900 s allowed",
+        ),
+        ("invalid: not JSON (column 12)", "invalid: not JSON"),
+        (f"invalid: id (id {'0' * 64})", "invalid: id"),
+        ("restricted: not a member", "restricted: not a member"),
+    ],
+)
+def test_reasons_that_differ_in_a_number_are_counted_together(said: str, counted: str) -> None:
+    assert kind_of_reason(said) == counted
 
 
 def test_closed_has_the_same_text_as_ok() -> None:
