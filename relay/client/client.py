@@ -8,13 +8,17 @@ connection: it is sent again after a reconnect, which is safe because publishing
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
+from array import array
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import orjson
+from msgspec import structs
 
 from relay.client.bulk_publish import BulkPublish, async_iter
 from relay.client.connection import Reply, Timeouts
@@ -34,7 +38,7 @@ from relay.client.errors import (
 )
 from relay.client.information import LOGIN, lists_nip
 from relay.client.negentropy import NEGENTROPY, Reconciliation
-from relay.client.paging import MAX_ALL_BYTES, PageBudget, Paging
+from relay.client.paging import MAX_ALL_BYTES, PageBudget, PageSize, Paging
 from relay.client.reconnect import Reconnector
 from relay.client.responses import MAX_ANSWER_BYTES, CountAnswer, StoredAnswer, filters_of
 from relay.client.subscription import Subscription
@@ -42,6 +46,7 @@ from relay.client.verifier import SignatureVerifier
 from relay.clock import unix_now
 from relay.errors import Prefix
 from relay.nostr import kinds
+from relay.nostr.nip77 import Items
 from relay.nostr.nip98 import header_for
 
 if TYPE_CHECKING:
@@ -66,11 +71,11 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
-    from relay.nostr.nip77 import Items
 
     Result = TypeVar("Result")
     Query = Callable[[Filter], Coroutine[object, object, list[Event]]]
 
+_log: Final = logging.getLogger(__name__)
 MESSAGES: Final = (
     kinds.CHAT,
     kinds.THREAD,
@@ -84,6 +89,7 @@ _PREVIOUS: Final = 3
 _LOOKED_AT: Final = 10
 _MOST_LOOKED_AT: Final = 2**20
 """Bytes of these messages in memory; of larger ones none is named."""
+_IDS_AT_ONCE: Final = 250
 _LOOK_S: Final = 5.0
 """How long a message waits for them."""
 _DEFAULT_TIMEOUTS: Final = Timeouts()
@@ -311,12 +317,14 @@ class Client:
 
         Filters are queried one after the other; an event that matches several is yielded once, with
         the first. `deadline_s` applies to each page. Works with relays that return fewer than
-        `page` events at a time; only if one second holds more events than the relay returns at a
-        time are some missed. A `search` filter is one page. A page that is too long for one answer
-        is asked for in halves; of a search the best half is given. After one of which only some
-        events came within the deadline, pages are smaller, and the deadline begins again with each
-        event. Raises as `query`; AnswerTooLong for more than 20,000 pages, or events that take more
-        than `most_bytes` in memory together: a caller that does not hold them gives MAX_READ_BYTES.
+        `page` events at a time. If one second holds more events than the relay returns at a time,
+        or than a page may take, the rest is read by ids, which negentropy tells (NIP-77); of a
+        relay without it some may be left out, and the log says so. A `search` filter is one page. A
+        page that is too long for one answer is asked for in halves; of a search the best half is
+        given. After one of which only some events came within the deadline, pages are smaller, and
+        the deadline begins again with each event. Raises as `query`; AnswerTooLong for more than
+        20,000 pages, or events that take more than `most_bytes` in memory together: a caller that
+        does not hold them gives MAX_READ_BYTES.
         """
         async with aclosing(
             self.query_pages(*filters, page=page, most_bytes=most_bytes, deadline_s=deadline_s)
@@ -557,6 +565,7 @@ class Client:
         pending = _prefetch(paging, query)
         try:
             while pending is not None:
+                fresh: list[Event] | None = None
                 try:
                     answer = await pending
                 except (AnswerTooLong, Unanswered) as error:
@@ -569,21 +578,55 @@ class Client:
                         paging.narrow_to(error.events)
                     elif not paging.narrow(error.events):
                         raise
-                    pending = _prefetch(paging, query)
-                    continue
-                fresh = paging.add(answer)
-                pending = None
-                budget.spend(fresh)
+                else:
+                    pending = None
+                    fresh = paging.add(answer)
+                    budget.spend(fresh)
                 # Prefetch the next page while the caller works on this one.
                 pending = _prefetch(paging, query)
-                await asyncio.sleep(0)
-                yield fresh
+                if fresh is not None:
+                    await asyncio.sleep(0)
+                    yield fresh
+                if (unread := paging.take_unread()) is not None:
+                    async with aclosing(self._by_ids(*unread, patient)) as parts:
+                        async for events in parts:
+                            fresh = paging.add_unread(events)
+                            budget.spend(fresh)
+                            yield fresh
         finally:
             if pending is not None:
                 pending.cancel()
                 await asyncio.wait([pending])
                 if not pending.cancelled():
                     pending.exception()  # nobody awaits it any more
+
+    async def _by_ids(
+        self, second: Filter, known: Collection[str], query: Query
+    ) -> AsyncGenerator[list[Event], None]:
+        """The events of this second that are not known, in the order of their ids."""
+        try:
+            if not lists_nip(await self.known_information(), NEGENTROPY):
+                raise Incomparable("the relay offers no negentropy (NIP-77)")
+            there = (await self.reconcile(second, Items(array("Q"), b""))).need
+        except (Incomparable, QueryClosed, Unanswered) as error:
+            at = datetime.fromtimestamp(second.since or 0, UTC)
+            _log.warning("events of %s UTC may be left out: %s", f"{at:%F %T}", error)
+            return
+        ids = sorted({id_.hex() for id_ in there}.difference(known), reverse=True)
+        size = PageSize(_IDS_AT_ONCE)
+        while ids:
+            some = ids[-size.value :]
+            try:
+                events = await query(structs.replace(second, ids=frozenset(some), limit=len(some)))
+            except AnswerTooLong as error:
+                if not size.narrow(error.events):
+                    raise
+                continue
+            size.grow()
+            del ids[-len(some) :]
+            if events:  # a relay may return fewer at a time
+                ids += sorted({*some}.difference(event.id for event in events), reverse=True)
+            yield sorted(events, key=lambda event: event.id)
 
 
 def _prefetch(paging: Paging, query: Query) -> asyncio.Task[list[Event]] | None:

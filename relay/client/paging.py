@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _MAX_PAGES: Final = 100
 """Pages within one second, so that a relay that always returns another event cannot keep it going
 forever."""
+_LEAST_SERVED: Final = 100
+"""No relay returns fewer events at a time, if it has them."""
 _MAX_PAGES_OF_ALL: Final = 20_000
 """Five million events from a relay that returns 250 at a time."""
 _GROWS_AFTER: Final = 4
@@ -97,6 +99,7 @@ class Paging:
         self._edge: set[str] = set()
         """Ids with `created_at` = `until` that were already returned."""
         self._pages_of_second = 0
+        self._unread: tuple[Filter, set[str]] | None = None
         self._is_done = self._left is not None and self._left <= 0
 
     @property
@@ -122,6 +125,20 @@ class Paging:
         self._is_done = is_last or self._left == 0 or not self._has_more_after(fresh, answer)
         return fresh
 
+    def take_unread(self) -> tuple[Filter, set[str]] | None:
+        """A second of which there may be more than pages can give, and the ids of what was returned
+        of it; once."""
+        unread, self._unread = self._unread, None
+        return unread
+
+    def add_unread(self, events: Sequence[Event]) -> list[Event]:
+        """Those of its events that are wanted."""
+        fresh = list(events[: self._left])
+        if self._left is not None:
+            self._left -= len(fresh)
+            self._is_done |= self._left == 0
+        return fresh
+
     def narrow(self, held: int = 0) -> bool:
         """Ask for half as many, after an answer that was too long to be held, or for half of those
         that could be `held` besides what was already returned. False: one event is too long."""
@@ -129,9 +146,8 @@ class Paging:
         if self._page.narrow(fresh if fresh > 0 else None):
             return True
         if self._until is not None and self._edge:
-            # Those already returned come again with each answer: the others of this second are
-            # left out.
-            self._is_done = not self._continue_below(self._until)
+            # Those already returned come again with each answer.
+            self._is_done = not self._leave(self._until)
             return True
         return False
 
@@ -150,18 +166,19 @@ class Paging:
             oldest = fresh[-1].created_at
             is_same = oldest == self._until
             self._pages_of_second = self._pages_of_second + 1 if is_same else 0
-            if self._pages_of_second == _MAX_PAGES:
-                return self._continue_below(oldest)
             held = self._edge if is_same else set()
             self._edge = held | {event.id for event in fresh if event.created_at == oldest}
             self._until = oldest
-            return True
+            return self._pages_of_second < _MAX_PAGES or self._leave(oldest)
         if self._until is not None and len(answer) == self._longest > 0:
-            # The relay may return no more events at a time than this second holds: continue below
-            # it.
-            return self._continue_below(self._until)
+            # The relay may return no more events at a time than this second holds.
+            return self._leave(self._until, is_whole=self._longest < _LEAST_SERVED)
         return False
 
-    def _continue_below(self, second: int) -> bool:
+    def _leave(self, second: int, *, is_whole: bool = False) -> bool:
+        """Continue below the second; returns whether there is anything."""
+        if not is_whole:
+            only = structs.replace(self._filter, since=second, until=second, limit=None)
+            self._unread = only, self._edge
         self._until, self._edge, self._pages_of_second = second - 1, set(), 0
         return self._until >= 0

@@ -503,6 +503,7 @@ async def test_pages_that_are_too_long_for_an_answer_are_read_in_halves(
     fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     """51 events of 480 kB by one member ended every search, export and look-up of all others."""
+    fake.information = {"supported_nips": [77]}
 
     async def read() -> list[str]:
         async with aclosing(relay.query_pages(CHAT, page_bytes=25_000)) as pages:
@@ -518,7 +519,7 @@ async def test_pages_that_are_too_long_for_an_answer_are_read_in_halves(
         fake.events.append(chat("older", 999))
         found = await read()
         assert found[-1] == "older"
-        assert len(found) > 2, "as many of one second as one answer holds"
+        assert len(found) == 10, "also what one answer cannot hold of a second"
         fake.events = [chat("x" * 30_000, 1000)]
         with pytest.raises(AnswerTooLong):
             await read()
@@ -607,6 +608,26 @@ async def test_query_all_continues_below_a_second_with_more_events_than_a_page(
         answer = [event async for event in relay.query_all(CHAT)]
     assert len(answer) == 5
     assert answer[-1].content == "older"
+
+
+async def test_a_second_with_more_events_than_a_relay_returns_is_read_by_ids(
+    fake: FakeRelay, timeouts: Timeouts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """14 large messages of a stranger hid one of the same second from an agent that started."""
+    fake.information = {"supported_nips": [77]}
+    fake.events = [*(chat(f"{n}", 2000) for n in range(300)), chat("older", 1000)]
+    fake.most_rows = 120
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        answer = [event async for event in relay.query_all(CHAT)]
+        assert answer == sorted(fake.events, key=lambda event: (-event.created_at, event.id))
+        some = [event async for event in relay.query_all({**CHAT, "limit": 250})]
+        assert some == answer[:250]
+        assert not caplog.records
+    fake.information = {}
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        fewer = [event async for event in relay.query_all(CHAT)]
+        assert len(fewer) == 121
+        assert "events of 1970-01-01 00:33:20 UTC may be left out" in caplog.text
 
 
 async def test_query_all_honours_a_limit_beyond_one_page(
