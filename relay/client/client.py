@@ -581,6 +581,7 @@ class Client:
                 else:
                     pending = None
                     fresh = paging.add(answer)
+                    del answer
                     budget.spend(fresh)
                 # Prefetch the next page while the caller works on this one.
                 pending = _prefetch(paging, query)

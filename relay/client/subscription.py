@@ -300,25 +300,29 @@ class Subscription:
 
     async def _verify(self) -> None:
         """Verify signatures, in a thread if there are many; ends with the failure in the queue."""
-        while True:
-            await self._changed.wait_for(lambda: bool(self._unchecked))
-            batch: list[Event] = []
-            after: _Stored | ClientError | None = None
-            while self._unchecked and len(batch) < _VERIFY_BATCH and after is None:
-                item = self._unchecked.popleft()
-                if isinstance(item, (_Stored, ClientError)):
-                    after = item
-                else:
-                    batch.append(item)
-            signed = await signed_among(batch)
-            self._ready.extend(signed)
-            kept = set(map(id, signed))
-            self._release([event for event in batch if id(event) not in kept])
-            if after is not None:
-                self._ready.append(after)
-            self._changed.notify_all()
-            if isinstance(after, ClientError):
-                return
+        while not isinstance(await self._verify_batch(), ClientError):
+            pass
+
+    async def _verify_batch(self) -> _Stored | ClientError | None:
+        """Returns what ended the batch. A method, so that while it waits for the next no event is
+        kept."""
+        await self._changed.wait_for(lambda: bool(self._unchecked))
+        batch: list[Event] = []
+        after: _Stored | ClientError | None = None
+        while self._unchecked and len(batch) < _VERIFY_BATCH and after is None:
+            item = self._unchecked.popleft()
+            if isinstance(item, (_Stored, ClientError)):
+                after = item
+            else:
+                batch.append(item)
+        signed = await signed_among(batch)
+        self._ready.extend(signed)
+        kept = set(map(id, signed))
+        self._release([event for event in batch if id(event) not in kept])
+        if after is not None:
+            self._ready.append(after)
+        self._changed.notify_all()
+        return after
 
     def _release(self, events: Sequence[Event]) -> None:
         self._pending -= len(events)

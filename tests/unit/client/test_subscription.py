@@ -142,6 +142,18 @@ async def test_what_was_not_read_is_not_kept_until_garbage_is_collected(
             assert held() < 1_000_000
 
 
+async def test_what_was_read_is_not_kept(fake: FakeRelay, timeouts: Timeouts) -> None:
+    """A slow reader of large messages took twice the memory that may wait."""
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
+        await events.eose
+        await fake.stop()
+        fake.events = [chat("x" * 100_000, NOW + n) for n in range(20)]
+        with without_garbage_collection() as held:
+            await fake.start()
+            await texts(events, 20)
+            assert held() < 1_000_000
+
+
 async def test_closing_the_client_ends_a_subscription_that_is_still_read(
     fake: FakeRelay, timeouts: Timeouts
 ) -> None:
