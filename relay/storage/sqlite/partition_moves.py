@@ -61,6 +61,8 @@ class PartitionMoves:
         self._guarded = guarded
         self._last = ""
         """The group that had its turn last."""
+        self._has_ended = False
+        """The moves of a group, since `note_committed`."""
         self._slices = 0
         """Of the turn that has not ended."""
         self.are_left = False
@@ -73,12 +75,18 @@ class PartitionMoves:
 
     def note_committed(self) -> None:
         """After a commit that may change which groups they are."""
+        self._has_ended = False
         self.are_left = self._db.execute(QUERIES["has_moves"]).fetchone() is not None
         self.closed = NO_GROUPS
         if self.are_left:
             groups = self._db.execute(QUERIES["closed_moves"], (_MOST_CLOSED,))
             # SQLite cuts texts from JSON at a NUL.
             self.closed = orjson.dumps([grp for (grp,) in groups if "\0" not in grp]).decode()
+
+    def note_moved(self) -> None:
+        """After the commit of `move_some`."""
+        if self._has_ended:
+            self.note_committed()
 
     def move_some(self, upto: int) -> list[TagRow] | None:
         """In a transaction: the tags that the table gets; None: no group can be moved now. `upto`:
@@ -123,6 +131,7 @@ class PartitionMoves:
                 following = db.execute(QUERIES["kind_after"], (group, following)).fetchone()[0]
             if following is None:
                 db.execute(QUERIES["drop_move"], (group,))
+                self._has_ended = True
                 if not partition:
                     self._close(group)
                 return added

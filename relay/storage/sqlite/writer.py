@@ -330,7 +330,7 @@ class Writer:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
-        self._moves.note_committed()
+        self._moves.note_moved()
         return tags is not None or (self.has_moves and self.flush_some())
 
     def _flush_slice(self, change: _Change, new_rows: int) -> None:

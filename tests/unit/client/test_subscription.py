@@ -151,7 +151,9 @@ async def test_what_was_read_is_not_kept(fake: FakeRelay, timeouts: Timeouts) ->
         with without_garbage_collection() as held:
             await fake.start()
             await texts(events, 20)
-            assert held() < 1_000_000
+            async with asyncio.timeout(ANSWER_S):
+                while held() >= 1_000_000:  # noqa: ASYNC110 -- nobody tells when buffers are freed
+                    await asyncio.sleep(0.01)
 
 
 async def test_closing_the_client_ends_a_subscription_that_is_still_read(

@@ -510,6 +510,7 @@ def by_kinds(
     if has_closed:
         closed = closed_groups(partitions)
         open_ = Condition(of_no_group_in(closed.sql), closed.values)
+        at_most = 1  # each scan would find all of these groups again
     if not isinstance(partitions, int) or partitions * len(kinds) > at_most:
         start = all_of([in_partitions("e.partition", partitions), one_of("e.kind", kinds), open_])
         many = ManyKinds(kinds, partitions, has_closed)
