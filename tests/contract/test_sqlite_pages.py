@@ -164,6 +164,19 @@ async def test_rows_of_a_kind_that_is_not_asked_for_are_passed_over_by_no_feed(
     assert steps < 80_000
 
 
+async def test_a_feed_of_many_kinds_looks_up_none_when_the_newest_rows_are_all(path: Path) -> None:
+    """As a client that comes back asks."""
+    store = await SqliteStore.open(path, TERMS)
+    events = [unsigned(cast.alice, kind=1_000 + at % 300, at=at) for at in range(6_000)]
+    await write(store, *events)
+    wanted = asked(kinds=[*range(1_000, 1_128)], since=5_900)
+    query = PageQuery(wanted, EVERYTHING, 500, store.committed(), 0, 500)
+    found, steps = steps_of(store, path, query)
+    await store.close()
+    assert found == in_order(*filter(wanted.matches, events))
+    assert steps < 10_000
+
+
 @pytest.mark.parametrize("few", [0, 5_000])
 @pytest.mark.parametrize("number", [1, 2, 40])
 @pytest.mark.parametrize("kinds", [[0], [3, 10002, 30315]])

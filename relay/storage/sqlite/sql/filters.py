@@ -765,12 +765,12 @@ class Compiler:
                 scans = either(scans, shape, _tag_holds(shape, tag))
         elif authors is not None:
             if in_order and sorted_kinds and has_author_scan(sorted_kinds, authors):
-                scans = by_authors_of_kinds(authors, at_most, sorted_kinds)
+                scans = by_authors_of_kinds(authors, _MAX_PAIRS, sorted_kinds)
             else:
                 scans = by_authors(authors, at_most, sorted_kinds)
             authors = kinds = None
         elif kinds is not None and len(kinds) <= _KIND_SCANS:
-            most = _MAX_PAIRS if in_order else 1
+            most = _MAX_PAIRS if in_order and len(kinds) <= _MAX_MERGED else 1
             scans = by_kinds(sorted(kinds), most, shape.partitions, has_closed=shape.has_closed)
             kinds = None
         else:

@@ -364,14 +364,16 @@ class IndexScan(NamedTuple):
             f" (SELECT e.seq, e.partition, e.kind {BY_TIME.source} WHERE {times.sql}"
             f" ORDER BY e.created_at DESC, e.id_key, e.seq LIMIT {_NEAR}) AS n"
             f" CROSS JOIN events AS e ON e.seq = n.seq WHERE {wanted.sql} LIMIT ?),"
-            f" found AS MATERIALIZED (SELECT count(*) >= ? AS few FROM near),{closed.sql}"
+            # Enough, or all there are.
+            f" found AS MATERIALIZED (SELECT count(*) >= ? OR (SELECT 1 {BY_TIME.source}"
+            f" WHERE {times.sql} LIMIT 1 OFFSET {_NEAR}) IS NULL AS few FROM near),{closed.sql}"
             f" {tables.sql},"
             # Materialized: else SQLite moves the order of its reader behind this LIMIT.
             " far AS MATERIALIZED (SELECT k.created_at, k.id_key, k.seq FROM queue AS k"
             f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {outside.sql} LIMIT ?)"
             " SELECT * FROM near WHERE (SELECT few FROM found) UNION ALL SELECT * FROM far",
             (
-                *(*times.values, *wanted.values, SIZE, SIZE, *closed.values),
+                *(*times.values, *wanted.values, SIZE, SIZE, *times.values, *closed.values),
                 *(*tables.values, *outside.values, SIZE),
             ),
         )
