@@ -337,6 +337,7 @@ async def test_a_page_looks_once_into_each_private_group_of_a_member(town: Town)
         groups = groups.with_group(made[name])
         await town.add(name, range(300, 303), (1,))
     seen = visibility_for(READERS["a member"], RULES, Actors(), groups)
+    await town.settle()
     for filter_ in [each for each in FILTERS if all(len(values) == 1 for _, values in each.tags)]:
         found, steps, _ = await town.page(filter_, seen)
         assert found == in_order(*town.readable(filter_, seen))[:PAGE]
