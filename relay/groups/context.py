@@ -91,6 +91,8 @@ class GroupContext(msgspec.Struct, frozen=True, gc=False):
     has_content: bool = False
     """For a 9002 and an imported 9008: the group has a stored row beside 9000–9022 and
     39000–39005 (Z-03)."""
+    rows_moving: int = 0
+    """As of `Found`."""
     previous_found: frozenset[str] = frozenset()
     """The prefixes in the event's `previous` tags that match an event of the group."""
     targets: Mapping[str, TargetRow] = msgspec.field(default_factory=dict)

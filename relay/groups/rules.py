@@ -90,6 +90,9 @@ _MORE_PUT_INTO: Final = 64
 or if it has asked to join: a read by a member looks into each private group, and nobody is asked
 before."""
 MAX_CODES: Final = 10_000
+MAX_MOVING: Final = 50_000
+"""While the store moves more rows of groups that were made private, only owners and agents make
+another one with messages private: all readers pass over these rows."""
 MAX_CLOSINGS: Final = 3
 """How often a group with messages is made private in an hour; then only owners and agents open it
 again. Its rows are moved in the indices, and everybody passes over those that are left."""
@@ -386,10 +389,13 @@ def _ruling_on_edit(action: EditMetadata, group: Group, context: GroupContext) -
     if misplaced is not None and (context.was_accepted or _is_own_import(action, context)):
         # What it says of the flags counts, wherever its relatives are.
         after, misplaced = replace(after, parent=group.parent, children=group.children), None
+    closes = after.only_members_read and not group.only_members_read
     refusal = _check_opening(action, group, context) or misplaced
+    if refusal is None and closes:
+        refusal = _check_closing(context)
     if refusal is not None:
         return refusal
-    if after.only_members_read and not group.only_members_read:
+    if closes:
         closed_at = (*_closings(group, context.now), context.now)[-MAX_CLOSINGS:]
         after = replace(after, closed_at=closed_at)
     groups, relatives = place_group(context.groups, after)
@@ -546,6 +552,14 @@ def _check_opening(action: EditMetadata, group: Group, context: GroupContext) ->
     return rejected(
         Prefix.INVALID, f"this drops {lost} from a group in use; if that is meant, add {tags}"
     )
+
+
+def _check_closing(context: GroupContext) -> Reject | None:
+    is_free = context.may_change_many or context.was_accepted or not context.has_content
+    if is_free or context.rows_moving <= MAX_MOVING:
+        return None
+    text = "messages of other groups are being made private; try again in a minute"
+    return rejected(Prefix.RATE_LIMITED, text)
 
 
 def _closings(group: Group, now: int) -> tuple[int, ...]:

@@ -568,6 +568,11 @@ class Found:
     They count as known; else whoever makes such rows has honest references refused."""
     groups_with_content: set[str] = field(default_factory=set)
     """Groups with a row beside 9000–9022 and 39000–39005."""
+    group_rows: dict[str, int] = field(default_factory=dict)
+    """How many rows each of these has, records included, where the store moves them when the group
+    is made private."""
+    rows_moving: int = 0
+    """Rows of the groups that were made private, as long as not all rows of each are moved."""
     stored_keys: frozenset[str] = frozenset()
     """The `Lookups.vanishing_keys` with a row by them, or a gift wrap, notice or 9000 for them; but
     not those of which a stored request of the same or a later date is known: they have vanished."""

@@ -45,9 +45,11 @@ def apply_ruling(ruling: Ruling, group_id: str, candidate: Candidate, changes: C
     if ruling.ended is not None:
         _end_group(ruling.ended, changes)
     for changed in (group_id, *ruling.relatives):
-        after = changes.world.groups.get(changed)
+        after, former = changes.world.groups.get(changed), before.get(changed)
         if after is not None:
-            changes.notify(before.get(changed), after)
+            changes.notify(former, after)
+            if former is not None and after.only_members_read and not former.only_members_read:
+                found.rows_moving += found.group_rows.get(changed, 0)
     if candidate.sender.origin is Origin.WIRE:  # members that an import puts in knew before
         for draft in membership_notices(
             before.get(group_id),

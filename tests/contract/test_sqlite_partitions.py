@@ -25,7 +25,7 @@ from relay.storage.sqlite.row_check import hashes_of
 from relay.storage.sqlite.store import SqliteStore
 from relay.storage.sqlite.tag_buffer import TagBuffer
 from tests import cast
-from tests.contract.writing import TERMS, change, set_groups, unsigned, write
+from tests.contract.writing import TERMS, change, look_up, set_groups, unsigned, write
 from tests.harness.partition_check import (
     RULES,
     faults,
@@ -114,6 +114,21 @@ async def test_rows_of_a_guarded_group_are_written_into_its_partition(
     assert faults(path) == []
     await flush(store)
     assert faults(path) == []
+
+
+async def test_rows_that_are_to_be_moved_into_partitions_are_counted(store: SqliteStore) -> None:
+    await set_groups(store, den=OPEN, tea=OPEN)
+    await write(store, *chats(ROWS), *chats(5, "tea"))
+    found = await look_up(store, groups_with_content=["den", "tea"])
+    assert (found.group_rows, found.rows_moving) == ({"den": ROWS, "tea": 5}, 0)
+    await set_groups(store, den=PRIVATE)
+    found = await look_up(store, groups_with_content=["tea"])
+    assert (found.group_rows, found.rows_moving) == ({"tea": 5}, ROWS)
+    await flush(store)
+    while store._writer.has_moves:
+        await move_some(store)
+    await set_groups(store, den=OPEN)
+    assert (await look_up(store, groups_with_content=["tea"])).rows_moving == 0
 
 
 async def test_rows_of_a_group_that_is_made_private_are_moved_some_at_a_time(

@@ -137,6 +137,10 @@ class Finder:
         for group in lookups.groups_with_content:
             if self._db.execute(QUERIES["group_in_use"], {"grp": group}).fetchone():
                 found.groups_with_content.add(group)
+                [rows] = self._db.execute(QUERIES["rows_in_group"], {"grp": group}).fetchone()
+                found.group_rows[group] = rows
+        if lookups.groups_with_content:
+            [found.rows_moving] = self._db.execute(QUERIES["rows_moving"]).fetchone()
         return found
 
     def _find_usage(self, accounts: frozenset[Account], usage: UsageCounter) -> None:

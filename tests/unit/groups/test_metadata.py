@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from relay.groups.actions import Flag
-from relay.groups.rules import MAX_CLOSINGS
+from relay.groups.rules import MAX_CLOSINGS, MAX_MOVING
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, owner
 from tests.unit.groups.world import GUARDED, OPEN, STORED, World, tea_party
@@ -119,6 +119,24 @@ def test_a_group_with_messages_is_made_private_and_opened_some_times_an_hour() -
     assert world.edit(admin, ["private"]) == STORED, "at any time"
     assert world.edit(admin, ["public"])[0] is False
     assert world.edit(owner, ["public"]) == STORED, "an owner opens it at any time"
+
+
+def test_while_many_messages_are_moved_no_other_group_with_some_is_made_private() -> None:
+    """600 groups that were made private together kept everybody waiting for a minute."""
+    world = tea_party(OPEN)
+    world.rows_moving = MAX_MOVING + 1
+    assert world.edit(admin, ["private"]) == STORED, "it has no messages"
+    assert world.edit(admin, ["public"]) == STORED
+    assert world.say(admin, "hello") == STORED
+    text = "rate-limited: messages of other groups are being made private; try again in a minute"
+    assert world.edit(admin, ["private"]) == (False, text)
+    assert world.edit(admin, ["hidden"]) == (False, text)
+    assert world.edit(admin, ["name", "Tea"]) == STORED
+    assert world.edit(owner, ["private"]) == STORED
+    assert world.edit(admin, ["private"], ["name", "Den"]) == STORED, "it is private"
+    assert world.edit(owner, ["public"]) == STORED
+    world.rows_moving = MAX_MOVING
+    assert world.edit(admin, ["private"]) == STORED
 
 
 def test_a_group_without_messages_is_opened_any_number_of_times() -> None:

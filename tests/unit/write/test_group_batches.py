@@ -84,6 +84,23 @@ async def test_the_store_is_told_which_members_it_has(
         assert (group.members is plan.members_before["tea"]) is is_same
 
 
+@pytest.mark.parametrize("home", ["sqlite"], indirect=True)
+async def test_groups_of_one_batch_that_are_made_private_count_too(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.groups.rules.MAX_MOVING", 12)
+    for group in ("tea", "den", "inn"):
+        await home.do(alice, 9007, h=group)
+        for _ in range(3):
+            await home.do(alice, 9, h=group)
+    closings = [home.made(alice, 9002, ["private"], h=group) for group in ("tea", "den", "inn")]
+    later = (
+        False,
+        "rate-limited: messages of other groups are being made private; try again in a minute",
+    )
+    assert await home.take(*closings) == [STORED, STORED, later]
+
+
 @pytest.mark.proves("N29-123")
 async def test_of_two_that_make_the_same_group_one_wins(home: Home) -> None:
     one, other = (home.made(who, 9007, h="tea") for who in (alice, bob))
