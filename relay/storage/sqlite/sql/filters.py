@@ -662,7 +662,9 @@ class Compiler:
             query = self._reading.partitions(visibility, filter_.kinds)
             shape = shape._replace(partitions=query)
         else:
-            shape = shape._replace(partitions=EVERY_PARTITION, has_expired=True)
+            shape = shape._replace(partitions=EVERY_PARTITION)
+        if visibility is None:
+            shape = shape._replace(has_expired=True)
         if closed != NO_GROUPS and _passes_over_closed(shape):
             shape = shape._replace(has_closed=True)
         arguments = Arguments(
