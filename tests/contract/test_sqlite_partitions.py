@@ -131,6 +131,15 @@ async def test_rows_that_are_to_be_moved_into_partitions_are_counted(store: Sqli
     assert (await look_up(store, groups_with_content=["tea"])).rows_moving == 0
 
 
+async def test_rows_of_many_authors_count_as_a_million(store: SqliteStore) -> None:
+    """Their totals are not all read."""
+    await set_groups(store, den=OPEN)
+    some = [cast.person(f"author {number}") for number in range(250)]
+    await write(store, *[unsigned(who, 9, [["h", "den"]]) for who in some])
+    found = await look_up(store, groups_with_content=["den"])
+    assert found.group_rows == {"den": 1_000_000}
+
+
 async def test_rows_of_a_group_that_is_made_private_are_moved_some_at_a_time(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.nostr.filters import FilterTerms
-    from relay.storage.sqlite.tag_buffer import TagBuffer, TagRow
+    from relay.storage.sqlite.tag_buffer import TagBuffer
+    from relay.storage.sqlite.tag_kinds import TagRow
 
 SCHEMA_VERSION: Final = 15
 APPLICATION_ID: Final = 0x526F6F6B  # "Rook"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from relay.storage.hashes import Hashes
-    from relay.storage.sqlite.tag_buffer import TagRow
+    from relay.storage.sqlite.tag_kinds import TagRow
 
 MOST_CHANGES: Final = 1536
 """Rows and tags that are moved in one transaction. One row may have more."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.storage.sqlite.group_tables import MemberRow
     from relay.storage.sqlite.row_check import Row, Rules
-    from relay.storage.sqlite.tag_buffer import TagRow
+    from relay.storage.sqlite.tag_kinds import TagRow
     from relay.storage.sqlite.verifying import Report
 
     TakeOut = Callable[[Sequence[tuple[int, str, bytes | str]]], None]

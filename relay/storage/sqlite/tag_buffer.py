@@ -27,9 +27,7 @@ from relay.storage.sqlite.tag_kinds import TagKinds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence, Set
 
-TagRow = tuple[int, int, int, int, int, int | None]
-"""hash XOR partition of the row, class of its kind, created_at, id_key, seq, which are the table's
-key; when the row expires"""
+    from relay.storage.sqlite.tag_kinds import TagRow
 
 TAG_BUFFER_ROWS: Final = 32_768
 """Tag rows of one list; two lists together take about 10 MB."""

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from relay.storage.sqlite.tag_buffer import TagRow
-
+TagRow = tuple[int, int, int, int, int, int | None]
+"""hash XOR partition of the row, class of its kind, created_at, id_key, seq, which are the table's
+key; when the row expires"""
 _MAX_KNOWN: Final = 4096
 """Tags; of each some 32 classes at most, 4 MB together."""
 

@@ -80,7 +80,8 @@ if TYPE_CHECKING:
     from relay.storage.sqlite.row_cache import RowCache
     from relay.storage.sqlite.sql.conditions import Value
     from relay.storage.sqlite.sql.sweep import SweepQueries
-    from relay.storage.sqlite.tag_buffer import TagBuffer, TagRow
+    from relay.storage.sqlite.tag_buffer import TagBuffer
+    from relay.storage.sqlite.tag_kinds import TagRow
 
 _INSERT_ROWS: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 """Rows per INSERT. Each statement releases the GIL and waits for it again, so few of them should do

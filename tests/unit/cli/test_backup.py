@@ -34,7 +34,7 @@ from relay.storage.sqlite import copying
 from relay.storage.sqlite.opening import SCHEMA_VERSION
 from tests import cast
 from tests.faults.contents import contents
-from tests.harness.former_schema import put_back_to_schema_13
+from tests.harness.former_schema import put_back_to_schema_14
 from tests.harness.stocked_folder import as_json, exported, findings, indexed, rookery, stocked
 
 if TYPE_CHECKING:
@@ -987,7 +987,7 @@ def test_room_is_asked_for_before_anything_is_written(
 def aged(folder: Path) -> None:
     """The store as the schema before this one had it."""
     with closing(sqlite3.connect(folder / "rookery.db", isolation_level=None)) as db:
-        put_back_to_schema_13(db)
+        put_back_to_schema_14(db)
 
 
 async def test_an_older_store_is_backed_up_before_it_is_upgraded(home: Path) -> None:

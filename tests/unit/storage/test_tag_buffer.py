@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from relay.storage.sqlite.tag_buffer import TagRow
+    from relay.storage.sqlite.tag_kinds import TagRow
 
 TAGS = 4900
 LIST_ROWS = 10_000

@@ -338,16 +338,16 @@ FROM events AS e INDEXED BY events_id WHERE e.id_key BETWEEN :low AND :high LIMI
 SELECT 1 FROM {content_kinds} CROSS JOIN events AS e INDEXED BY events_group
 ON e.grp = :grp AND e.kind BETWEEN k.low AND k.high LIMIT 1;
 
--- :rows_in_group  group -> how many rows it has, of its first 1,000 authors and kinds
-SELECT ifnull(sum(events), 0) FROM (
-    SELECT events FROM sizes INDEXED BY sizes_group WHERE grp = :grp AND grp > '' LIMIT 1000
+-- :rows_in_group  group -> how many rows it has; a million if these are of 250 authors or kinds
+SELECT iif(count(*) < 250, ifnull(sum(events), 0), 1000000) FROM (
+    SELECT events FROM sizes INDEXED BY sizes_group WHERE grp = :grp AND grp > '' LIMIT 250
 );
 
--- :rows_moving  -> the same of all groups that were made private and whose rows are not moved yet
-SELECT ifnull(sum(events), 0) FROM (
+-- :rows_moving  -> the same of all groups that were made private and whose rows are not moved yet; a million for 2,000 pairs
+SELECT iif(count(*) < 2000, ifnull(sum(events), 0), 1000000) FROM (
     SELECT s.events FROM partition_moves AS m CROSS JOIN groups AS g ON g.id = m.grp
     CROSS JOIN sizes AS s INDEXED BY sizes_group ON s.grp = m.grp AND s.grp > ''
-    WHERE g.guarded = 1 AND g.ended = 0 LIMIT 5000
+    WHERE g.guarded = 1 AND g.ended = 0 LIMIT 2000
 );
 
 -- :expired  now, [pubkey], limit -> id, bytes with old versions, kind, pubkey, d; index events_expiry
