@@ -33,10 +33,6 @@ _EMBEDDED: Final = 8
 _PAUSE_RATIO: Final = 19
 """Length of a pause during writes, and while the loop is busy, as a multiple of the work before it:
 5 % of a core. Python runs on one thread at a time, so the loop waits for it."""
-_LEAST_RATIO: Final = 2
-"""The same while very much is to be indexed: a third of a core."""
-_LITTLE_S: Final = 2.0
-"""The more work is left than this, the shorter the pauses: so much, a search can wait for."""
 _BUSY_SHARE: Final = 0.25
 """The loop counts as busy when its thread works for more than this share of the time."""
 _WRITING_S: Final = 0.5
@@ -160,15 +156,13 @@ class SearchIndexer:
             policy, newest = self._state.policy, self._store.committed()
             began = loop.time()
             gives_way = self._gives_way()
-            batch, before = _SMALL_BATCH if gives_way else _BATCH, self._upto
+            batch = _SMALL_BATCH if gives_way else _BATCH
             await self._index_batch(policy, newest, batch)
             self._progress.set()
             if loop.time() > self._tidy_at:
                 await self._tidy()
             if gives_way or self._is_written_to():
-                took = loop.time() - began
-                left_s = took * (newest - self._upto) / max(self._upto - before, 1)
-                pause = took * max(_LEAST_RATIO, _PAUSE_RATIO / max(1.0, left_s / _LITTLE_S))
+                pause = _PAUSE_RATIO * (loop.time() - began)
                 await self._pause(max(pause, _GATHER_S) if self._upto >= newest else pause)
 
     async def _index_batch(self, policy: Policy, newest: int, batch: int) -> None:

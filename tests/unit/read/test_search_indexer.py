@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from copy import copy
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -147,30 +147,6 @@ async def test_indexing_pauses_during_writes_unless_a_search_waits(
         assert relay.store.index_calls == 1
         assert await relay.follower.reached(600)
         assert relay.store.index_calls == 5, "a small batch, memory, then large ones"
-
-
-async def test_the_more_is_left_the_shorter_are_the_pauses(
-    relay: IndexSide, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A rest lasts for ever here, unless what is left is very much work."""
-    monkeypatch.setattr("relay.read.search_indexer._MAX_PAUSE_S", 3600.0)
-    monkeypatch.setattr("relay.read.search_indexer._PAUSE_RATIO", 1e12)
-    monkeypatch.setattr("relay.read.search_indexer._LEAST_RATIO", 0)
-    monkeypatch.setattr("relay.read.search_indexer._LITTLE_S", 1e-12)
-    monkeypatch.setattr("relay.read.search_indexer._WRITING_S", 3600.0)
-    monkeypatch.setattr("relay.read.search_indexer._SMALL_BATCH", 10)
-    await relay.write_texts(*[f"tea {n}" for n in range(50)])
-    index, reached = relay.store.index, asyncio.Event()
-
-    async def noted(*given: Any) -> int:
-        upto = await index(*given)
-        if upto == 50:
-            reached.set()
-        return upto
-
-    monkeypatch.setattr(relay.store, "index", noted)
-    async with relay.follower, asyncio.timeout(ANSWER_S / 2):
-        await reached.wait()
 
 
 async def test_a_pause_between_two_commits_is_not_the_end_of_writes(
