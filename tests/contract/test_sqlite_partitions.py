@@ -131,6 +131,24 @@ async def test_rows_that_are_to_be_moved_into_partitions_are_counted(store: Sqli
     assert (await look_up(store, groups_with_content=["tea"])).rows_moving == 0
 
 
+async def test_a_disk_that_fails_behind_a_commit_fails_no_batch(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was committed, and whoever follows would not get it."""
+
+    class Failing:
+        def execute(self, *_: object) -> None:
+            raise sqlite3.OperationalError("disk I/O error")
+
+    moves = store._writer._moves
+    with monkeypatch.context() as patch:
+        patch.setattr(moves, "_db", Failing())
+        moves.note_committed()
+    assert moves.are_left
+    moves.note_moved()
+    assert not moves.are_left
+
+
 async def test_rows_of_many_authors_count_as_a_million(store: SqliteStore) -> None:
     """Their totals are not all read."""
     await set_groups(store, den=OPEN)

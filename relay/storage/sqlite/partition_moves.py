@@ -6,6 +6,8 @@ take turns; within a group the rows are in the order of kind and seq: none is lo
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +20,6 @@ from relay.storage.sqlite.partitions import NO_GROUPS, UNPARTITIONED
 from relay.storage.sqlite.sql.named import QUERIES
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Mapping
 
     from relay.storage.hashes import Hashes
@@ -74,14 +75,15 @@ class PartitionMoves:
         self.note_committed()
 
     def note_committed(self) -> None:
-        """After a commit that may change which groups they are."""
-        self._has_ended = False
-        self.are_left = self._db.execute(QUERIES["has_moves"]).fetchone() is not None
-        self.closed = NO_GROUPS
-        if self.are_left:
-            groups = self._db.execute(QUERIES["closed_moves"], (_MOST_CLOSED,))
-            # SQLite cuts texts from JSON at a NUL.
-            self.closed = orjson.dumps([grp for (grp,) in groups if "\0" not in grp]).decode()
+        """After a commit that may change which groups they are, which stands: raises nothing."""
+        self._has_ended, self.are_left, self.closed = True, True, NO_GROUPS
+        with suppress(sqlite3.Error):  # then the next slice looks again
+            self.are_left = self._db.execute(QUERIES["has_moves"]).fetchone() is not None
+            if self.are_left:
+                groups = self._db.execute(QUERIES["closed_moves"], (_MOST_CLOSED,)).fetchall()
+                # SQLite cuts texts from JSON at a NUL.
+                self.closed = orjson.dumps([grp for (grp,) in groups if "\0" not in grp]).decode()
+            self._has_ended = False
 
     def note_moved(self) -> None:
         """After the commit of `move_some`."""
