@@ -378,8 +378,9 @@ class Batch:
         """The rows as they are stored, without those that the batch removed: it may have given
         rights to somebody who never could read them."""
         added = self.plan.adds
-        left = [row if not row.seq else added.get(row.event.id) for row in self.rows]
-        return [row for row in left if row is not None]
+        left = [(row.seq, added.get(row.event.id) if row.seq else row) for row in self.rows]
+        # An event that was removed and sent again is a later row.
+        return [row for seq, row in left if row is not None and row.seq == seq]
 
     def _check_tags(self, versions: Mapping[Slot, Stored]) -> None:
         relay = self._relay_key.pubkey

@@ -104,3 +104,18 @@ async def test_a_comment_that_comes_before_what_it_names_is_sent_as_one_of_its_g
     assert [await each.answer for each in answers] == [STORED] * 2
     assert SECRET not in anyone.contents()
     assert SECRET in member.contents()
+
+
+async def test_an_event_that_was_removed_and_sent_again_keeps_nothing_back(home: Home) -> None:
+    """It was delivered in its first place with its later seq, so that what came between was taken
+    for sent."""
+    client = reads(home, Client())
+    older = home.made(bob, 0, content="older")
+    home.now += 1
+    newer = home.made(bob, 0, content="newer")
+    withdrawn = home.made(bob, 5, ["e", newer.id])
+    between = home.made(bob, 1, content="between")
+    opened = home.made(admin, 9000, ["p", bob.pubkey], h="den")
+    events = [older, newer, withdrawn, between, older, opened]
+    assert await home.take(*events) == [STORED] * 6
+    assert client.contents()[:3] == ["", "between", "older"]
