@@ -459,7 +459,7 @@ FROM_TAGS: Final = "FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq"
 _FROM_AUTHORS: Final = "FROM events AS e INDEXED BY events_author"
 _FROM_AUTHOR_KINDS: Final = "FROM events AS e INDEXED BY events_author_kind"
 AUTHOR_KINDS: Final = KindSet.of(0, 3, (10000, 19999), (30000, 30077), (30102, 39999))
-"""Kinds that the index events_author_kind has: those that clients look up of whoever they meet."""
+"""Kinds that the index events_author_kind has: those that clients look up of any author."""
 _HAS_AUTHOR_KIND: Final = Condition(
     "(e.kind IN (0, 3) OR e.kind BETWEEN 10000 AND 19999"
     " OR e.kind BETWEEN 30000 AND 30077 OR e.kind BETWEEN 30102 AND 39999)"
