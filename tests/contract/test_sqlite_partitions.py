@@ -36,6 +36,7 @@ from tests.harness.partition_check import (
     report_of,
 )
 from tests.harness.patience import ANSWER_S
+from tests.harness.relay_program import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -522,6 +523,20 @@ async def test_the_relay_moves_rows_while_tags_are_always_to_be_flushed(
     await set_groups(store, den=PRIVATE)
     monkeypatch.setattr(TagBuffer, "is_behind", True)
     await moved(store)
+    await store.close()
+    assert faults(path) == []
+
+
+async def test_the_relay_moves_rows_while_a_truncation_waits_for_a_long_query(path: Path) -> None:
+    store = await SqliteStore.open(path, TERMS)
+    await set_groups(store, den=OPEN)
+    await write(store, *chats(ROWS))
+    async with store._long_conn.paused():
+        store._checkpoints.erased()
+        await eventually("a truncation waits", store._checkpoints._pauses._lock.locked)
+        await set_groups(store, den=PRIVATE)
+        await moved(store)
+        assert store.upkeep.truncated == 0
     await store.close()
     assert faults(path) == []
 

@@ -63,6 +63,8 @@ _MOVE_LATER_S: Final = 0.5
 """Until it is looked again whether rows can be moved whose tags are not in the table yet."""
 _SIZED_S: Final = 0.02
 """Shortest time between two looks at the size of the WAL, 9 us each."""
+_LOOK_S: Final = 0.02
+"""How often it is looked for rows to move while a truncation waits for long queries."""
 _BUSY_MS: Final = 50
 
 _BUSY_TIMEOUT: Final = Query(f"PRAGMA busy_timeout = {_BUSY_MS}", ())
@@ -240,22 +242,28 @@ class Checkpoints:
         elif may_truncate and self._is_large():
             if not await self._truncate():
                 self._retry_at = monotonic() + _GATHER_S
-        elif self._may_move():
-            await self._move_rows()
-        elif self._is_behind():
-            began = monotonic()
-            await self._writing.run(self._flush)
-            self._flush_at = 2 * monotonic() - began
+        elif await self._moved_or_flushed():
+            pass
         elif not self._is_settled:
             await self._settle()
         else:
             await self._give_back()
 
-    def _may_move(self) -> bool:
-        """Moves of rows and flushes take turns: while somebody writes many tags, these are always
+    async def _moved_or_flushed(self) -> bool:
+        """A slice of that which is due first. False: nothing is.
+
+        Moves of rows and flushes take turns: while somebody writes many tags, these are always
         behind."""
-        is_first = self._move_at <= self._flush_at or not self._is_behind()
-        return is_first and self._has_moves() and self._move_at <= monotonic()
+        began, is_behind = monotonic(), self._is_behind()
+        latest = min(began, self._flush_at) if is_behind else began
+        if self._has_moves() and self._move_at <= latest:
+            await self._move_rows()
+        elif is_behind and self._flush_at <= began:
+            await self._writing.run(self._flush)
+            self._flush_at = 2 * monotonic() - began
+        else:
+            return False
+        return True
 
     async def _move_rows(self) -> None:
         began = monotonic()
@@ -305,7 +313,7 @@ class Checkpoints:
             await self._connection.rows(_PASSIVE)
         began = holding = monotonic()
         try:
-            paused = self._pauses.of(*self._readers)
+            paused = self._readers_paused()
             async with paused as holding, self._relay_reader_paused(), self._writer_held():
                 began = monotonic()
                 ((busy, *_),) = await self._connection.rows(_TRUNCATE)
@@ -322,6 +330,26 @@ class Checkpoints:
         if self._oldest is not None:
             self._oldest = began if self._newest >= began else None
         return True
+
+    @asynccontextmanager
+    async def _readers_paused(self) -> AsyncIterator[float]:
+        """As `Pauses.of`. Rows are moved and tags are flushed while long queries are waited for."""
+        are_paused = asyncio.Event()
+        meanwhile = asyncio.create_task(self._move_and_flush_until(are_paused))
+        try:
+            async with self._pauses.of(*self._readers) as since:
+                are_paused.set()
+                await meanwhile
+                yield since
+        finally:
+            are_paused.set()
+            await meanwhile
+
+    async def _move_and_flush_until(self, stopped: asyncio.Event) -> None:
+        while not stopped.is_set():
+            if not await self._moved_or_flushed():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stopped.wait(), _LOOK_S)
 
     @asynccontextmanager
     async def _relay_reader_paused(self) -> AsyncIterator[None]:
