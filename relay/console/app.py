@@ -298,6 +298,7 @@ class Console:
                         self._base,
                         self._owner_view if self._is_owner(who.pubkey) else None,
                         self._services.clock(),
+                        self._site.counted_as(request),
                     )
                     finding = Measured(_content(page, ask, ending))
                     try:

@@ -86,6 +86,8 @@ class Ask:
     owner_view: OwnerView | None = None
     """None: the key is not an owner's."""
     now: int = 0
+    counted_as: str | None = None
+    """See `relay.access.shares.Sharer`."""
     notes: list[str] = field(default_factory=list)
     """Notes at the top of the page: missing parts, and why."""
 
@@ -119,7 +121,7 @@ class Ask:
         most = _MAX_WEIGHT if self.is_known else _MAX_WEIGHT_UNKNOWN
         weight = 0
         read = 0
-        for raw in await self.services.stored.of(self.viewer, asked, most):
+        for raw in await self.services.stored.of(self.viewer, asked, most, self.counted_as):
             weighs = parsing_weight(raw)
             weight += weighs
             read += weighs

@@ -34,10 +34,14 @@ class UsedAuthorizations(Protocol):
 
 class StoredRows(Protocol):
     async def of(
-        self, viewer: Viewer, filters: tuple[Filter, ...], max_weight: int
+        self,
+        viewer: Viewer,
+        filters: tuple[Filter, ...],
+        max_weight: int,
+        counted_as: str | None,
     ) -> Sequence[bytes]:
         """What a REQ of this viewer is sent up to EOSE, or to the row that reaches `max_weight`,
-        see `parsing_weight`.
+        see `parsing_weight`. `counted_as`: see `Sharer.counted_as`.
 
         Raises Refused for a REQ that would be closed without a row, or by an error.
         """

@@ -26,12 +26,16 @@ class StoredRows:
         self._queries = queries
 
     async def of(
-        self, viewer: Viewer, filters: tuple[Filter, ...], max_weight: int
+        self,
+        viewer: Viewer,
+        filters: tuple[Filter, ...],
+        max_weight: int,
+        counted_as: str | None = None,
     ) -> Sequence[bytes]:
         """The rows in the order of the answer, up to and including the one with which they reach
-        `max_weight`, see `parsing_weight`. Raises Refused for a REQ that would be closed without a
-        row, or because of an error."""
-        queries, peer = self._queries, _Peer(viewer, max_weight)
+        `max_weight`, see `parsing_weight`. `counted_as`: see `Sharer.counted_as`. Raises Refused
+        for a REQ that would be closed without a row, or because of an error."""
+        queries, peer = self._queries, _Peer(viewer, max_weight, counted_as)
         subscription = queries.admit(peer, _SUB, filters)
         if subscription is not None:
             await queries.catch_up(subscription, peer, lambda _: not peer.outbox.is_full)
@@ -44,11 +48,11 @@ class StoredRows:
 class _Peer:
     """`Peer` and `Reader` of one query, without a connection."""
 
-    counted_as = None
     is_reading = has_time = True
 
-    def __init__(self, viewer: Viewer, max_weight: int) -> None:
+    def __init__(self, viewer: Viewer, max_weight: int, counted_as: str | None) -> None:
         self.viewer = viewer
+        self.counted_as = counted_as
         self.outbox = _Rows(max_weight)
 
     @property

@@ -603,7 +603,7 @@ async def test_others_go_on_while_many_groups_are_listed(monkeypatch: pytest.Mon
     """3,000 of them took the loop for 0.1 s."""
     metadata = [owner.sign(39000, [["d", f"group-{number}"]], "", NOW).raw for number in range(650)]
 
-    async def stored(_: object, __: object, filters: Sequence[Filter], ___: object) -> list[bytes]:
+    async def stored(_: object, __: object, filters: Sequence[Filter], *___: object) -> list[bytes]:
         return metadata if filters[0].kinds == frozenset({39000}) else []
 
     async with site() as here:
@@ -941,6 +941,24 @@ async def test_pages_of_one_key_leave_turns_to_others(monkeypatch: pytest.Monkey
         assert asked[alice.pubkey] == 2
         ends.set()
         assert [(await each).status for each in first] == [200] * 4
+
+
+async def test_reads_of_a_page_are_counted_by_the_address_of_its_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each was taken for a read of another client, so their cost was never noted."""
+    addresses = set()
+
+    async def stored(
+        _: object, __: object, ___: object, ____: object, counted_as: str
+    ) -> list[bytes]:
+        addresses.add(counted_as)
+        return []
+
+    monkeypatch.setattr("relay.read.stored.StoredRows.of", stored)
+    async with site('[server]\ntrusted_proxies = ["127.0.0.1/32"]\n') as here:
+        await here.browser().get("/console/events.json", X_Forwarded_For="192.0.2.1")
+    assert addresses == {"192.0.2.1"}
 
 
 async def test_strangers_leave_owners_authorizations_and_places() -> None:

@@ -22,6 +22,8 @@ from tests.harness.relay_in_process import Home, policy_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from relay.storage import Page, PageQuery
+
 
 class Limits:
     max_limit = default_limit = 1000
@@ -62,6 +64,21 @@ async def test_rows_end_with_the_one_that_reaches_the_weight(
     for most, number in ((1, 1), (first, 1), (first + 1, 2), (first + second, 2), (1 << 30, 5)):
         found = await rows.of(ANONYMOUS, (asked(kinds=[1]),), most)
         assert list(found) == notes[:number]
+
+
+async def test_the_store_is_told_whose_read_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each was taken for a read of another client, so its cost was never noted."""
+    store, addresses = ReferenceStore(), []
+    page_now = store.page_now
+
+    def noted(query: PageQuery) -> Page | None:
+        addresses.append(query.address)
+        return page_now(query)
+
+    async with Home(store, policy_of("open")) as home:
+        monkeypatch.setattr(store, "page_now", noted)
+        await rows_of(home).of(ANONYMOUS, (asked(kinds=[1]),), 1 << 20, "192.0.2.1")
+    assert set(addresses) == {"192.0.2.1"}
 
 
 async def test_events_that_are_stored_meanwhile_do_not_matter() -> None:
