@@ -224,10 +224,10 @@ class Guesses:
 
 
 def subnet_of(address: IPv4Address | IPv6Address | None) -> str:
-    """The address; for IPv6 its /64, which is usually one household."""
+    """The address; for IPv6 its /64 without a zone, which is usually one household."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is None:
-            return str(IPv6Network((address, 64), strict=False))
+            return str(IPv6Network((int(address), 64), strict=False))
         address = address.ipv4_mapped
     return str(address)
 

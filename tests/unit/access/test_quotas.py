@@ -85,6 +85,7 @@ def test_codes_are_counted_by_key_and_by_address() -> None:
     [
         ("2001:db8:1:2::1", "2001:db8:1:2:ffff::9"),
         ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("fe80::%1", "fe80::%2"),
         (None, None),
     ],
 )
