@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from aiohttp import WSMsgType
 
-from tests.faults.simulated.promises import Asked
+from tests.faults.simulated.promises import END, Asked, tag
 from tests.harness.client_in_memory import payloads
 
 if TYPE_CHECKING:
@@ -141,6 +141,8 @@ class Client:
 
     def publishes(self, event: Event) -> None:
         self._sent += 1
+        if event.kind == END:
+            self._promises.groups_to_end.add(tag(event, "h"))
         waiting = self.due.setdefault(event.id, deque())
         known = self._promises.faults, self._promises.known, self.keys
         waiting.append((event, self._sent, *known))

@@ -3,7 +3,8 @@
 It hears of each batch at its commit and of each frame when it is sent, and raises `Broken`:
 
 - an OK true that stores is sent after the commit, once for each time that the event was sent, in
-  the order of sending; an `error:` is sent only when the disk has failed;
+  the order of sending; an `error:` is sent only when the disk has failed, or while the group of the
+  event is being deleted;
 - an event is sent once per subscription, matches it, and was committed; its reader may read it now;
 - all that was stored when a REQ was sent comes before EOSE, newest first, what is stored later
   comes after it in the order of the log; nothing is missing, nothing comes after CLOSE;
@@ -131,6 +132,8 @@ class Promises:
         self.commits = 0
         self.faults = 0
         """Of the disk and of the process, so far."""
+        self.groups_to_end: set[str | None] = set()
+        """Of the 9008 that were sent so far."""
         self.rows: dict[str, Row] = {}
         """All that were ever committed, by id."""
         self._slots: dict[tuple[int, str, str], Row] = {}
@@ -445,7 +448,10 @@ class Promises:
             if not self._is_known(event):
                 raise self.broken(f"{_name(event)} is no duplicate: {text}")
             return
-        if text.startswith("error:"):
+        if text.startswith("error: this group is being deleted"):
+            if tag(event, "h") not in self.groups_to_end:
+                raise self.broken(f"{_name(event)}: {text}, and nobody deletes it")
+        elif text.startswith("error:"):
             if faults == self.faults:
                 raise self.broken(f"{_name(event)}: {text}, and the disk is well")
         elif text == "blocked: deleted":
