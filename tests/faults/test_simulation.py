@@ -19,7 +19,7 @@ from tests.harness.patience import PROGRAM_S
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 STEPS = tries(2000, 2000, 1000)
-WORLDS = tries(50, 1)
+WORLDS = tries(50, 4, 1)
 FIRST = int(os.environ.get("SEED", "1"))
 
 
