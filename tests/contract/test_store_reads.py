@@ -90,6 +90,26 @@ async def test_pages_add_up_to_the_result(crowded: EventReader, size: int) -> No
 
 
 @on_module_loop
+@pytest.mark.parametrize("kinds", [None, [0], [30078], [0, 30078], [1], [1, 7, 30078]])
+async def test_a_filter_may_have_any_number_of_values(
+    crowded: EventReader, kinds: list[int] | None
+) -> None:
+    """REQs by 17 to 32 authors and a replaceable kind failed: statements differ by the numbers."""
+    crowd = a_wide_crowd()
+    others = [f"{number:064x}" for number in range(130)]
+    conditions = {} if kinds is None else {"kinds": kinds}
+    for name, found in (
+        ("authors", [BOB, ALICE, CAROL]),
+        ("ids", [crowd[number].id for number in (0, 5, 110)]),
+        ("#t", ["b", "a"]),
+        ("#d", ["snow:a", "other"]),
+    ):
+        for number in (*range(38), 63, 64, 65, 126, 127):
+            filter_ = asked(**conditions, **{name: [*found[:1], *others[:number], *found[1:]]})
+            assert await read(crowded, filter_) == matching(filter_, crowd), (name, number)
+
+
+@on_module_loop
 async def test_the_limit_cuts_off_the_oldest(crowded: EventReader) -> None:
     """Over all pages never more than the newest `limit` rows."""
     crowd = a_wide_crowd()

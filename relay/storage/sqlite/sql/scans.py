@@ -550,7 +550,7 @@ def by_authors_of_kinds(number: int, at_most: int, kinds: Sequence[int]) -> list
     """The `number` authors of the filter, and these kinds, which are of AUTHOR_KINDS. No row of
     another kind is passed over: an author may have a million."""
     source, columns = _FROM_AUTHOR_KINDS, ("author_key", "pubkey")
-    if number * len(kinds) <= at_most:
+    if number <= MAX_PARAMETERS and number * len(kinds) <= at_most:
         keys = [_one(AUTHOR_KEYS, AUTHORS, columns, n) for n in range(number)]
         of = [one_of("e.kind", [kind]) for kind in kinds]
         starts = [all_of([key, each, _HAS_AUTHOR_KIND]) for key in keys for each in of]
