@@ -52,6 +52,7 @@ _PLAN_VALUES: Final = 256
 """In filters that a query plan is asked for: the loop compiles them again, 20 ms for the most that
 a REQ may have, in the turn of no client."""
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
+INTERNAL: Final = Refused(Prefix.ERROR, "internal error, try again later")
 _OVERFLOW: Final = Refused(Prefix.ERROR, "backlog overflow, subscribe again")
 _TOO_COSTLY: Final = Refused(
     Prefix.RATE_LIMITED, "too many costly subscriptions are open on this relay, try again later"
@@ -200,6 +201,11 @@ class QueryRunner:
                 page = self._store.page_now(query)
             except StoreFault as fault:
                 self._fail(peer, subscription, fault)
+                return None
+            except Exception:  # the other requests of the connection must go on  # noqa: BLE001
+                _log.exception("a query failed")
+                self._fanout.close(subscription)
+                peer.outbox.put(messages.closed(sub, INTERNAL))
                 return None
             is_long = page is None
             if page is not None and page.next is None:

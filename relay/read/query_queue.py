@@ -16,6 +16,7 @@ from relay.nostr import messages
 from relay.nostr.filters import text_bytes
 from relay.observe import REQUEST
 from relay.read.pace import Pace
+from relay.read.query import INTERNAL
 from relay.read.scan import LONG_S, values_in, work_of
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ _VALUE_BYTES: Final = 200
 _GROUPS_BYTES: Final = 64 << 10
 """A COUNT that waits keeps the groups of its time: as much as differs for one large group."""
 _FILTER_BYTES: Final = 512
-_INTERNAL: Final = Refused(Prefix.ERROR, "internal error, try again later")
 
 
 class QueryQueue:
@@ -186,7 +186,7 @@ class QueryQueue:
         except Exception:  # last frame of the task: the queue must go on  # noqa: BLE001
             _log.exception("a query failed")
             if self._is_open(subscription):
-                self._peer.outbox.put(messages.closed(subscription.sub, _INTERNAL))
+                self._peer.outbox.put(messages.closed(subscription.sub, INTERNAL))
             return False
 
     async def _count(self, sub: str, filters: tuple[Filter, ...]) -> None:
@@ -194,7 +194,7 @@ class QueryQueue:
             await self._queries.count(self._peer, sub, filters)
         except Exception:  # as above  # noqa: BLE001
             _log.exception("a COUNT failed")
-            self._peer.outbox.put(messages.closed(sub, _INTERNAL))
+            self._peer.outbox.put(messages.closed(sub, INTERNAL))
 
     def _is_open(self, subscription: Subscription) -> bool:
         return subscription in self._open

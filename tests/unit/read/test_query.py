@@ -1226,6 +1226,25 @@ async def test_a_store_fault_closes_the_query(
     assert "the store is closed" in caplog.text
 
 
+async def test_a_bug_in_the_store_closes_the_query_and_not_the_connection(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An IndexError in the read on the loop ended the websocket."""
+
+    def fails(_: object) -> Page:
+        raise IndexError("no such value")
+
+    client = Client()
+    with monkeypatch.context() as patch:
+        patch.setattr(relay.store, "page_now", fails)
+        QueryQueue(relay.queries, client).subscribe("s", (asked(),))
+    assert client.stream() == ["<CLOSED error: internal error, try again later>"]
+    assert client.closed == ["s"]
+    assert len(relay.fanout) == 0
+    assert "no such value" in caplog.text
+    assert await relay.answered(Client()) == ["<EOSE>"]
+
+
 # registers ----------------------------------------------------------------------------------------
 
 
