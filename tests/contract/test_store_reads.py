@@ -110,6 +110,15 @@ async def test_a_filter_may_have_any_number_of_values(
 
 
 @on_module_loop
+async def test_a_filter_may_have_any_number_of_kinds(crowded: EventReader) -> None:
+    crowd = a_wide_crowd()
+    for name, conditions in ORDERED.items():
+        for number in (*range(36), 63, 64, 127, 128, 129):
+            filter_ = asked(**conditions | {"kinds": [1, *range(2000, 2000 + number), 30078]})
+            assert await read(crowded, filter_) == matching(filter_, crowd), (name, number)
+
+
+@on_module_loop
 async def test_the_limit_cuts_off_the_oldest(crowded: EventReader) -> None:
     """Over all pages never more than the newest `limit` rows."""
     crowd = a_wide_crowd()
