@@ -39,6 +39,8 @@ _log = logging.getLogger(__name__)
 
 _LARGE_BYTES: Final = 48 << 20
 """A WAL of this size is truncated even if nothing was deleted, because reads search all of it."""
+_MOST_PAGES: Final = 2 * _LARGE_BYTES >> 12
+"""While the WAL has more that a long query keeps from being checkpointed, no rows are moved."""
 _KEPT_BYTES: Final = 4 << 20
 """A larger WAL is truncated when there are no commits: SQLite overwrites but never shortens it."""
 _GATHER_S: Final = 0.5
@@ -137,6 +139,10 @@ class Checkpoints:
         """From then on a slice of tags may be flushed between commits: after a pause as long as the
         last one took."""
         self._move_at = 0.0
+        self._checkpoint_at = 0.0
+        """From then on the WAL may be checkpointed between moves."""
+        self._has_room = True
+        """Whether the WAL may grow by moves."""
         self._committed_at = 0.0
         self._sized_at = 0.0
         self._may_have_free_pages = True
@@ -268,7 +274,15 @@ class Checkpoints:
     async def _move_rows(self) -> None:
         began = monotonic()
         self._move_at = began + _MOVE_LATER_S
-        if await self._writing.run(self._move):
+        if not self._is_large():
+            self._has_room = True
+        elif began >= self._checkpoint_at:
+            # If all of it can be, what follows is written over it.
+            ((_, pages, checkpointed),) = await self._connection.rows(_PASSIVE)
+            self._has_room = pages == checkpointed or pages < _MOST_PAGES
+            now = monotonic()
+            self._checkpoint_at, began = 2 * now - began, now
+        if self._has_room and await self._writing.run(self._move):
             now = monotonic()
             self._move_at = now + _MOVE_RATIO * (now - began)
         if not self._has_moves():
@@ -347,9 +361,14 @@ class Checkpoints:
 
     async def _move_and_flush_until(self, stopped: asyncio.Event) -> None:
         while not stopped.is_set():
-            if not await self._moved_or_flushed():
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(stopped.wait(), _LOOK_S)
+            try:
+                if await self._moved_or_flushed():
+                    continue
+            except StoreFault as fault:  # the truncation may go on, and is to erase
+                _log.warning("rows were not moved, or their tags not flushed: %s", fault)
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stopped.wait(), _LOOK_S)
 
     @asynccontextmanager
     async def _relay_reader_paused(self) -> AsyncIterator[None]:
