@@ -91,6 +91,8 @@ class GroupContext(msgspec.Struct, frozen=True, gc=False):
     has_content: bool = False
     """For a 9002 and an imported 9008: the group has a stored row beside 9000–9022 and
     39000–39005 (Z-03)."""
+    rows_in_group: int = 0
+    """Those with which `has_content`, as of `Found.group_rows`."""
     rows_moving: int = 0
     """As of `Found`."""
     previous_found: frozenset[str] = frozenset()

@@ -87,12 +87,13 @@ other writes wait 60 us for each."""
 MAX_PUT_INTO: Final = 96
 _MORE_PUT_INTO: Final = 64
 """A key that is in so many groups, or up to 63 more, is put into another only by an owner or agent,
-or if it has asked to join: a read by a member looks into each private group, and nobody is asked
+or if it asks to join: a read by a member looks into each private group, and nobody is asked
 before."""
 MAX_CODES: Final = 10_000
 MAX_MOVING: Final = 50_000
-"""While the store moves more rows of groups that were made private, only owners and agents make
-another one with messages private: all readers pass over these rows."""
+"""Only owners and agents make a group with more messages private, or, while the store moves more
+rows of groups that were made private, another one with messages: all readers pass over these
+rows."""
 MAX_CLOSINGS: Final = 3
 """How often a group with messages is made private in an hour; then only owners and agents open it
 again. Its rows are moved in the indices, and everybody passes over those that are left."""
@@ -471,7 +472,7 @@ def _check_put_into(pubkeys: Set[str], group: Group, context: GroupContext) -> R
     if context.may_change_many:
         return None
     for pubkey in pubkeys:
-        if pubkey in group.involved:  # also who has asked to join
+        if pubkey in group.requests:
             continue
         if len(context.groups.groups_of(pubkey)) >= _most_groups(pubkey, context.salt):
             text = f"p: {pubkey} is in many groups: let it join by itself, or an owner put it in"
@@ -555,8 +556,12 @@ def _check_opening(action: EditMetadata, group: Group, context: GroupContext) ->
 
 
 def _check_closing(context: GroupContext) -> Reject | None:
-    is_free = context.may_change_many or context.was_accepted or not context.has_content
-    if is_free or context.rows_moving <= MAX_MOVING:
+    if context.may_change_many or context.was_accepted or not context.has_content:
+        return None
+    if context.rows_in_group > MAX_MOVING:
+        text = f"it has more than {MAX_MOVING:,} messages: an owner of the relay makes it private"
+        return rejected(Prefix.RESTRICTED, text)
+    if context.rows_moving <= MAX_MOVING:
         return None
     text = "messages of other groups are being made private; try again in a minute"
     return rejected(Prefix.RATE_LIMITED, text)

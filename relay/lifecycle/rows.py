@@ -485,6 +485,9 @@ class Lookups:
     """Target and `by` of the tombstones that matter. If there are more than MOST_TOMBSTONES, only
     these are read of their targets: anybody can leave one for any id, with as many keys as they
     like."""
+    counted_groups: frozenset[str] = frozenset()
+    """Those of `groups_with_content` that may be made private: their rows go into
+    `Found.group_rows`."""
 
     longest_s: float | None = None
     """Processor seconds of the statements of the transaction, those that change rows too; a store
@@ -569,10 +572,11 @@ class Found:
     groups_with_content: set[str] = field(default_factory=set)
     """Groups with a row beside 9000–9022 and 39000–39005."""
     group_rows: dict[str, int] = field(default_factory=dict)
-    """How many rows each of these has, records included, where the store moves them when the group
-    is made private."""
+    """How many such rows each of `Lookups.counted_groups` has, `MAX_MOVING` + 1 at most, where the
+    store moves them when the group is made private."""
     rows_moving: int = 0
-    """Rows of the groups that were made private, as long as not all rows of each are moved."""
+    """If rows are counted: those of groups that were made private, as long as not all rows of each
+    are moved; records included."""
     stored_keys: frozenset[str] = frozenset()
     """The `Lookups.vanishing_keys` with a row by them, or a gift wrap, notice or 9000 for them; but
     not those of which a stored request of the same or a later date is known: they have vanished."""

@@ -14,7 +14,7 @@ from relay.access.actors import author_words
 from relay.access.management import BannedAuthorRows, ListName
 from relay.access.quotas import Per
 from relay.facts import Origin, Who
-from relay.groups.actions import previous_in
+from relay.groups.actions import Flag, previous_in
 from relay.groups.group import pins_of
 from relay.groups.notices import LISTS, NOTICES, is_listed_apart
 from relay.groups.timeline import check_date, previous_to_find
@@ -222,6 +222,7 @@ class _Builder:
         self._present: set[str | Slot] = set()
         self._prefixes: set[tuple[str, str]] = set()
         self._used_groups: set[str] = set()
+        self._counted_groups: set[str] = set()
         self._vanishing: dict[str, int] = {}
         self._recorded: set[str] = set()
         self._named: set[RecordName] = set()
@@ -243,6 +244,7 @@ class _Builder:
             id_prefixes=frozenset(self._prefixes),
             whole_kinds=self._whole_kinds,
             groups_with_content=frozenset(self._used_groups),
+            counted_groups=frozenset(self._counted_groups),
             vanishing_keys=self._vanishing,
             record_groups=frozenset(self._recorded),
             usage=frozenset(self.accounts),
@@ -457,6 +459,8 @@ class _Builder:
             kind == kinds.DELETE_GROUP and candidate.sender.origin is not Origin.WIRE
         ):
             self._used_groups.add(group_id)
+            if event.has_tag(Flag.PRIVATE) or event.has_tag(Flag.HIDDEN):
+                self._counted_groups.add(group_id)
         if kind == kinds.DELETE_GROUP:
             self._ending.add(group_id)
         # The relay will replace its 39000–39005 of this group, and the 39000 of related ones.

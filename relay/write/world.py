@@ -374,6 +374,7 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
         who=world.who(event.pubkey, candidate.group) | (facts.who & _LENT_IN_GROUPS),
         may_change_many=not world.who(event.pubkey, None).isdisjoint(_OPERATE),
         has_content=group_id in found.groups_with_content,
+        rows_in_group=found.group_rows.get(group_id, 0),
         rows_moving=found.rows_moving,
         previous_found=previous,
         targets=targets,

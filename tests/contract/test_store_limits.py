@@ -45,6 +45,7 @@ UNLIMITED = {
         "usage",
         "dependencies",
         "groups_with_content",
+        "counted_groups",
     ),
     # They take the place of `tombstones` that are too many.
     "refusals",

@@ -250,6 +250,7 @@ async def look_up(
     prefixes: Sequence[tuple[str, str]] = (),
     whole_kinds: KindSet = ALL_KINDS,
     groups_with_content: Sequence[str] = (),
+    counted_groups: Sequence[str] = (),
     vanishing: Sequence[str] = (),
     vanishing_at: int = 1000,
     recorded: Sequence[str] = (),
@@ -286,6 +287,7 @@ async def look_up(
         most_moderated=most_moderated,
         most_records=most_records,
         leaving=leaving,
+        counted_groups=frozenset(counted_groups),
         whole_kinds=whole_kinds,
         refusals=lambda: refusals,
     )

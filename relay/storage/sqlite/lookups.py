@@ -9,6 +9,7 @@ import orjson
 
 from relay.access.quotas import Size
 from relay.errors import TooMuchToRead
+from relay.groups.rules import MAX_MOVING
 from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
 from relay.lifecycle.rows import (
     MAX_WITH_PREFIX,
@@ -135,11 +136,14 @@ class Finder:
         self._find_named(lookups, found)
         self._find_referrers(lookups, found)
         for group in lookups.groups_with_content:
-            if self._db.execute(QUERIES["group_in_use"], {"grp": group}).fetchone():
+            is_counted = group in lookups.counted_groups
+            asked = {"grp": group, "most": MAX_MOVING + 1 if is_counted else 1}
+            [rows] = self._db.execute(QUERIES["rows_in_group"], asked).fetchone()
+            if rows:
                 found.groups_with_content.add(group)
-                [rows] = self._db.execute(QUERIES["rows_in_group"], {"grp": group}).fetchone()
+            if is_counted:
                 found.group_rows[group] = rows
-        if lookups.groups_with_content:
+        if lookups.counted_groups:
             [found.rows_moving] = self._db.execute(QUERIES["rows_moving"]).fetchone()
         return found
 

@@ -746,7 +746,8 @@ class Writer:
         partition = self._hashes.partition(group_id) if is_guarded and not is_ended else 0
         if partition != self._guarded.get(group_id, 0):
             change.guarded[group_id] = partition
-            if self._db.execute(QUERIES["group_in_use"], {"grp": group_id}).fetchone():
+            asked = {"grp": group_id, "most": 1}
+            if self._db.execute(QUERIES["rows_in_group"], asked).fetchone()[0]:
                 self._db.execute(QUERIES["move_group"], (group_id, *FIRST_ROW, change.head))
                 change.has_moves = True
             else:  # most are new, and nothing is flushed for them

@@ -139,6 +139,21 @@ def test_while_many_messages_are_moved_no_other_group_with_some_is_made_private(
     assert world.edit(admin, ["private"]) == STORED
 
 
+def test_a_group_with_very_many_messages_is_made_private_by_an_owner() -> None:
+    """One of 720,000 kept everybody waiting for minutes."""
+    world = tea_party(OPEN)
+    assert world.say(admin, "hello") == STORED
+    world.rows_in_group["tea"] = MAX_MOVING
+    assert world.edit(admin, ["private"]) == STORED
+    assert world.edit(admin, ["public"]) == STORED
+    world.rows_in_group["tea"] += 1
+    text = "restricted: it has more than 50,000 messages: an owner of the relay makes it private"
+    assert world.edit(admin, ["private"]) == (False, text)
+    assert world.edit(admin, ["name", "Tea"]) == STORED
+    assert world.edit(owner, ["private"]) == STORED
+    assert world.edit(admin, ["private"], ["name", "Den"]) == STORED, "it is private"
+
+
 def test_a_group_without_messages_is_opened_any_number_of_times() -> None:
     world = tea_party(OPEN)
     for _ in range(2 * MAX_CLOSINGS):

@@ -94,6 +94,8 @@ class World:
         )
     )
     origin: Origin = Origin.WIRE
+    rows_in_group: dict[str, int] = field(default_factory=dict)
+    """As of `Found.group_rows`."""
     rows_moving: int = 0
 
     # Events
@@ -241,7 +243,7 @@ class World:
 
     def _judged_in(self, candidate: Candidate) -> judging.World:
         """All of the log as what a store would find; the version that comes last wins."""
-        found = Found(len(self.log), rows_moving=self.rows_moving)
+        found = Found(len(self.log), group_rows=self.rows_in_group, rows_moving=self.rows_moving)
         for seq, row in enumerate(self.log):
             group, slot = _group(row), slot_of(row, keep_by_kind(row.kind))
             stored = Stored(seq, row, group, slot=slot, version=-1)

@@ -216,7 +216,12 @@ def test_an_admin_of_the_group_or_the_relay_makes_it_read_what_the_rules_need(
         looked = looked_up(policy, candidate(policy, who, 9005, *(["e", id_] for id_ in IDS)))
         assert looked.own_rows == {OwnRow(id_, None, "den") for id_ in IDS}
         assert Slot(RELAY.pubkey, kinds.GROUP_METADATA, "den") in looked.slots
-        assert looked_up(policy, candidate(policy, who, 9002)).groups_with_content == {"den"}
+        looked = looked_up(policy, candidate(policy, who, 9002))
+        assert looked.groups_with_content == {"den"}
+        assert not looked.counted_groups
+        for flag in ("private", "hidden"):
+            looked = looked_up(policy, candidate(policy, who, 9002, [flag]))
+            assert looked.groups_with_content == looked.counted_groups == {"den"}
 
 
 def test_who_admits_people_makes_it_read_none_of_their_requests(policy: PolicySet) -> None:

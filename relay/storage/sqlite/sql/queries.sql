@@ -334,16 +334,13 @@ ON t.target = json_extract(j.value, '$[0]') AND t.by = json_extract(j.value, '$[
 SELECT e.grp, e.seq, e.id, e.kind, e.pubkey, e.expires_at, e.quiet, length(e.raw)
 FROM events AS e INDEXED BY events_id WHERE e.id_key BETWEEN :low AND :high LIMIT :limit;
 
--- :group_in_use  group -> 1 when it holds more than what made it (Z-03)
-SELECT 1 FROM {content_kinds} CROSS JOIN events AS e INDEXED BY events_group
-ON e.grp = :grp AND e.kind BETWEEN k.low AND k.high LIMIT 1;
-
--- :rows_in_group  group -> how many rows it has; a million if these are of 250 authors or kinds
-SELECT iif(count(*) < 250, ifnull(sum(events), 0), 1000000) FROM (
-    SELECT events FROM sizes INDEXED BY sizes_group WHERE grp = :grp AND grp > '' LIMIT 250
+-- :rows_in_group  group, most -> how many rows it has beside what made it (Z-03), at most so many
+SELECT count(*) FROM (
+    SELECT 1 FROM {content_kinds} CROSS JOIN events AS e INDEXED BY events_group
+    ON e.grp = :grp AND e.kind BETWEEN k.low AND k.high LIMIT :most
 );
 
--- :rows_moving  -> the same of all groups that were made private and whose rows are not moved yet; a million for 2,000 pairs
+-- :rows_moving  -> rows of all groups that were made private and are not moved yet, records included; a million if they are of 2,000 authors, kinds and groups
 SELECT iif(count(*) < 2000, ifnull(sum(events), 0), 1000000) FROM (
     SELECT s.events FROM partition_moves AS m CROSS JOIN groups AS g ON g.id = m.grp
     CROSS JOIN sizes AS s INDEXED BY sizes_group ON s.grp = m.grp AND s.grp > ''
