@@ -22,6 +22,7 @@ from relay.storage import PageQuery
 from relay.storage.sqlite.sql import scans
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
+from tests.contract.test_store_items import items
 from tests.contract.writing import (
     MAX,
     NOTHING_WANTED,
@@ -33,6 +34,7 @@ from tests.contract.writing import (
     unsigned,
     write,
 )
+from tests.property.test_reading import packaged_rules
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -450,3 +452,14 @@ def put(store: SqliteStore, group: Group) -> None:
     plan = WritePlan()
     plan.groups[group.id] = group
     store._writer.append(NOTHING_WANTED, lambda _: plan)
+
+
+@pytest.mark.parametrize("number", [3, 17, 40])
+@pytest.mark.parametrize("kinds", [[30078], [0, 30078], [1, 30078]])
+async def test_items_of_many_authors_are_not_nested_too_deep_for_sqlite(
+    town: Town, number: int, kinds: list[int]
+) -> None:
+    """SQLite up to 3.45, for a member under the packaged rules: "parser stack overflow"."""
+    seen = visibility_for(READERS["a member"], packaged_rules(), Actors(), GROUPS)
+    filter_ = asked(kinds=kinds, authors=[f"{at:064x}" for at in range(number)])
+    assert await items(town.store, filter_, seen, limit=3) == []

@@ -325,7 +325,7 @@ class IndexScan(NamedTuple):
         source = self.source
         index = all_of([among, *self.times(shape)])
         merged_ = self._merged(source, self.many, index, rest)
-        if 2 * len(rest.sql) > _REPEATED_CHARS:
+        if 2 * len(rest.sql) > _REPEATED_CHARS or _depth(rest.sql) > _MOST_NESTED:
             return merged_._replace(sql=f"WITH found AS (SELECT 0 AS few) {merged_.sql}")
         number = (
             f"SELECT count(*) <= {_FEW} AS few FROM (SELECT 1 {source}"
