@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 _LARGE_BYTES: Final = 48 << 20
 """A WAL of this size is truncated even if nothing was deleted, because reads search all of it."""
-_MOST_PAGES: Final = 2 * _LARGE_BYTES >> 12
+_MOST_PAGES: Final = 4 * _LARGE_BYTES >> 12
 """While the WAL has more that a long query keeps from being checkpointed, no rows are moved."""
 _KEPT_BYTES: Final = 4 << 20
 """A larger WAL is truncated when there are no commits: SQLite overwrites but never shortens it."""

@@ -465,6 +465,8 @@ class AsyncReader:
         self._pauses = 0
         self._held_up_s = 0.0
         """For which queries waited for pauses."""
+        self.waiting_since = inf
+        """`monotonic` time since when a query waits for the pause that is wanted or lasts."""
         self._ending: asyncio.Task[None] | None = None
         """Of the last query that nobody waited for to the end."""
         self._is_open = True
@@ -500,6 +502,7 @@ class AsyncReader:
             self._pauses -= 1
             if not self._pauses:
                 self._may_run.set()
+                self.waiting_since = inf
 
     @property
     def is_busy(self) -> bool:
@@ -597,6 +600,8 @@ class AsyncReader:
         """Acquire the lock, after all pauses that wait for it."""
         while True:
             began = monotonic()
+            if not self._may_run.is_set():
+                self.waiting_since = min(self.waiting_since, began)
             await self._may_run.wait()
             self._held_up_s += monotonic() - began
             await self._lock.acquire()
@@ -696,17 +701,17 @@ class Pauses:
     @asynccontextmanager
     async def of(self, *stages: Collection[AsyncReader]) -> AsyncIterator[float]:
         """As `paused` of each. Those that are free go on while the query of another is waited
-        for. Gives the `monotonic` time since when one of them has waited.
+        for. Gives the `monotonic` time since when a query has waited for one that is paused.
 
         Readers of a later stage go on while queries of an earlier one are waited for. So those come
         first to which long queries of others move: from then on none moves there. And before them
         those whose queries take longest."""
-        since = inf
+        begun: list[tuple[AsyncReader, float]] = []
         async with self._lock, AsyncExitStack() as paused:
             for waiting in map(list, stages):
                 while waiting:
                     reader = next((each for each in waiting if each.is_busy), waiting[0])
                     waiting.remove(reader)
                     await paused.enter_async_context(reader.paused())
-                    since = min(since, monotonic())
-            yield since
+                    begun.append((reader, monotonic()))
+            yield min(monotonic(), *[max(at, reader.waiting_since) for reader, at in begun])

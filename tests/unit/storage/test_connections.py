@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from contextlib import closing
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,30 @@ async def test_readers_that_are_free_go_on_until_the_busy_one_is_paused() -> Non
         slow.let_go.release()
         await pausing
     assert done == ["query 2", "query 1", "pause"]
+
+
+async def test_readers_that_are_paused_and_that_nobody_asks_have_kept_nobody_waiting() -> None:
+    """A long query of another was taken for a hold, and truncations rest four times as long."""
+    idle, slow, done = SlowQueries(), SlowQueries(), list[str]()
+    async with idle.reader, slow.reader, asyncio.TaskGroup() as tasks:
+        for asked_for in (False, True):
+            tasks.create_task(slow.ask(1, done))
+            assert await asyncio.to_thread(slow.began.acquire, timeout=ANSWER_S)
+
+            async def pause() -> float:
+                async with Pauses().of((idle.reader,), (slow.reader,)) as since:
+                    return since
+
+            pausing = tasks.create_task(pause())
+            await eventually("one is paused", lambda: idle.reader.is_busy)
+            if asked_for:
+                idle.let_go.release()
+                tasks.create_task(idle.ask(2, done))
+                await eventually("a query waits", lambda: idle.reader.waiting_since < inf)
+            ended = monotonic()
+            slow.let_go.release()
+            since = await pausing
+            assert (since <= ended) is asked_for
 
 
 async def test_a_reader_to_which_long_queries_move_is_paused_before_a_busy_one() -> None:
