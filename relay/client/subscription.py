@@ -5,7 +5,8 @@ arrival; after a reconnect the missed events, oldest first. No event is lost or 
 (`relay.client.resume`). The queue is bounded: live events that do not fit are dropped and queried
 again when there is room. So a slow reader falls behind without missing anything, and the socket is
 still read while it publishes. Of more stored or missed events than can be held the oldest are
-dropped, counted and logged: others may write any number of them.
+dropped, counted and logged: others may write any number of them. After a reconnect missed events
+are queried when at most half of what can be held waits for the reader.
 """
 
 from __future__ import annotations
@@ -116,6 +117,7 @@ class Subscription:
         self._pending_bytes = 0
         """Bytes of memory of these events, as `weight_of` estimates it."""
         self._overflowed = False
+        """Nothing more is taken; asked for again when there is room."""
         self._awaited_by = 0
         """Tasks that wait in `until_read`."""
         self._request: _Request | None = None
@@ -250,6 +252,7 @@ class Subscription:
         """Send a REQ for each connection until a permanent failure; returns the failure."""
         filters, attempt, login_tried = self._filters, 0, False
         while True:
+            await self._until_room()
             try:
                 connection = await self._reconnector.wait_connected()
             except ClientError as closed_client:
@@ -284,6 +287,22 @@ class Subscription:
                 login_tried = False
                 await connection.wait_lost()
             filters = self._resume.filters_from(self._reconnector.now())
+
+    async def _until_room(self) -> None:
+        """Wait until at most half of what can be held waits for the reader, else what comes now,
+        also the newest, would be dropped for it. Events missed earlier do not count: they are
+        dropped first."""
+        missed, missed_bytes = (
+            len(self._missed),
+            sum(weight_of(event) for *_, event in self._missed),
+        )
+        self._overflowed = True
+        await self._changed.wait_for(
+            lambda: (
+                self._pending - missed <= MAX_ANSWER // 2
+                and self._pending_bytes - missed_bytes <= self._most_bytes // 2
+            )
+        )
 
     async def _until_done(self, request: _Request) -> None:
         """Wait until the request ended, or an overflowed queue has room again."""

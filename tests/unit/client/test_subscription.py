@@ -214,18 +214,24 @@ async def test_missed_events_are_yielded_oldest_first(fake: FakeRelay, timeouts:
 async def test_a_second_loss_while_catching_up_loses_no_event(
     fake: FakeRelay, timeouts: Timeouts
 ) -> None:
-    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
+    """Also if they take more than half of what can be held."""
+    missed = [chat(f"{n}", NOW + n) for n in range(10)]
+    most = sum(map(weight_of, missed))
+    async with (
+        client_of(fake, timeouts) as relay,
+        relay.subscribe(CHAT, most_bytes=most) as events,
+    ):
         await events.eose
         await fake.stop()
-        fake.events = [chat(f"{n}", NOW + n) for n in range(10)]
+        fake.events = missed
 
-        async def half_an_answer(visitor: Visitor, frame: list[Any]) -> None:
+        async def part_of_an_answer(visitor: Visitor, frame: list[Any]) -> None:
             fake.on["REQ"] = fake.answer
-            for event in fake.events[5:]:
+            for event in fake.events[3:]:
                 await visitor.show(frame[1], event)
             await visitor.hang_up()
 
-        fake.on["REQ"] = half_an_answer
+        fake.on["REQ"] = part_of_an_answer
         await fake.start()
         assert await texts(events, 10) == [f"{n}" for n in range(10)]
 
@@ -474,6 +480,34 @@ async def test_of_more_stored_events_than_can_be_held_the_newest_are_kept(
         assert events.dropped == 6
         await fake.publish(chat("live", NOW + 9))
         assert await texts(events, 1) == ["live"]
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+async def test_the_newest_event_is_not_dropped_while_stored_ones_wait(
+    fake: FakeRelay, timeouts: Timeouts, *, is_live: bool
+) -> None:
+    async def without_eose(visitor: Visitor, frame: list[Any]) -> None:
+        for event in reversed(fake.events):
+            await visitor.show(frame[1], event)
+        fake.on["REQ"] = fake.answer
+
+    fake.events = [chat(f"{n}".rjust(1000), NOW + n) for n in range(9)]
+    if not is_live:
+        fake.on["REQ"] = without_eose
+    async with (
+        client_of(fake, timeouts) as relay,
+        relay.subscribe(CHAT, most_bytes=10_000) as events,
+    ):
+        await relay.query({"kinds": [1]})
+        await fake.stop()
+        fake.events.append(chat("newest", NOW + 9))
+        visits = fake.visits
+        await fake.start()
+        await fake.until(lambda: fake.visits > visits)
+        for _ in range(3):  # the relay has answered what was asked before
+            await relay.query({"kinds": [1]})
+        assert [text.strip() for text in await texts(events, 4)] == ["8", "7", "6", "newest"]
+        assert events.dropped == 6
 
 
 async def test_a_flood_of_large_events_ends_no_subscription(
