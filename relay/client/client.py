@@ -18,7 +18,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import orjson
-from msgspec import structs
 
 from relay.client.bulk_publish import BulkPublish, async_iter
 from relay.client.connection import Reply, Timeouts
@@ -38,7 +37,7 @@ from relay.client.errors import (
 )
 from relay.client.information import LOGIN, lists_nip
 from relay.client.negentropy import NEGENTROPY, Reconciliation
-from relay.client.paging import MAX_ALL_BYTES, PageBudget, PageSize, Paging
+from relay.client.paging import MAX_ALL_BYTES, PageBudget, Paging
 from relay.client.reconnect import Reconnector
 from relay.client.responses import MAX_ANSWER_BYTES, CountAnswer, StoredAnswer, filters_of
 from relay.client.subscription import Subscription
@@ -89,7 +88,6 @@ _PREVIOUS: Final = 3
 _LOOKED_AT: Final = 10
 _MOST_LOOKED_AT: Final = 2**20
 """Bytes of these messages in memory; of larger ones none is named."""
-_IDS_AT_ONCE: Final = 250
 _LOOK_S: Final = 5.0
 """How long a message waits for them."""
 _DEFAULT_TIMEOUTS: Final = Timeouts()
@@ -583,17 +581,13 @@ class Client:
                     fresh = paging.add(answer)
                     del answer
                     budget.spend(fresh)
+                if (crowded := paging.take_crowded()) is not None:
+                    paging.add_ids(await self._unread_of(*crowded))
                 # Prefetch the next page while the caller works on this one.
                 pending = _prefetch(paging, query)
                 if fresh is not None:
                     await asyncio.sleep(0)
                     yield fresh
-                if (unread := paging.take_unread()) is not None:
-                    async with aclosing(self._by_ids(*unread, patient)) as parts:
-                        async for events in parts:
-                            fresh = paging.add_unread(events)
-                            budget.spend(fresh)
-                            yield fresh
         finally:
             if pending is not None:
                 pending.cancel()
@@ -601,10 +595,8 @@ class Client:
                 if not pending.cancelled():
                     pending.exception()  # nobody awaits it any more
 
-    async def _by_ids(
-        self, second: Filter, known: Collection[str], query: Query
-    ) -> AsyncGenerator[list[Event], None]:
-        """The events of this second that are not known, in the order of their ids."""
+    async def _unread_of(self, second: Filter, known: Collection[str]) -> Collection[str]:
+        """The ids of the events of this second that are not known."""
         try:
             if not lists_nip(await self.known_information(), NEGENTROPY):
                 raise Incomparable("the relay offers no negentropy (NIP-77)")
@@ -612,22 +604,8 @@ class Client:
         except (Incomparable, QueryClosed, Unanswered) as error:
             at = datetime.fromtimestamp(second.since or 0, UTC)
             _log.warning("events of %s UTC may be left out: %s", f"{at:%F %T}", error)
-            return
-        ids = sorted({id_.hex() for id_ in there}.difference(known), reverse=True)
-        size = PageSize(_IDS_AT_ONCE)
-        while ids:
-            some = ids[-size.value :]
-            try:
-                events = await query(structs.replace(second, ids=frozenset(some), limit=len(some)))
-            except AnswerTooLong as error:
-                if not size.narrow(error.events):
-                    raise
-                continue
-            size.grow()
-            del ids[-len(some) :]
-            if events:  # a relay may return fewer at a time
-                ids += sorted({*some}.difference(event.id for event in events), reverse=True)
-            yield sorted(events, key=lambda event: event.id)
+            return ()
+        return {id_.hex() for id_ in there}.difference(known)
 
 
 def _prefetch(paging: Paging, query: Query) -> asyncio.Task[list[Event]] | None:

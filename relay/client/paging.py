@@ -10,7 +10,7 @@ from relay.client.errors import AnswerTooLong
 from relay.nostr.event import weight_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
@@ -19,7 +19,7 @@ _MAX_PAGES: Final = 100
 """Pages within one second, so that a relay that always returns another event cannot keep it going
 forever."""
 _LEAST_SERVED: Final = 100
-"""No relay returns fewer events at a time, if it has them."""
+"""No relay returns fewer events at a time, if it has them; so many are asked for by ids."""
 _MAX_PAGES_OF_ALL: Final = 20_000
 """Five million events from a relay that returns 250 at a time."""
 _GROWS_AFTER: Final = 4
@@ -84,7 +84,7 @@ class Paging:
     """Position in the matches of one filter.
 
     Each page starts at the last second of the previous one; events of that second that were already
-    returned are skipped.
+    returned are skipped. What pages cannot give of a second is `crowded`, and then read by ids.
     """
 
     def __init__(self, filter_: Filter, page: int, served: int) -> None:
@@ -99,12 +99,19 @@ class Paging:
         self._edge: set[str] = set()
         """Ids with `created_at` = `until` that were already returned."""
         self._pages_of_second = 0
-        self._unread: tuple[Filter, set[str]] | None = None
+        self._crowded: tuple[Filter, set[str]] | None = None
+        self._second = filter_
+        """The last one that was crowded."""
+        self._ids: list[str] = []
+        """What is left of it, the lowest id last."""
         self._is_done = self._left is not None and self._left <= 0
 
     @property
     def wanted(self) -> Filter | None:
         """The next filter to query; None: finished."""
+        if self._ids:
+            ids = frozenset(self._next_ids)
+            return structs.replace(self._second, ids=ids, limit=len(ids))
         if self._is_done:
             return None
         return structs.replace(self._filter, until=self._until, limit=self._size)
@@ -115,6 +122,8 @@ class Paging:
         if self._filter.search is not None:
             self._is_done = True
             return list(answer)
+        if self._ids:
+            return self._add_by_ids(answer)
         is_last = len(answer) < min(self._size, self._served)
         self._longest = max(self._longest, len(answer))
         self._page.grow()
@@ -125,19 +134,24 @@ class Paging:
         self._is_done = is_last or self._left == 0 or not self._has_more_after(fresh, answer)
         return fresh
 
-    def take_unread(self) -> tuple[Filter, set[str]] | None:
+    def take_crowded(self) -> tuple[Filter, set[str]] | None:
         """A second of which there may be more than pages can give, and the ids of what was returned
-        of it; once."""
-        unread, self._unread = self._unread, None
-        return unread
+        of it; once. What is to be read of it is told to `add_ids`."""
+        crowded, self._crowded = self._crowded, None
+        return crowded
 
-    def add_unread(self, events: Sequence[Event]) -> list[Event]:
-        """Those of its events that are wanted."""
-        fresh = list(events[: self._left])
+    def add_ids(self, ids: Iterable[str]) -> None:
+        """Those of the events of this second that were not returned yet."""
+        self._ids = sorted(ids, reverse=True)
+
+    def _add_by_ids(self, answer: Sequence[Event]) -> list[Event]:
+        del self._ids[-len(self._next_ids) :]  # what did not come is not there any more
+        self._page.grow()
         if self._left is not None:
-            self._left -= len(fresh)
-            self._is_done |= self._left == 0
-        return fresh
+            self._left -= len(answer)
+            if self._left == 0:
+                self._ids, self._is_done = [], True
+        return sorted(answer, key=lambda event: event.id)
 
     def narrow(self, held: int = 0) -> bool:
         """Ask for half as many, after an answer that was too long to be held, or for half of those
@@ -161,6 +175,10 @@ class Paging:
         page = self._page.value if self._left is None else min(self._page.value, self._left)
         return len(self._edge) + page
 
+    @property
+    def _next_ids(self) -> list[str]:
+        return self._ids[-min(self._size, _LEAST_SERVED) :]
+
     def _has_more_after(self, fresh: Sequence[Event], answer: Sequence[Event]) -> bool:
         if fresh:
             oldest = fresh[-1].created_at
@@ -178,7 +196,7 @@ class Paging:
     def _leave(self, second: int, *, is_whole: bool = False) -> bool:
         """Continue below the second; returns whether there is anything."""
         if not is_whole:
-            only = structs.replace(self._filter, since=second, until=second, limit=None)
-            self._unread = only, self._edge
+            self._second = structs.replace(self._filter, since=second, until=second, limit=None)
+            self._crowded = self._second, self._edge
         self._until, self._edge, self._pages_of_second = second - 1, set(), 0
         return self._until >= 0

@@ -630,6 +630,24 @@ async def test_a_second_with_more_events_than_a_relay_returns_is_read_by_ids(
         assert "events of 1970-01-01 00:33:20 UTC may be left out" in caplog.text
 
 
+async def test_of_a_crowded_second_no_more_is_fetched_than_the_limit(
+    fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    """For 10 events more than one answer has, all of that second were fetched."""
+    fake.information = {"supported_nips": [77]}
+    fake.events = [*(chat(f"{n}", 2000) for n in range(600)), chat("older", 1000)]
+    fake.most_rows = 120
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        answer = [event async for event in relay.query_all({**CHAT, "limit": 130})]
+        assert answer == sorted(fake.events[:-1], key=lambda event: event.id)[:130]
+        asked = [len(frame[2].get("ids", ())) for frame in fake.verbs("REQ")]
+        assert asked == [0, 0, 10]
+        fake.seen.clear()
+        assert [event async for event in relay.query_all(CHAT)][-1].content == "older"
+        asked = [len(frame[2].get("ids", ())) for frame in fake.verbs("REQ")]
+        assert sum(asked) == 480, "each id once"
+
+
 async def test_query_all_honours_a_limit_beyond_one_page(
     fake: FakeRelay, timeouts: Timeouts
 ) -> None:

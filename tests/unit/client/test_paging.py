@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,6 +54,24 @@ def test_the_pages_contain_all_matches_for_every_page_size(
         for event in page_
     ]
     assert given == sorted(events, key=newest_first)[:limit]
+
+
+@pytest.mark.parametrize("second", [2000, 0])
+@pytest.mark.parametrize("page", [30, 5_000])
+@pytest.mark.parametrize("limit", [None, 130, 260, 301])
+def test_what_pages_cannot_give_of_a_second_is_read_by_ids(
+    limit: int | None, page: int, second: int
+) -> None:
+    events = [alice.sign(1, [], f"{number}", second) for number in range(300)]
+    paging = Paging(Filter(limit=limit), page, 0)
+    found: list[Event] = []
+    while (wanted := paging.wanted) is not None:
+        assert limit is None or wanted.limit is None or wanted.limit <= limit
+        found += paging.add(answer_of(events, wanted, 120))
+        if (crowded := paging.take_crowded()) is not None:
+            only, known = crowded
+            paging.add_ids({event.id for event in events if only.matches(event)} - known)
+    assert found == sorted(events, key=newest_first)[:limit]
 
 
 def test_after_large_events_pages_grow_again() -> None:
