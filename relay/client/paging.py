@@ -141,8 +141,9 @@ class Paging:
         return crowded
 
     def add_ids(self, ids: Iterable[str]) -> None:
-        """Those of the events of this second that were not returned yet."""
-        self._ids = sorted(ids, reverse=True)
+        """Those of the events of this second that were not returned yet, as the relay says."""
+        wanted = self._filter.ids
+        self._ids = sorted((id_ for id_ in ids if wanted is None or id_ in wanted), reverse=True)
 
     def _add_by_ids(self, answer: Sequence[Event]) -> list[Event]:
         del self._ids[-len(self._next_ids) :]  # what did not come is not there any more

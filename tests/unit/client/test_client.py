@@ -648,6 +648,23 @@ async def test_of_a_crowded_second_no_more_is_fetched_than_the_limit(
         assert sum(asked) == 480, "each id once"
 
 
+async def test_of_a_crowded_second_no_other_ids_are_read_than_were_asked_for(
+    fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    async def more_than_asked_for(visitor: Visitor, frame: list[Any]) -> None:
+        await fake.negotiate(visitor, ["NEG-OPEN", frame[1], CHAT, frame[-1]])
+
+    fake.information = {"supported_nips": [77]}
+    wanted = [chat(f"{n}", 2000) for n in range(150)]
+    fake.events = [*wanted, chat("another", 2000)]
+    fake.most_rows = 120
+    fake.on["NEG-OPEN"] = more_than_asked_for
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        ids = [event.id for event in wanted]
+        answer = [event async for event in relay.query_all({**CHAT, "ids": ids})]
+    assert answer == sorted(wanted, key=lambda event: event.id)
+
+
 async def test_query_all_honours_a_limit_beyond_one_page(
     fake: FakeRelay, timeouts: Timeouts
 ) -> None:
