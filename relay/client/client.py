@@ -36,10 +36,16 @@ from relay.client.errors import (
     split_reason,
 )
 from relay.client.information import LOGIN, lists_nip
-from relay.client.negentropy import NEGENTROPY, Reconciliation
+from relay.client.negentropy import MAX_NEED, NEGENTROPY, Reconciliation
 from relay.client.paging import MAX_ALL_BYTES, PageBudget, Paging
 from relay.client.reconnect import Reconnector
-from relay.client.responses import MAX_ANSWER_BYTES, CountAnswer, StoredAnswer, filters_of
+from relay.client.responses import (
+    MAX_ANSWER,
+    MAX_ANSWER_BYTES,
+    CountAnswer,
+    StoredAnswer,
+    filters_of,
+)
 from relay.client.subscription import Subscription
 from relay.client.verifier import SignatureVerifier
 from relay.clock import unix_now
@@ -404,13 +410,14 @@ class Client:
         *,
         deadline_s: float | None = None,
         answered: Callable[[], None] = lambda: None,
+        most_needed: int = MAX_NEED,
     ) -> Difference:
         """The difference between `items` and the relay's matches (NIP-77); no events are
         transferred.
 
         The deadline applies to each message of the relay, an hour to all of them; `answered` is
         called after each. Raises QueryClosed (prefix `blocked` if the relay's set is too large),
-        Incomparable.
+        Incomparable, also for more than `most_needed` ids that are missing here.
         """
         (wanted,) = filters_of((filter_,))
         messages = 0
@@ -432,7 +439,11 @@ class Client:
                     answered()
 
                 reconciliation = Reconciliation(
-                    wanted, items, on_notice=on_notice, on_message=on_message
+                    wanted,
+                    items,
+                    on_notice=on_notice,
+                    on_message=on_message,
+                    most_needed=most_needed,
                 )
                 return await self._request(reconciliation.run)
         except TimeoutError:
@@ -596,16 +607,18 @@ class Client:
                     pending.exception()  # nobody awaits it any more
 
     async def _unread_of(self, second: Filter, known: Collection[str]) -> Collection[str]:
-        """The ids of the events of this second that are not known."""
+        """The ids of the events of this second that are not known; none if the relay does not tell
+        all of them within the deadline."""
         try:
             if not lists_nip(await self.known_information(), NEGENTROPY):
                 raise Incomparable("the relay offers no negentropy (NIP-77)")
-            there = (await self.reconcile(second, Items(array("Q"), b""))).need
+            async with self._reconnector.deadline(None, "all ids of a second"):
+                found = await self.reconcile(second, Items(array("Q"), b""), most_needed=MAX_ANSWER)
         except (Incomparable, QueryClosed, Unanswered) as error:
             at = datetime.fromtimestamp(second.since or 0, UTC)
             _log.warning("events of %s UTC may be left out: %s", f"{at:%F %T}", error)
             return ()
-        return {id_.hex() for id_ in there}.difference(known)
+        return {id_.hex() for id_ in found.need}.difference(known)
 
 
 def _prefetch(paging: Paging, query: Query) -> asyncio.Task[list[Event]] | None:

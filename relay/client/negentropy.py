@@ -118,6 +118,7 @@ class Reconciliation:
         *,
         on_notice: Callable[[str], Awaitable[None]],
         on_message: Callable[[], None],
+        most_needed: int,
     ) -> None:
         """`on_notice` is called with a NOTICE that came before any reply, and raises if the relay
         does not support NIP-77. `on_message` is called after each message of the relay."""
@@ -125,6 +126,7 @@ class Reconciliation:
         self._items = items
         self._on_notice = on_notice
         self._on_message = on_message
+        self._most_needed = most_needed
         self._rounds = self._sent_bytes = self._received_bytes = 0
 
     async def run(self, connection: Connection) -> Difference:
@@ -156,9 +158,9 @@ class Reconciliation:
             raise Incomparable("the relay's reply to NEG-OPEN is not hex") from None
         except Invalid as invalid:
             raise Incomparable(invalid.text) from None
-        if len(initiator.need) > MAX_NEED:
+        if len(initiator.need) > self._most_needed:
             raise Incomparable(
-                f"more than {MAX_NEED:,} events are missing here; use a narrower filter"
+                f"more than {self._most_needed:,} events are missing here; use a narrower filter"
             )
         return reply
 

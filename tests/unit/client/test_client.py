@@ -665,6 +665,41 @@ async def test_of_a_crowded_second_no_other_ids_are_read_than_were_asked_for(
     assert answer == sorted(wanted, key=lambda event: event.id)
 
 
+@pytest.mark.parametrize("why", ["more than 400 events", "all ids of a second"])
+async def test_a_second_without_end_is_left_out(
+    fake: FakeRelay,
+    timeouts: Timeouts,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    why: str,
+) -> None:
+    """A relay that means harm told five million ids, or told them within an hour."""
+    loop = asyncio.get_running_loop()
+    real, late = loop.time, 0.0
+
+    async def slowly(visitor: Visitor, frame: list[Any]) -> None:
+        nonlocal late
+        late += timeouts.deadline_s * 2 / 3
+        await fake.negotiate(visitor, frame)
+
+    fake.information = {"supported_nips": [77]}
+    fake.events = [*(chat(f"{n}", 2000) for n in range(600)), chat("older", 1000)]
+    fake.most_rows = 120
+    fake.frame_bytes = 4096
+    if why.startswith("all"):
+        fake.on["NEG-MSG"] = slowly
+        monkeypatch.setattr(loop, "time", lambda: real() + late)
+    else:
+        monkeypatch.setattr("relay.client.client.MAX_ANSWER", 400)
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        answer = [event async for event in relay.query_all(CHAT)]
+    assert len(answer) == 121
+    assert answer[-1].content == "older"
+    (record,) = caplog.records
+    assert "may be left out" in record.getMessage()
+    assert why in record.getMessage()
+
+
 async def test_query_all_honours_a_limit_beyond_one_page(
     fake: FakeRelay, timeouts: Timeouts
 ) -> None:

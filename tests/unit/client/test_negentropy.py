@@ -280,14 +280,12 @@ async def test_the_number_of_rounds_is_bounded(
             await relay.reconcile(NOTES, items(EVENTS))
 
 
-async def test_the_number_of_needed_ids_is_bounded(
-    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_number_of_needed_ids_is_bounded(fake: FakeRelay, timeouts: Timeouts) -> None:
     fake.events += EVENTS[:50]
-    monkeypatch.setattr(negentropy, "MAX_NEED", 49)
     async with Client(fake.url, timeouts=timeouts) as relay:
-        with pytest.raises(Incomparable, match="use a narrower filter"):
-            await relay.reconcile(NOTES, items([]))
+        with pytest.raises(Incomparable, match=r"more than 49 events .*use a narrower filter"):
+            await relay.reconcile(NOTES, items([]), most_needed=49)
+        assert len((await relay.reconcile(NOTES, items([]), most_needed=50)).need) == 50
 
 
 async def test_cancellation_sends_neg_close(fake: FakeRelay, timeouts: Timeouts) -> None:
