@@ -35,7 +35,7 @@ from relay.client.errors import (
     Unreachable,
     split_reason,
 )
-from relay.client.information import LOGIN, lists_nip
+from relay.client.information import COUNT, LOGIN, lists_nip
 from relay.client.negentropy import MAX_NEED, NEGENTROPY, Reconciliation
 from relay.client.paging import MAX_ALL_BYTES, PageBudget, Paging
 from relay.client.reconnect import Reconnector
@@ -323,12 +323,12 @@ class Client:
         the first. `deadline_s` applies to each page. Works with relays that return fewer than
         `page` events at a time. If one second holds more events than the relay returns at a time,
         or than a page may take, the rest is read by ids, which negentropy tells (NIP-77); of a
-        relay without it some may be left out, and the log says so. A `search` filter is one page. A
-        page that is too long for one answer is asked for in halves; of a search the best half is
-        given. After one of which only some events came within the deadline, pages are smaller, and
-        the deadline begins again with each event. Raises as `query`; AnswerTooLong for more than
-        20,000 pages, or events that take more than `most_bytes` in memory together: a caller that
-        does not hold them gives MAX_READ_BYTES.
+        relay without it some may be left out, and the log says so unless their number (NIP-45)
+        shows that none are. A `search` filter is one page. A page that is too long for one answer
+        is asked for in halves; of a search the best half is given. After one of which only some
+        events came within the deadline, pages are smaller, and the deadline begins again with each
+        event. Raises as `query`; AnswerTooLong for more than 20,000 pages, or events that take more
+        than `most_bytes` in memory together: a caller that does not hold them gives MAX_READ_BYTES.
         """
         async with aclosing(
             self.query_pages(*filters, page=page, most_bytes=most_bytes, deadline_s=deadline_s)
@@ -610,7 +610,10 @@ class Client:
         """The ids of the events of this second that are not known; none if the relay does not tell
         all of them within the deadline."""
         try:
-            if not lists_nip(await self.known_information(), NEGENTROPY):
+            document = await self.known_information()
+            if not lists_nip(document, NEGENTROPY):
+                if lists_nip(document, COUNT) and await self.count(second) <= len(known):
+                    return ()
                 raise Incomparable("the relay offers no negentropy (NIP-77)")
             async with self._reconnector.deadline(None, "all ids of a second"):
                 found = await self.reconcile(second, Items(array("Q"), b""), most_needed=MAX_ANSWER)

@@ -25,6 +25,9 @@ LOGIN: Final = 42
 GROUPS: Final = 29
 """Listed by a relay with groups, which decides who may send 9000–9022."""
 
+COUNT: Final = 45
+"""Listed by a relay that counts events."""
+
 
 def lists_nip(document: Mapping[str, object], number: int) -> bool:
     """Whether `supported_nips` contains this NIP."""

@@ -181,7 +181,9 @@ class FakeRelay:
         await visitor.say("EOSE", sub)
 
     async def count(self, visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say("COUNT", frame[1], {"count": len(self.rows(self.filters_in(frame)))})
+        filters = self.filters_in(frame)
+        number = sum(any(filter_.matches(event) for filter_ in filters) for event in self.events)
+        await visitor.say("COUNT", frame[1], {"count": number})
 
     async def close(self, visitor: Visitor, frame: list[Any]) -> None:
         visitor.subs.pop(frame[1], None)

@@ -665,6 +665,20 @@ async def test_of_a_crowded_second_no_other_ids_are_read_than_were_asked_for(
     assert answer == sorted(wanted, key=lambda event: event.id)
 
 
+async def test_of_a_second_that_was_read_completely_the_log_says_nothing(
+    fake: FakeRelay, timeouts: Timeouts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As far as a relay without negentropy tells how many there are."""
+    fake.events = [chat(f"{n}", 2000) for n in range(150)]
+    fake.information = {"supported_nips": [45]}
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        assert len([event async for event in relay.query_all(CHAT)]) == 150
+        assert not caplog.records
+        fake.most_rows = 149
+        assert len([event async for event in relay.query_all(CHAT)]) == 149
+        assert "may be left out" in caplog.text
+
+
 @pytest.mark.parametrize("why", ["more than 400 events", "all ids of a second"])
 async def test_a_second_without_end_is_left_out(
     fake: FakeRelay,
