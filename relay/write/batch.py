@@ -377,10 +377,8 @@ class Batch:
     def _left(self) -> list[Stored]:
         """The rows as they are stored, without those that the batch removed: it may have given
         rights to somebody who never could read them."""
-        added = self.plan.adds
-        left = [(row.seq, added.get(row.event.id) if row.seq else row) for row in self.rows]
-        # An event that was removed and sent again is a later row.
-        return [row for seq, row in left if row is not None and row.seq == seq]
+        added = {row.seq: row for row in self.plan.adds.values()}
+        return [added.get(row.seq, row) for row in self.rows if not row.seq or row.seq in added]
 
     def _check_tags(self, versions: Mapping[Slot, Stored]) -> None:
         relay = self._relay_key.pubkey

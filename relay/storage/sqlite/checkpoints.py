@@ -248,12 +248,8 @@ class Checkpoints:
         elif may_truncate and self._is_large():
             if not await self._truncate():
                 self._retry_at = monotonic() + _GATHER_S
-        elif await self._moved_or_flushed():
-            pass
-        elif not self._is_settled:
-            await self._settle()
-        else:
-            await self._give_back()
+        elif not await self._moved_or_flushed():
+            await (self._give_back() if self._is_settled else self._settle())
 
     async def _moved_or_flushed(self) -> bool:
         """A slice of that which is due first. False: nothing is.
