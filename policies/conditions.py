@@ -33,11 +33,12 @@ MATCH_KEYS: Final = (
     "authors",
     "tags",
     "content_chars",
+    "event_bytes",
     "age",
     "replaces",
     "login",
 )
-WRITE_ONLY: Final = ("content_chars", "age", "replaces", "login")
+WRITE_ONLY: Final = ("content_chars", "event_bytes", "age", "replaces", "login")
 PACKAGED_ONLY: Final = ("quiet", "ended")
 
 WRITERS: Final = (
@@ -81,6 +82,8 @@ class Condition:
     """`tags = { p = ["known"] }` on gift wraps: some `p` is a known key."""
     content_chars: int | None = None
     """The content has more characters than this."""
+    event_bytes: int | None = None
+    """The event has more bytes than this, as JSON."""
     age: int | None = None
     """created_at is more than this many seconds in the past."""
     replaces: bool | None = None
@@ -115,6 +118,8 @@ class Condition:
         if self.d_prefixes is not None and not event.d.startswith(self.d_prefixes):
             return False
         if self.content_chars is not None and len(event.content) <= self.content_chars:
+            return False
+        if self.event_bytes is not None and len(event.raw) <= self.event_bytes:
             return False
         return all(_tag_holds(event, name, wanted) for name, wanted in self.tags)
 
@@ -178,6 +183,7 @@ def condition_from(table: Table) -> Condition:
         tags,
         wraps_for_known,
         table.integer("content_chars"),
+        table.integer("event_bytes"),
         table.integer("age"),
         table.boolean("replaces"),
         who_words(table, "login", LOGINS, "for a login"),

@@ -153,6 +153,9 @@ def _more_text(match: Match | Condition) -> Iterator[str]:
     chars = getattr(match, "content_chars", None)
     if chars is not None:
         yield f"of more than {chars} characters"
+    size = getattr(match, "event_bytes", None)
+    if size is not None:
+        yield f"of more than {size} bytes"
     age = getattr(match, "age", None)
     if age is not None:
         yield f"more than {seconds_text(age)} old"
