@@ -90,10 +90,9 @@ _MORE_PUT_INTO: Final = 32
 or if it asks to join: a read by a member looks into each private group, and nobody is asked
 before."""
 MAX_CODES: Final = 10_000
-MAX_MOVING: Final = 50_000
-"""Only owners and agents make a group with more messages private, or, while the store moves more
-rows of groups that were made private, another one with messages: all readers pass over these
-rows."""
+MAX_MOVING: Final = 10_000
+"""Only owners and agents make groups private that have more messages together with what the store
+still moves of others: all readers pass over these rows."""
 MAX_CLOSINGS: Final = 3
 """How often a group with messages is made private in an hour; then only owners and agents open it
 again. Its rows are moved in the indices, and everybody passes over those that are left."""
@@ -561,7 +560,7 @@ def _check_closing(context: GroupContext) -> Reject | None:
     if context.rows_in_group > MAX_MOVING:
         text = f"it has more than {MAX_MOVING:,} messages: an owner of the relay makes it private"
         return rejected(Prefix.RESTRICTED, text)
-    if context.rows_moving <= MAX_MOVING:
+    if context.rows_moving + context.rows_in_group <= MAX_MOVING:
         return None
     text = "messages of other groups are being made private; try again in a minute"
     return rejected(Prefix.RATE_LIMITED, text)

@@ -137,6 +137,9 @@ def test_while_many_messages_are_moved_no_other_group_with_some_is_made_private(
     assert world.edit(owner, ["public"]) == STORED
     world.rows_moving = MAX_MOVING
     assert world.edit(admin, ["private"]) == STORED
+    assert world.edit(owner, ["public"]) == STORED
+    world.rows_moving, world.rows_in_group["tea"] = 1, MAX_MOVING
+    assert world.edit(admin, ["private"]) == (False, text), "both together"
 
 
 def test_a_group_with_very_many_messages_is_made_private_by_an_owner() -> None:
@@ -147,7 +150,7 @@ def test_a_group_with_very_many_messages_is_made_private_by_an_owner() -> None:
     assert world.edit(admin, ["private"]) == STORED
     assert world.edit(admin, ["public"]) == STORED
     world.rows_in_group["tea"] += 1
-    text = "restricted: it has more than 50,000 messages: an owner of the relay makes it private"
+    text = "restricted: it has more than 10,000 messages: an owner of the relay makes it private"
     assert world.edit(admin, ["private"]) == (False, text)
     assert world.edit(admin, ["name", "Tea"]) == STORED
     assert world.edit(owner, ["private"]) == STORED

@@ -88,7 +88,7 @@ async def test_the_store_is_told_which_members_it_has(
 async def test_groups_of_one_batch_that_are_made_private_count_too(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relay.groups.rules.MAX_MOVING", 5)
+    monkeypatch.setattr("relay.groups.rules.MAX_MOVING", 8)
     for group in ("tea", "den", "inn"):
         await home.do(alice, 9007, h=group)
         for _ in range(3):
