@@ -340,11 +340,11 @@ SELECT count(*) FROM (
     ON e.grp = :grp AND e.kind BETWEEN k.low AND k.high LIMIT :most
 );
 
--- :rows_moving  -> rows of all groups that were made private and are not moved yet, records included; a million if they are of 2,000 authors, kinds and groups
+-- :rows_moving  -> rows of all groups that were made private, or opened, and are not moved yet, records included; a million if they are of 2,000 authors, kinds and groups
 SELECT iif(count(*) < 2000, ifnull(sum(events), 0), 1000000) FROM (
     SELECT s.events FROM partition_moves AS m CROSS JOIN groups AS g ON g.id = m.grp
     CROSS JOIN sizes AS s INDEXED BY sizes_group ON s.grp = m.grp AND s.grp > ''
-    WHERE g.guarded = 1 AND g.ended = 0 LIMIT 2000
+    WHERE g.ended = 0 LIMIT 2000
 );
 
 -- :expired  now, [pubkey], limit -> id, bytes with old versions, kind, pubkey, d; index events_expiry

@@ -95,6 +95,8 @@ class Shape(NamedTuple):
     """Rows that have expired are found, too."""
     has_closed: bool = False
     """Rows of closed groups that were not moved yet are passed over in the index of kinds."""
+    is_nested: bool = False
+    """The query stands in another one."""
 
     def driving_tag(self) -> int | None:
         """Index in `tags` of the condition whose index is scanned; None: another index is."""
@@ -325,7 +327,8 @@ class IndexScan(NamedTuple):
         source = self.source
         index = all_of([among, *self.times(shape)])
         merged_ = self._merged(source, self.many, index, rest)
-        if 2 * len(rest.sql) > _REPEATED_CHARS or _depth(rest.sql) > _MOST_NESTED:
+        is_deep = shape.is_nested and _depth(rest.sql) > _MOST_NESTED
+        if is_deep or 2 * len(rest.sql) > _REPEATED_CHARS:
             return merged_._replace(sql=f"WITH found AS (SELECT 0 AS few) {merged_.sql}")
         number = (
             f"SELECT count(*) <= {_FEW} AS few FROM (SELECT 1 {source}"
