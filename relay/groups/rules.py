@@ -91,8 +91,9 @@ or if it asks to join: a read by a member looks into each private group, and nob
 before."""
 MAX_CODES: Final = 10_000
 MAX_MOVING: Final = 10_000
-"""Only owners and agents make groups private that have more messages together with what the store
-still moves of others: all readers pass over these rows."""
+"""Only owners and agents make groups private, or open them, that have more messages together with
+what the store still moves of others: all readers pass over these rows, or look into these groups.
+Anybody opens a larger one when none are moved."""
 MAX_CLOSINGS: Final = 3
 """How often a group with messages is made private in an hour; then only owners and agents open it
 again. Its rows are moved in the indices, and everybody passes over those that are left."""
@@ -391,8 +392,8 @@ def _ruling_on_edit(action: EditMetadata, group: Group, context: GroupContext) -
         after, misplaced = replace(after, parent=group.parent, children=group.children), None
     closes = after.only_members_read and not group.only_members_read
     refusal = _check_opening(action, group, context) or misplaced
-    if refusal is None and closes:
-        refusal = _check_closing(context)
+    if refusal is None and after.only_members_read is not group.only_members_read:
+        refusal = _check_moves(context, closes=closes)
     if refusal is not None:
         return refusal
     if closes:
@@ -554,15 +555,17 @@ def _check_opening(action: EditMetadata, group: Group, context: GroupContext) ->
     )
 
 
-def _check_closing(context: GroupContext) -> Reject | None:
+def _check_moves(context: GroupContext, *, closes: bool) -> Reject | None:
+    """Why the store may not move its messages now."""
     if context.may_change_many or context.was_accepted or not context.has_content:
         return None
-    if context.rows_in_group > MAX_MOVING:
+    if closes and context.rows_in_group > MAX_MOVING:
         text = f"it has more than {MAX_MOVING:,} messages: an owner of the relay makes it private"
         return rejected(Prefix.RESTRICTED, text)
-    if context.rows_moving + context.rows_in_group <= MAX_MOVING:
+    moving = context.rows_moving
+    if moving + context.rows_in_group <= MAX_MOVING or not (closes or moving):
         return None
-    text = "messages of other groups are being made private; try again in a minute"
+    text = "messages of other groups are being made private or public; try again in a minute"
     return rejected(Prefix.RATE_LIMITED, text)
 
 

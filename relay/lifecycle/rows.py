@@ -486,7 +486,7 @@ class Lookups:
     these are read of their targets: anybody can leave one for any id, with as many keys as they
     like."""
     counted_groups: frozenset[str] = frozenset()
-    """Those of `groups_with_content` that may be made private: their rows go into
+    """Those of `groups_with_content` that may be made private or opened: their rows go into
     `Found.group_rows`."""
 
     longest_s: float | None = None
@@ -573,10 +573,10 @@ class Found:
     """Groups with a row beside 9000–9022 and 39000–39005."""
     group_rows: dict[str, int] = field(default_factory=dict)
     """How many such rows each of `Lookups.counted_groups` has, `MAX_MOVING` + 1 at most, where the
-    store moves them when the group is made private."""
+    store moves them when the group is made private or opened."""
     rows_moving: int = 0
-    """If rows are counted: those of groups that were made private, as long as not all rows of each
-    are moved; records included."""
+    """If rows are counted: those of groups that were made private or opened, as long as not all
+    rows of each are moved; records included."""
     stored_keys: frozenset[str] = frozenset()
     """The `Lookups.vanishing_keys` with a row by them, or a gift wrap, notice or 9000 for them; but
     not those of which a stored request of the same or a later date is known: they have vanished."""

@@ -74,6 +74,8 @@ if TYPE_CHECKING:
     from relay.write.candidate import Candidate
 
 
+_FOR_MEMBERS: Final = (Flag.PRIVATE, Flag.HIDDEN, "public", "visible")
+"""Tags of a 9002 by which a group becomes one that only its members read, or no longer is."""
 _BY_ADMINS: Final = frozenset({kinds.EDIT_METADATA, kinds.DELETE_GROUP})
 """Of moderation: refused to moderators (N29-112)."""
 
@@ -459,7 +461,7 @@ class _Builder:
             kind == kinds.DELETE_GROUP and candidate.sender.origin is not Origin.WIRE
         ):
             self._used_groups.add(group_id)
-            if event.has_tag(Flag.PRIVATE) or event.has_tag(Flag.HIDDEN):
+            if any(map(event.has_tag, _FOR_MEMBERS)):
                 self._counted_groups.add(group_id)
         if kind == kinds.DELETE_GROUP:
             self._ending.add(group_id)

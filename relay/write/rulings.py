@@ -48,7 +48,7 @@ def apply_ruling(ruling: Ruling, group_id: str, candidate: Candidate, changes: C
         after, former = changes.world.groups.get(changed), before.get(changed)
         if after is not None:
             changes.notify(former, after)
-            if former is not None and after.only_members_read and not former.only_members_read:
+            if former is not None and after.only_members_read is not former.only_members_read:
                 found.rows_moving += found.group_rows.get(changed, 0)
     if candidate.sender.origin is Origin.WIRE:  # members that an import puts in knew before
         for draft in membership_notices(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,10 +40,11 @@ from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from relay.lifecycle.rows import WritePlan
     from relay.nostr.event import Event
+    from relay.storage.sqlite.sql.conditions import Value
 
 HERE = Path(__file__).parent
 MEMBERS = OrderedMap[str, tuple[str, ...]]({cast.alice.pubkey: ()})
@@ -132,6 +134,10 @@ async def test_rows_that_are_to_be_moved_into_partitions_are_counted(store: Sqli
     while store._writer.has_moves:
         await move_some(store)
     await set_groups(store, den=OPEN)
+    found = await look_up(store, groups_with_content=["tea"], counted_groups=["tea"])
+    assert found.rows_moving == ROWS
+    while store._writer.has_moves:
+        await move_some(store)
     found = await look_up(store, groups_with_content=["tea"], counted_groups=["tea"])
     assert found.rows_moving == 0
 
@@ -571,19 +577,28 @@ async def test_no_rows_are_moved_while_a_long_query_makes_the_log_grow(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside queries of 10 s it had 6 GB."""
-    monkeypatch.setattr(checkpoints, "_LARGE_BYTES", 1 << 14)
-    monkeypatch.setattr(checkpoints, "_MOST_PAGES", 8)
-    monkeypatch.setattr(partition_moves, "MOST_CHANGES", 20)
+    monkeypatch.setattr(checkpoints, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(checkpoints, "_MOST_PAGES", 0)
     store = await SqliteStore.open(path, TERMS)
     await set_groups(store, den=OPEN)
     await write(store, *chats(ROWS))
     await flush(store)
-    with closing(sqlite3.connect(path)) as other:
-        other.execute("BEGIN")
-        other.execute("SELECT count(*) FROM events").fetchone()
-        await set_groups(store, den=PRIVATE)
-        await eventually("moves wait", lambda: not store._checkpoints._has_room)
-        assert store._writer.has_moves
+    begun, ends = threading.Event(), threading.Event()
+
+    def read_long(rows: Callable[[str, Sequence[Value]], list[object]]) -> None:
+        rows("BEGIN", ())
+        rows("SELECT count(*) FROM events", ())
+        begun.set()
+        ends.wait(ANSWER_S)
+        rows("COMMIT", ())
+
+    reading = asyncio.create_task(store._long_conn.work_within(read_long, ANSWER_S))
+    await asyncio.to_thread(begun.wait, ANSWER_S)
+    await set_groups(store, den=PRIVATE)
+    await eventually("moves wait", lambda: not store._checkpoints._has_room)
+    assert store._writer.has_moves
+    ends.set()
+    await reading
     await moved(store)
     await store.close()
     assert faults(path) == []

@@ -128,7 +128,8 @@ def test_while_many_messages_are_moved_no_other_group_with_some_is_made_private(
     assert world.edit(admin, ["private"]) == STORED, "it has no messages"
     assert world.edit(admin, ["public"]) == STORED
     assert world.say(admin, "hello") == STORED
-    text = "rate-limited: messages of other groups are being made private; try again in a minute"
+    later = "messages of other groups are being made private or public; try again in a minute"
+    text = f"rate-limited: {later}"
     assert world.edit(admin, ["private"]) == (False, text)
     assert world.edit(admin, ["hidden"]) == (False, text)
     assert world.edit(admin, ["name", "Tea"]) == STORED
@@ -140,6 +141,27 @@ def test_while_many_messages_are_moved_no_other_group_with_some_is_made_private(
     assert world.edit(owner, ["public"]) == STORED
     world.rows_moving, world.rows_in_group["tea"] = 1, MAX_MOVING
     assert world.edit(admin, ["private"]) == (False, text), "both together"
+
+
+def test_while_many_messages_are_moved_no_group_with_some_is_opened() -> None:
+    """All readers looked into 320 groups that were opened together, for minutes."""
+    world = tea_party(OPEN)
+    assert world.say(admin, "hello") == STORED
+    later = "messages of other groups are being made private or public; try again in a minute"
+    text = f"rate-limited: {later}"
+    assert world.edit(admin, ["private"]) == STORED
+    world.rows_moving, world.rows_in_group["tea"] = 1, MAX_MOVING
+    assert world.edit(admin, ["public"]) == (False, text)
+    world.rows_in_group["tea"] = MAX_MOVING - 1
+    assert world.edit(admin, ["public"]) == STORED
+    assert world.edit(admin, ["private"]) == STORED
+    world.rows_moving, world.rows_in_group["tea"] = 0, MAX_MOVING + 1
+    assert world.edit(admin, ["public"]) == STORED, "nothing else is moved"
+    assert world.edit(owner, ["private"]) == STORED
+    world.now += 3600
+    world.rows_moving = 1
+    assert world.edit(admin, ["public"]) == (False, text)
+    assert world.edit(owner, ["public"]) == STORED
 
 
 def test_a_group_with_very_many_messages_is_made_private_by_an_owner() -> None:

@@ -94,10 +94,8 @@ async def test_groups_of_one_batch_that_are_made_private_count_too(
         for _ in range(3):
             await home.do(alice, 9, h=group)
     closings = [home.made(alice, 9002, ["private"], h=group) for group in ("tea", "den", "inn")]
-    later = (
-        False,
-        "rate-limited: messages of other groups are being made private; try again in a minute",
-    )
+    text = "messages of other groups are being made private or public; try again in a minute"
+    later = (False, f"rate-limited: {text}")
     assert await home.take(*closings) == [STORED, STORED, later]
 
 

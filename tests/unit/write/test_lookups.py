@@ -219,7 +219,7 @@ def test_an_admin_of_the_group_or_the_relay_makes_it_read_what_the_rules_need(
         looked = looked_up(policy, candidate(policy, who, 9002))
         assert looked.groups_with_content == {"den"}
         assert not looked.counted_groups
-        for flag in ("private", "hidden"):
+        for flag in ("private", "hidden", "public", "visible"):
             looked = looked_up(policy, candidate(policy, who, 9002, [flag]))
             assert looked.groups_with_content == looked.counted_groups == {"den"}
 
