@@ -62,8 +62,8 @@ class PartitionMoves:
         self._guarded = guarded
         self._last = ""
         """The group that had its turn last."""
-        self._has_ended = False
-        """The moves of a group, since `note_committed`."""
+        self._is_outdated = False
+        """Whether `are_left` and `closed` have to be looked up again."""
         self._slices = 0
         """Of the turn that has not ended."""
         self.are_left = False
@@ -76,18 +76,18 @@ class PartitionMoves:
 
     def note_committed(self) -> None:
         """After a commit that may change which groups they are, which stands: raises nothing."""
-        self._has_ended, self.are_left, self.closed = True, True, NO_GROUPS
+        self._is_outdated, self.are_left, self.closed = True, True, NO_GROUPS
         with suppress(sqlite3.Error):  # then the next slice looks again
             self.are_left = self._db.execute(QUERIES["has_moves"]).fetchone() is not None
             if self.are_left:
                 groups = self._db.execute(QUERIES["closed_moves"], (_MOST_CLOSED,)).fetchall()
                 # SQLite cuts texts from JSON at a NUL.
                 self.closed = orjson.dumps([grp for (grp,) in groups if "\0" not in grp]).decode()
-            self._has_ended = False
+            self._is_outdated = False
 
     def note_moved(self) -> None:
         """After the commit of `move_some`."""
-        if self._has_ended:
+        if self._is_outdated:
             self.note_committed()
 
     def move_some(self, upto: int) -> list[TagRow] | None:
@@ -133,7 +133,7 @@ class PartitionMoves:
                 following = db.execute(QUERIES["kind_after"], (group, following)).fetchone()[0]
             if following is None:
                 db.execute(QUERIES["drop_move"], (group,))
-                self._has_ended = True
+                self._is_outdated = True
                 if not partition:
                     self._close(group)
                 return added

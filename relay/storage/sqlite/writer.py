@@ -268,7 +268,6 @@ class Writer:
                 self._guarded[group_id] = partition
             else:
                 del self._guarded[group_id]
-        self._moves.are_left |= change.has_moves
         self._tag_buffer.rows_deleted(change.deleted)
         if change.deleted:
             self._row_cache.discard(change.deleted)
