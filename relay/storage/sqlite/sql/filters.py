@@ -219,7 +219,8 @@ class Compiler:
             after=after,
             is_long=is_long,
         )
-        shape = shape._replace(is_nested=columns == _ITEM)
+        if columns == _ITEM:
+            shape = shape._replace(is_nested=True)
         has_classes = partitions is not None
         looked_up = self._looked_up(shape, arguments, in_order=True, has_classes=has_classes)
         key = (shape, columns, looked_up, id(visibility))
