@@ -117,7 +117,7 @@ class Subscription:
         self._pending_bytes = 0
         """Bytes of memory of these events, as `weight_of` estimates it."""
         self._overflowed = False
-        """Nothing more is taken; asked for again when there is room."""
+        """No further event is taken; the rest is queried again when there is room."""
         self._awaited_by = 0
         """Tasks that wait in `until_read`."""
         self._request: _Request | None = None
@@ -292,16 +292,11 @@ class Subscription:
         """Wait until at most half of what can be held waits for the reader, else what comes now,
         also the newest, would be dropped for it. Events missed earlier do not count: they are
         dropped first."""
-        missed, missed_bytes = (
-            len(self._missed),
-            sum(weight_of(event) for *_, event in self._missed),
-        )
+        most = MAX_ANSWER // 2 + len(self._missed)
+        most_bytes = self._most_bytes // 2 + sum(weight_of(event) for *_, event in self._missed)
         self._overflowed = True
         await self._changed.wait_for(
-            lambda: (
-                self._pending - missed <= MAX_ANSWER // 2
-                and self._pending_bytes - missed_bytes <= self._most_bytes // 2
-            )
+            lambda: self._pending <= most and self._pending_bytes <= most_bytes
         )
 
     async def _until_done(self, request: _Request) -> None:
