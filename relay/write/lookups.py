@@ -14,7 +14,7 @@ from relay.access.actors import author_words
 from relay.access.management import BannedAuthorRows, ListName
 from relay.access.quotas import Per
 from relay.facts import Origin, Who
-from relay.groups.actions import Flag, previous_in
+from relay.groups.actions import OPPOSITE, Flag, previous_in
 from relay.groups.group import pins_of
 from relay.groups.notices import LISTS, NOTICES, is_listed_apart
 from relay.groups.timeline import check_date, previous_to_find
@@ -74,7 +74,10 @@ if TYPE_CHECKING:
     from relay.write.candidate import Candidate
 
 
-_FOR_MEMBERS: Final = (Flag.PRIVATE, Flag.HIDDEN, "public", "visible")
+_FOR_MEMBERS: Final = (
+    *(Flag.PRIVATE, Flag.HIDDEN),
+    *(OPPOSITE[Flag.PRIVATE], OPPOSITE[Flag.HIDDEN]),
+)
 """Tags of a 9002 by which a group becomes one that only its members read, or no longer is."""
 _BY_ADMINS: Final = frozenset({kinds.EDIT_METADATA, kinds.DELETE_GROUP})
 """Of moderation: refused to moderators (N29-112)."""
