@@ -67,6 +67,7 @@ GIVEN_KEYS: Final = (
     "quiet",
     "origin",
     "address",
+    "local",
     "sent",
     "stored",
     "beside",
@@ -119,6 +120,7 @@ class Given:
     origin: Origin = Origin.WIRE
     address: IPv4Address | IPv6Address | None = None
     """The client's; None: unknown."""
+    local: bool = False
     sent: int = 0
     """Events sent in this second that the same rates count."""
     stored: Size = Size()  # noqa: RUF009
@@ -277,6 +279,7 @@ def _given(table: Table | None) -> Given:
         quiet=table.boolean("quiet") or False,
         origin=_ORIGINS.get(origin, Origin.WIRE),
         address=_address(table),
+        local=table.boolean("local") or False,
         sent=table.integer("sent") or 0,
         stored=_stored(table.table("stored")),
         beside=tuple([_case_event(other) for other in table.tables("beside")]),

@@ -37,8 +37,9 @@ MATCH_KEYS: Final = (
     "age",
     "replaces",
     "login",
+    "local",
 )
-WRITE_ONLY: Final = ("content_chars", "event_bytes", "age", "replaces", "login")
+WRITE_ONLY: Final = ("content_chars", "event_bytes", "age", "replaces", "login", "local")
 PACKAGED_ONLY: Final = ("quiet", "ended")
 
 WRITERS: Final = (
@@ -90,6 +91,8 @@ class Condition:
     """Replaces a stored event of its author, or deletes one (kind 5)."""
     login: frozenset[Who] | None = None
     """A key that is logged in on the connection is one of these."""
+    local: bool | None = None
+    """The client is a program on the relay's machine."""
 
     def holds(self, event: Event, facts: Facts) -> bool:
         if self.h is not None and not _h_holds(self.h, facts.group):
@@ -97,6 +100,8 @@ class Condition:
         if self.who is not None and not self._author_holds(event, facts):
             return False
         if self.login is not None and self.login.isdisjoint(facts.authenticated_who):
+            return False
+        if self.local is not None and facts.is_local is not self.local:
             return False
         if self.age is not None and (
             # Time windows do not apply to imports.
@@ -135,7 +140,7 @@ class Condition:
     def asks_facts(self) -> bool:
         """Whether it depends on more than the event."""
         asked = (self.h, self.who, self.login, self.age, self.replaces, self.wraps_for_known)
-        return any(each is not None for each in asked)
+        return any(each is not None for each in (*asked, self.local))
 
     def asks_group(self, of_group: Set[Who] = OF_GROUP) -> bool:
         """Whether it depends on the group of the event's row. `of_group`: words that do."""
@@ -187,6 +192,7 @@ def condition_from(table: Table) -> Condition:
         table.integer("age"),
         table.boolean("replaces"),
         who_words(table, "login", LOGINS, "for a login"),
+        table.boolean("local"),
     )
 
 

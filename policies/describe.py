@@ -162,6 +162,9 @@ def _more_text(match: Match | Condition) -> Iterator[str]:
     login = getattr(match, "login", None)
     if login is not None:
         yield "from a connection logged in as " + " or ".join(sorted(word.value for word in login))
+    local = getattr(match, "local", None)
+    if local is not None:
+        yield f"{'' if local else 'not '}from a program on the relay's machine"
     replaces = getattr(match, "replaces", None)
     if replaces is not None:
         yield f"that replace or delete {'a' if replaces else 'no'} stored event of the author"

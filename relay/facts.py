@@ -115,6 +115,8 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     """AGENT is in `who` only by a role in the group, which its admins give: no limit is lifted."""
     login_by_role: bool = False
     """The same of `authenticated_who`."""
+    is_local: bool = False
+    """The client is a program on the relay's machine, see `relay.server.http.is_local`."""
     records: tuple[RecordFacts, ...] | None = None
     """The stored events that a memory record refers to, as far as its author may read them.
 

@@ -542,8 +542,8 @@ class Server:
             return web.Response(status=400, text="this is no handshake of a websocket (RFC 6455)")
         counted = self.address_of(request)
         name = subnet_of(counted)
-        is_limited = not http.is_local(request, config.server.trusted_proxies)
-        match self._slots.make_room(name, is_limited=is_limited):
+        is_local = http.is_local(request, config.server.trusted_proxies)
+        match self._slots.make_room(name, is_limited=not is_local):
             case None:
                 pass
             case Full.RELAY:
@@ -566,14 +566,15 @@ class Server:
             address=counted,
             trusted=self._is_trusted(request),
             logged_in=self._slots.logged_in,
-            counted_as=name if is_limited else None,
+            counted_as=None if is_local else name,
+            is_local=is_local,
             unsent=self._unread.unsent,
             make_room=self._unread.make_room_soon,
             open_filters=self._open_filters,
         )
         self._connections[connection] = request
         self._http_sockets.answered.pop(transport, None)  # what is unread counts as its rows
-        if self._slots.add(connection, name, is_limited=is_limited):
+        if self._slots.add(connection, name, is_limited=not is_local):
             loop = asyncio.get_running_loop()
             trial = loop.call_later(TRIAL_S, self._end_trial, connection)
         else:

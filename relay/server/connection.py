@@ -158,6 +158,7 @@ class Connection:
         "_unsent_upto",
         "connection",
         "counted_as",
+        "is_local",
         "message",
         "opened_at",
         "outbox",
@@ -178,12 +179,14 @@ class Connection:
         trusted: bool,
         logged_in: Callable[[Connection], object],
         counted_as: str | None = None,
+        is_local: bool = False,
         unsent: Shares | None = None,
         open_filters: Shares | None = None,
         make_room: Callable[[], object] = lambda: None,
     ) -> None:
         """`logged_in` is called after each login, and when its keys become known or unknown.
         `counted_as`: the address whose connections have turns together; None: it has its own.
+        `is_local`: see `Facts.is_local`.
         `unsent`, `open_filters`: of all connections. `make_room` is called when more is unread than
         `MAX_UNREAD`."""
         transport = request.transport
@@ -232,6 +235,7 @@ class Connection:
         """Of rows that its queries hold."""
         self._turns = turns
         self.counted_as = counted_as
+        self.is_local = is_local
         self._counted = 0
         """Subscriptions of this connection in `Account.subscriptions`."""
         self._slice = Slice(turns, perf_counter, turns.account(counted_as))

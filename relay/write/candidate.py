@@ -47,6 +47,8 @@ class Sender(msgspec.Struct, frozen=True, gc=False):
     """None: not from a WebSocket."""
     attested: frozenset[Attestation] = frozenset()
     """Attestations of keys in `authenticated` (NIP-AA)."""
+    is_local: bool = False
+    """See `Facts.is_local`."""
 
 
 class NamedEvents(NamedTuple):

@@ -47,6 +47,10 @@ class Author(Protocol):
         """The address whose clients share limits; None: unknown."""
 
     @property
+    def is_local(self) -> bool:
+        """See `Facts.is_local`."""
+
+    @property
     def is_known(self) -> bool:
         """Whether one of its keys is known."""
 
@@ -84,6 +88,7 @@ class Unconnected:
     connection: int | None = None
     message: int | None = None
     counted_as: str | None = None
+    is_local: bool = False
     is_known: bool = False
     is_owner: bool = False
     is_over: bool = False
@@ -94,7 +99,14 @@ class Unconnected:
 
 
 def sender_of(author: Author, origin: Origin) -> Sender:
-    return Sender(origin, author.authenticated, author.address, author.connection, author.attested)
+    return Sender(
+        origin,
+        author.authenticated,
+        author.address,
+        author.connection,
+        author.attested,
+        author.is_local,
+    )
 
 
 def is_fault(result: Result) -> bool:

@@ -184,6 +184,7 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
         authenticated_who=words.authenticated_who,
         agent_by_role=words.agent_by_role,
         login_by_role=words.login_by_role,
+        is_local=sender.is_local,
         wraps_for_known=kind in kinds.WRAPS
         and _wraps_for_known(candidate, world, words.who | words.authenticated_who),
         deletes_own=targets is not None

@@ -373,6 +373,7 @@ class Postbox:
     connection = None
     message = None
     counted_as = None
+    is_local = False
     is_known = False
     is_owner = False
     is_over = False

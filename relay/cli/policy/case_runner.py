@@ -54,9 +54,8 @@ def result_of(case: Case, policy: PolicySet) -> Result:
         got = _read(case.reads, event, beside, policy, groups, cast, quiet=given.quiet)
         return Result(case, got, _NO_RULE, got == case.want)
     logged_in = frozenset(cast.keys(given.logged_in))
-    candidate = candidate_in(
-        event, policy, Sender(given.origin, logged_in, given.address, CONNECTION)
-    )
+    sender = Sender(given.origin, logged_in, given.address, CONNECTION, is_local=given.local)
+    candidate = candidate_in(event, policy, sender)
     world = case_world(candidate, policy, groups, given, beside, NOW)
     result = screen_and_judge(candidate, world).result
     ok, text = ok_reply(result)

@@ -30,7 +30,7 @@ from relay.server.turns import Account, CostlyWork, Turns
 from tests.cast import admin, alice, bob, owner, stranger
 from tests.contract.writing import unsigned, write
 from tests.harness.relay_program import eventually, until
-from tests.unit.server.test_app import NOW, Relay, Visit, serving
+from tests.unit.server.test_app import NOW, OPEN, Relay, Visit, serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -340,6 +340,29 @@ async def test_connections_of_one_address_share_their_turns_and_known_keys_have_
         assert of_alice is not first
         assert of_alice.network.queue is not first.network.queue
         assert await account_of("203.0.113.1", admin) is of_alice
+
+
+LARGE_EVENTS = """
+[[rule]]
+name   = "large events of a network"
+match  = { event_bytes = 1_000, local = false }
+quota  = { per = "network", bytes = 3_000 }
+"""
+
+
+@pytest.mark.parametrize(("settings", "taken"), [("", 3), (PROXIED, 2)])
+async def test_rules_know_which_clients_are_on_the_machine_of_the_relay(
+    settings: str, taken: int
+) -> None:
+    """Those behind a proxy in `trusted_proxies` are not, although the proxy is."""
+    async with serving(settings, policy=OPEN + LARGE_EVENTS) as relay, ClientSession() as http:
+        socket = await connected_from("203.0.113.1", relay, http, None)
+        answers = []
+        for number in range(3):
+            large = stranger.sign(1, [], f"{number}" + "x" * 1_000, NOW)
+            await socket.send_json(["EVENT", fields(large)])
+            answers.append((await socket.receive_json())[2])
+    assert answers.count(True) == taken
 
 
 async def test_unknown_keys_of_one_address_have_so_many_subscriptions_in_all() -> None:

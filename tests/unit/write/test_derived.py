@@ -94,7 +94,7 @@ def group_of(
     actors = replace(policy.actors, attestations=attestations, banned=banned)
     world = World(policy, groups, actors, found, RELAY.pubkey, NOON)
     keep, derived = policy.keep.keep_of(event), policy.groups.derived
-    sender = Sender(origin, attested=attested)
+    sender = Sender(origin, attested=attested, is_local=True)
     candidate = candidate_of(event, keep, policy.systems, sender, lambda _: False, derived=derived)
     judged = judge(candidate, world)
     assert judged.outcome is WriteOutcome.STORED
