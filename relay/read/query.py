@@ -177,7 +177,20 @@ class QueryRunner:
             return None
         # Before the first read: rows committed after the cursor are sent as live.
         self._fanout.open(subscription, peer.counted_as)
-        began = perf_counter()
+        try:
+            return self._started(peer, subscription, arrived)
+        except StoreFault as fault:
+            self._fail(peer, subscription, fault)
+        except Exception:  # the other requests of the connection must go on  # noqa: BLE001
+            _log.exception("a query failed")
+            self._close_failed(peer, subscription, INTERNAL)
+        return None
+
+    def _started(
+        self, peer: Peer, subscription: Subscription, arrived: float
+    ) -> Subscription | None:
+        """`start` of one that is open. `arrived`: when its REQ came. Raises StoreFault."""
+        filters, began = subscription.filters, perf_counter()
         is_long = False
         if (
             len(filters) == 1
@@ -189,24 +202,15 @@ class QueryRunner:
             and self._state.knows(subscription.cursor)
         ):
             visibility = self._state.visibility(peer.reader.viewer)
-            try:
-                query = PageQuery(
-                    filters[0],
-                    visibility,
-                    self._limit_of(filters[0]),
-                    subscription.cursor,
-                    self._clock(),
-                    PAGE_ROWS,
-                )
-                page = self._store.page_now(query)
-            except StoreFault as fault:
-                self._fail(peer, subscription, fault)
-                return None
-            except Exception:  # the other requests of the connection must go on  # noqa: BLE001
-                _log.exception("a query failed")
-                self._fanout.close(subscription)
-                peer.outbox.put(messages.closed(sub, INTERNAL))
-                return None
+            query = PageQuery(
+                filters[0],
+                visibility,
+                self._limit_of(filters[0]),
+                subscription.cursor,
+                self._clock(),
+                PAGE_ROWS,
+            )
+            page = self._store.page_now(query)
             is_long = page is None
             if page is not None and page.next is None:
                 found = perf_counter()
@@ -449,9 +453,12 @@ class QueryRunner:
 
     def _fail(self, peer: Peer, subscription: Subscription, fault: StoreFault) -> None:
         _log.error("a query failed: %s", fault)
+        self._close_failed(peer, subscription, _STORE_DOWN)
+
+    def _close_failed(self, peer: Peer, subscription: Subscription, refused: Refused) -> None:
         if not subscription.is_closed:  # else its id may be that of another one
             self._fanout.close(subscription)
-            peer.outbox.put(messages.closed(subscription.sub, _STORE_DOWN))
+            peer.outbox.put(messages.closed(subscription.sub, refused))
 
     def _limit_of(self, filter_: Filter) -> int:
         limit = self._limits.default_limit if filter_.limit is None else filter_.limit

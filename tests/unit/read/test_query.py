@@ -1226,19 +1226,24 @@ async def test_a_store_fault_closes_the_query(
     assert "the store is closed" in caplog.text
 
 
-async def test_a_bug_in_the_store_closes_the_query_and_not_the_connection(
-    relay: QuerySide, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("where", ["store.page_now", "queries._measured"])
+async def test_a_bug_in_a_query_closes_it_and_not_the_connection(
+    relay: QuerySide,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    where: str,
 ) -> None:
     """An IndexError in the read on the loop ended the websocket."""
 
-    def fails(_: object) -> Page:
+    def fails(*_: object) -> Page:
         raise IndexError("no such value")
 
     client = Client()
     with monkeypatch.context() as patch:
-        patch.setattr(relay.store, "page_now", fails)
+        of, name = where.split(".")
+        patch.setattr(getattr(relay, of), name, fails)
         QueryQueue(relay.queries, client).subscribe("s", (asked(),))
-    assert client.stream() == ["<CLOSED error: internal error, try again later>"]
+    assert client.stream()[-1] == "<CLOSED error: internal error, try again later>"
     assert client.closed == ["s"]
     assert len(relay.fanout) == 0
     assert "no such value" in caplog.text
