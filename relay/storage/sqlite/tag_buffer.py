@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 TAG_BUFFER_ROWS: Final = 32_768
 """Tag rows of one list; two lists together take about 10 MB."""
+MOST_OF_A_TAG: Final = 4_096
+"""A list with so many rows of one tag is flushed before it is full: a read by this tag looks at
+each, 1 us."""
 _MOST_LISTS: Final = 4
 """Rows in so many lists; with more, as many as a batch has are flushed with it."""
 _SLICE_PER_NEW_ROW: Final = 2
@@ -220,18 +223,22 @@ class TagBuffer:
             self._filling_from = min([row[4] for row in rows])
         self._filling += rows
         by_hash = self._by_hash[-1]
+        is_crowded = False
         for row in rows:
             known = by_hash.get(row[0])
             if known is None:
                 by_hash[row[0]] = [row]
             else:
                 known.append(row)
+                is_crowded = is_crowded or len(known) >= MOST_OF_A_TAG
         if partitions:
             by_tag = self._partitioned[-1]
             for row in rows:
                 partition = partitions.get(row[4])
                 if partition is not None:
-                    by_tag.setdefault(row[0] ^ partition, []).append(row)
-        if len(self._filling) >= self._list_rows:
+                    known = by_tag.setdefault(row[0] ^ partition, [])
+                    known.append(row)
+                    is_crowded = is_crowded or len(known) >= MOST_OF_A_TAG
+        if is_crowded or len(self._filling) >= self._list_rows:
             self._end_list()
             self.start_flush()

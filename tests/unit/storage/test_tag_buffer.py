@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+import pytest
 
 from relay.nostr.event import event_from_raw
 from relay.storage.sqlite import checkpoints
 from relay.storage.sqlite.store import SqliteStore
-from relay.storage.sqlite.tag_buffer import MAX_SLICE, TagBuffer
+from relay.storage.sqlite.tag_buffer import MAX_SLICE, MOST_OF_A_TAG, TagBuffer
 from tests import cast
 from tests.contract.writing import TERMS, asked, read, unsigned, write
 from tests.harness.relay_program import eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
-
-    import pytest
 
     from relay.storage.sqlite.tag_kinds import TagRow
 
@@ -30,11 +32,13 @@ def batch(seq: int, tags: int = TAGS) -> list[TagRow]:
     return [(seq * TAGS + n, 1, 1000, seq, seq, None) for n in range(tags)]
 
 
-def commit(buffer: TagBuffer, rows: list[TagRow]) -> list[TagRow]:
+def commit(
+    buffer: TagBuffer, rows: list[TagRow], partitions: Mapping[int, int] = MappingProxyType({})
+) -> list[TagRow]:
     """As the writer does it; what is flushed with it."""
     flushed = buffer.next_slice(len(rows))
     buffer.slice_flushed(len(flushed))
-    buffer.add(rows)
+    buffer.add(rows, partitions)
     return flushed
 
 
@@ -73,6 +77,19 @@ def test_the_buffer_is_bounded_also_without_steps_between_commits() -> None:
     for seq in range(1, 60):
         commit(buffer, batch(seq))
         assert len(buffer) <= 4 * LIST_ROWS + TAGS
+
+
+@pytest.mark.parametrize("groups", [0, 50])
+def test_a_few_thousand_rows_of_one_tag_wait_for_their_flush_at_most(groups: int) -> None:
+    """In none of `groups` partitions, or spread over them. Each read by this tag looked at all
+    32,768 of a list, and at those of the one that was flushed."""
+    buffer = TagBuffer()
+    for seq in range(1, 20_000):
+        partition = seq % groups if groups else 0
+        rows: list[TagRow] = [(7 ^ partition, 1, 1000, seq, seq, None)]
+        rows += [(100 * seq + n, 1, 1000, seq, seq, None) for n in range(3)]
+        commit(buffer, rows, {seq: partition} if partition else {})
+        assert len(buffer.snapshot().seqs_of_any([7])) <= 2 * MOST_OF_A_TAG
 
 
 def test_a_tag_is_found_in_each_list_until_it_is_flushed() -> None:
