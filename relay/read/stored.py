@@ -30,7 +30,7 @@ class StoredRows:
         viewer: Viewer,
         filters: tuple[Filter, ...],
         max_weight: int,
-        counted_as: str | None = None,
+        counted_as: str | None,
     ) -> Sequence[bytes]:
         """The rows in the order of the answer, up to and including the one with which they reach
         `max_weight`, see `parsing_weight`. `counted_as`: see `Sharer.counted_as`. Raises Refused

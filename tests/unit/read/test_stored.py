@@ -62,7 +62,7 @@ async def test_rows_end_with_the_one_that_reaches_the_weight(
     rows = rows_of(home)
     first, second, *_ = weights(notes)
     for most, number in ((1, 1), (first, 1), (first + 1, 2), (first + second, 2), (1 << 30, 5)):
-        found = await rows.of(ANONYMOUS, (asked(kinds=[1]),), most)
+        found = await rows.of(ANONYMOUS, (asked(kinds=[1]),), most, None)
         assert list(found) == notes[:number]
 
 
@@ -93,7 +93,7 @@ async def test_events_that_are_stored_meanwhile_do_not_matter() -> None:
 
         store.before_page = meanwhile
         for filters in ((asked(kinds=[1]),), (asked(kinds=[1]), asked(kinds=[7]))):
-            found = await rows_of(home).of(ANONYMOUS, filters, 1 << 30)
+            found = await rows_of(home).of(ANONYMOUS, filters, 1 << 30, None)
             assert {each.raw for each in made} <= set(found)
 
 
@@ -118,7 +118,7 @@ async def test_others_go_on_while_rows_of_many_filters_are_merged(
         monkeypatch.setattr("relay.read.pace.thread_time", worked)
         asyncio.get_running_loop().call_soon(next_turn)
         found = await rows_of(home).of(
-            ANONYMOUS, tuple(asked(kinds=[1]) for _ in range(10)), 1 << 30
+            ANONYMOUS, tuple(asked(kinds=[1]) for _ in range(10)), 1 << 30, None
         )
     assert len(found) == 30
     assert turns >= 30
@@ -127,7 +127,7 @@ async def test_others_go_on_while_rows_of_many_filters_are_merged(
 @pytest.mark.usefixtures("notes")
 async def test_what_would_be_closed_is_refused(home: Home) -> None:
     with pytest.raises(Refused) as refusal:
-        await rows_of(home).of(ANONYMOUS, (asked(kinds=[4]),), 1 << 20)
+        await rows_of(home).of(ANONYMOUS, (asked(kinds=[4]),), 1 << 20, None)
     assert refusal.value.prefix is Prefix.AUTH_REQUIRED
 
 
