@@ -87,7 +87,7 @@ class Letter:
     connection: int | None = None
     message: int | None = None
     counted_as: str | None = None
-    is_local = False
+    is_local = True
     is_owner = False
     is_known = False
     is_over = False
