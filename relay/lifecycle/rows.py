@@ -101,6 +101,10 @@ MOST_WITH_PREFIX: Final = 4_096
 MOST_NAMED: Final = 4 << 20
 """Bytes of the memory records that one transaction reads by name, and TAG_BYTES for each tag: who
 may write such records may leave any number of large ones of a name, and chains of them."""
+EXPIRY_WINDOW_S: Final = 60
+MAX_EXPIRING: Final = 2_000
+"""So many rows may expire in one window of EXPIRY_WINDOW_S: every reader passes over those that a
+sweep has not removed yet, 300 a second beside many readers."""
 MAX_WITH_PREFIX: Final = 1024
 """Rows of a store whose ids begin as a `previous` says: 1 us each. Of a billion ids two or three
 share eight digits; who wants more makes one in seconds, and names them in all groups."""
@@ -488,6 +492,9 @@ class Lookups:
     counted_groups: frozenset[str] = frozenset()
     """Those of `groups_with_content` that may be made private or opened: their rows go into
     `Found.group_rows`."""
+    expiry_windows: frozenset[int] = frozenset()
+    """Each `expires_at // EXPIRY_WINDOW_S`: the rows that expire then are counted in
+    `Found.expiring`."""
 
     longest_s: float | None = None
     """Processor seconds of the statements of the transaction, those that change rows too; a store
@@ -574,6 +581,9 @@ class Found:
     group_rows: dict[str, int] = field(default_factory=dict)
     """How many such rows each of `Lookups.counted_groups` has, `MAX_MOVING` + 1 at most, where the
     store moves them when the group is made private or opened."""
+    expiring: dict[int, int] = field(default_factory=dict)
+    """Each of `Lookups.expiry_windows` → how many rows expire in it, MAX_EXPIRING at most, and how
+    many the batch adds."""
     rows_moving: int = 0
     """If rows are counted: those of groups that were made private or opened, as long as not all
     rows of each are moved; records included."""

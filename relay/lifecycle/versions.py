@@ -16,6 +16,7 @@ from relay.errors import WriteOutcome
 from relay.groups.group import Groups
 from relay.lifecycle.deletion import is_deleted, take_out
 from relay.lifecycle.rows import (
+    EXPIRY_WINDOW_S,
     Keep,
     Replaced,
     Stored,
@@ -149,9 +150,8 @@ def add_row(
             plan.replaced[holder.seq] = Replaced(holder, now, drop_at, kept.most)
             found.usage.add(holder.event, holder.group)  # an old version counts as before
     found.last_seq += 1
-    row = Stored(
-        found.last_seq, event, group, quiet, slot, version_of(event, keep), expiry_of(event)
-    )
+    expires_at = expiry_of(event)
+    row = Stored(found.last_seq, event, group, quiet, slot, version_of(event, keep), expires_at)
     plan.adds[event.id] = row
     found.rows[event.id] = row
     if found.named:
@@ -159,6 +159,10 @@ def add_row(
         if ids is not None:
             ids.add(event.id)
     found.usage.add(event, group)
+    if expires_at is not None and found.expiring:
+        window = expires_at // EXPIRY_WINDOW_S
+        if window in found.expiring:
+            found.expiring[window] += 1
     if slot is not None:
         found.slots[slot] = row
     if (

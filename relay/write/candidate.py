@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from relay.errors import Refused, Reject
+from relay.errors import Invalid, Refused, Reject
 from relay.facts import Origin
 from relay.groups.actions import Action, action_of, group_of
 from relay.lifecycle.deletion import DeletionTargets, deletion_targets
-from relay.lifecycle.rows import Keep, Slot, slot_of
+from relay.lifecycle.rows import EXPIRY_WINDOW_S, Keep, Slot, slot_of
 from relay.memory.registry import MemorySystems, References
 from relay.nostr import kinds
 from relay.nostr.agents import Attestation, check_persona
 from relay.nostr.event import Base, Event, address_of, base_of, is_hex64
-from relay.nostr.kinds import KindClass, class_of
+from relay.nostr.kinds import KindClass, class_of, is_ephemeral
+from relay.nostr.nip40 import expiry_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Set
@@ -92,6 +93,9 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     """The version that it must have been made from; of a 9002 or 9010, the relay's event about the
     group that it replaces. None: any, as for what another than its author sends, and for all that
     is not from the wire."""
+    expiry_window: int | None = None
+    """The window in which its row will expire, as of `Lookups.expiry_windows`; None: it will not,
+    or nobody asks how many others do, as for what an operator imports."""
 
 
 def candidate_of(
@@ -137,7 +141,16 @@ def candidate_of(
         kind == kinds.VANISH and _is_for_here(event, is_here),
         objection,
         base,
+        _expiry_window(event) if sender.origin is Origin.WIRE else None,
     )
+
+
+def _expiry_window(event: Event) -> int | None:
+    try:
+        expires_at = None if is_ephemeral(event.kind) else expiry_of(event)
+    except Invalid:  # it will be refused for that
+        return None
+    return None if expires_at is None else expires_at // EXPIRY_WINDOW_S
 
 
 def named_events(event: Event) -> NamedEvents | None:

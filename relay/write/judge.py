@@ -53,7 +53,7 @@ from relay.lifecycle.deletion import (
     placed_tombstone,
     vanish_outcome,
 )
-from relay.lifecycle.rows import Stored, Tombstone, address_slot
+from relay.lifecycle.rows import EXPIRY_WINDOW_S, MAX_EXPIRING, Stored, Tombstone, address_slot
 from relay.lifecycle.versions import is_rival, unstored_outcome
 from relay.nostr import kinds
 from relay.nostr.event import address_of
@@ -63,6 +63,7 @@ from relay.write.candidate import refused_form
 from relay.write.derived import derived_group
 from relay.write.pins import outdated_pins
 from relay.write.world import (
+    OPERATE,
     facts_of,
     group_context,
     is_told_of,
@@ -102,6 +103,12 @@ _MEMBERS_RELAY_ONLY: Final = Reject(
 )
 _NOTICE_OF_RELAY: Final = Reject(
     Prefix.RESTRICTED, "kinds 44100 and 44101 are signed by the relay alone", "notices"
+)
+_EXPIRES_WITH_MANY: Final = Reject(
+    Prefix.RATE_LIMITED,
+    f"expiration: {MAX_EXPIRING:,} events expire within the same {EXPIRY_WINDOW_S} seconds, choose"
+    " another time",
+    "expiration",
 )
 _ENDING: Final = Reject(
     Prefix.ERROR, "this group is being deleted, try again later", "ends of groups"
@@ -317,6 +324,9 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
         return Judgement(_NOTICE_OF_RELAY)
     if is_known_id and _may_be_told(WriteOutcome.DUPLICATE, candidate, world):
         return Judgement(_unstored(candidate, world) or WriteOutcome.DUPLICATE)
+    # Whatever is stored of it: else the answer told this to others.
+    if _expires_with_many(candidate, world, facts):
+        return Judgement(_EXPIRES_WITH_MANY)
     if candidate.objection is not None:
         return Judgement(candidate.objection)
     if event.kind == kinds.VANISH and _author_is_unknown(facts, policy):
@@ -328,6 +338,15 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
         return Judgement(_TOO_MANY_CODES, is_guess=True)
     judged = _judge_after_rules(candidate, world, facts, told, is_concealed=is_concealed)
     return msgspec.structs.replace(judged, is_guess=True) if tries else judged
+
+
+def _expires_with_many(candidate: Candidate, world: World, facts: Facts) -> bool:
+    """Whether MAX_EXPIRING other rows expire with it, and it is no owner's or agent's."""
+    window = candidate.expiry_window
+    if window is None or world.found.expiring.get(window, 0) < MAX_EXPIRING:
+        return False
+    keys = {candidate.event.pubkey, *facts.authenticated}
+    return all(world.who(key, None).isdisjoint(OPERATE) for key in keys)
 
 
 def _judge_after_rules(

@@ -237,6 +237,7 @@ class _Builder:
         self._ending: set[str] = set()
         self._deleted_keys: set[str] = set()
         self._requests: set[str] = set()
+        self._expiry_windows: set[int] = set()
         self._referrers: set[Reference] = set()
 
     def lookups(self, longest_s: float | None) -> Lookups:
@@ -250,6 +251,7 @@ class _Builder:
             whole_kinds=self._whole_kinds,
             groups_with_content=frozenset(self._used_groups),
             counted_groups=frozenset(self._counted_groups),
+            expiry_windows=frozenset(self._expiry_windows),
             vanishing_keys=self._vanishing,
             record_groups=frozenset(self._recorded),
             usage=frozenset(self.accounts),
@@ -324,6 +326,8 @@ class _Builder:
                 self._named |= candidate.references.names
             elif self._may_refer(candidate):
                 self._named_near |= candidate.references.names
+        if candidate.expiry_window is not None:
+            self._expiry_windows.add(candidate.expiry_window)
         if candidate.group is not None:
             self._add_in_group(candidate, candidate.group)
         if self._groups.pinned:

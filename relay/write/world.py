@@ -46,7 +46,7 @@ _ABOUT_PEOPLE: Final = (ListName.ALLOWED_KEYS, ListName.BANNED_KEYS)
 _LENT_IN_GROUPS: Final = frozenset({Who.INSIDER})
 """The who-words that an owner lends its agent inside groups. Not KNOWN: the agent could found a
 group and remain its member when its owner leaves."""
-_OPERATE: Final = frozenset({Who.OWNER, Who.AGENT})
+OPERATE: Final = frozenset({Who.OWNER, Who.AGENT})
 MAX_EVENT: Final = 2 << 20
 """Bytes; half of the unread bytes that a connection may have by default."""
 _MAX_WHO: Final = 65_536
@@ -373,7 +373,7 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
         now=world.now,
         origin=facts.origin,
         who=world.who(event.pubkey, candidate.group) | (facts.who & _LENT_IN_GROUPS),
-        may_change_many=not world.who(event.pubkey, None).isdisjoint(_OPERATE),
+        may_change_many=not world.who(event.pubkey, None).isdisjoint(OPERATE),
         has_content=group_id in found.groups_with_content,
         rows_in_group=found.group_rows.get(group_id, 0),
         rows_moving=found.rows_moving,

@@ -321,6 +321,30 @@ async def test_found_says_which_groups_hold_content(store: Store) -> None:
     assert found.groups_with_content == {"tea", "comments"}
 
 
+async def test_found_says_how_many_rows_expire_within_a_window(store: Store) -> None:
+    expiring = [
+        unsigned(cast.alice, content=f"{number}", tags=[["expiration", str(at)]])
+        for number, at in enumerate((5_999, 6_000, 6_000, 6_059, 6_060, 600_000))
+    ]
+    await write(store, *expiring, unsigned(cast.alice))
+    found = await look_up(store, expiry_windows=[99, 100, 102])
+    assert found.expiring == {99: 1, 100: 3, 102: 0}
+    assert (await look_up(store)).expiring == {}
+    await change(store, lambda plan: plan.removes.update((1, 2)))
+    assert (await look_up(store, expiry_windows=[99, 100])).expiring == {99: 0, 100: 2}
+
+
+async def test_of_rows_that_expire_together_so_many_are_counted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("storage.sqlite.lookups", "storage.postgres.lookups"):
+        monkeypatch.setattr(f"relay.{module}.MAX_EXPIRING", 2)
+    monkeypatch.setattr("tests.harness.reference_store.MAX_EXPIRING", 2)
+    tags = [["expiration", "6000"]]
+    await write(store, *(unsigned(cast.alice, content=f"{n}", tags=tags) for n in range(3)))
+    assert (await look_up(store, expiry_windows=[100])).expiring == {100: 2}
+
+
 async def test_removed_rows_are_not_found(store: Store) -> None:
     """Look up, let `decide` plan."""
     row = await stored(store, unsigned(cast.alice, 30078, [["d", "x"], ["h", "tea"]]))

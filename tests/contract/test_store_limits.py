@@ -46,6 +46,7 @@ UNLIMITED = {
         "dependencies",
         "groups_with_content",
         "counted_groups",
+        "expiry_windows",
     ),
     # They take the place of `tombstones` that are too many.
     "refusals",

@@ -263,6 +263,7 @@ async def look_up(
     most_records: int | None = None,
     leaving: Leaving | None = None,
     refusals: Iterable[tuple[str, str]] = (),
+    expiry_windows: Iterable[int] = (),
 ) -> Found:
     """What the store looks up; nothing is written."""
     answers: list[Found] = []
@@ -290,6 +291,7 @@ async def look_up(
         counted_groups=frozenset(counted_groups),
         whole_kinds=whole_kinds,
         refusals=lambda: refusals,
+        expiry_windows=frozenset(expiry_windows),
     )
     await store.append(wanted, decide)
     return answers[0]

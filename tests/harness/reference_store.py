@@ -34,7 +34,9 @@ from relay.lifecycle.deletion import (
 from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
 from relay.lifecycle.rows import (
     ERASURE_DAYS,
+    EXPIRY_WINDOW_S,
     LONG_EXPIRED,
+    MAX_EXPIRING,
     MAX_WITH_PREFIX,
     MOST_DELETED,
     MOST_NAMED,
@@ -159,6 +161,7 @@ class ReferenceStore:
             sharing = [row for row in self._rows.values() if row.event.id.startswith(prefix)]
             if len(sharing) > MAX_WITH_PREFIX:
                 found.crowded_prefixes.add(prefix)
+        found.expiring.update(dict.fromkeys(lookups.expiry_windows, 0))
         prefixes = [each for each in lookups.id_prefixes if each[1] not in found.crowded_prefixes]
         for row in self._rows.values():
             is_wanted = row.event.id in lookups.ids or row.slot in lookups.slots
@@ -173,6 +176,10 @@ class ReferenceStore:
                 found.present[named] = _present(row, found.stored_keys)
             if row.group in lookups.groups_with_content and _is_content(row):
                 found.groups_with_content.add(row.group)
+            if row.expires_at is not None:
+                window = row.expires_at // EXPIRY_WINDOW_S
+                if found.expiring.get(window, MAX_EXPIRING) < MAX_EXPIRING:
+                    found.expiring[window] += 1
             for group, prefix in prefixes:
                 if row.group == group and row.event.id.startswith(prefix):
                     bytes_ = len(row.event.raw)

@@ -9,6 +9,8 @@ from relay.access.quotas import Size
 from relay.errors import TooMuchToRead
 from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
 from relay.lifecycle.rows import (
+    EXPIRY_WINDOW_S,
+    MAX_EXPIRING,
     MAX_WITH_PREFIX,
     MOST_NAMED,
     MOST_PUT_LATER,
@@ -127,6 +129,11 @@ class Finder:
                 found.oldest_dependencies[dependencies] = oldest
         await self._find_named(lookups)
         await self._find_referrers(lookups)
+        if lookups.expiry_windows:
+            windows = sorted(lookups.expiry_windows)
+            starts = [window * EXPIRY_WINDOW_S for window in windows]
+            rows = await self._db.fetch(QUERIES["expiring"], starts, EXPIRY_WINDOW_S, MAX_EXPIRING)
+            found.expiring.update(zip(windows, [number for (number,) in rows], strict=True))
         if lookups.groups_with_content:
             groups = [group.encode() for group in lookups.groups_with_content]
             in_use = await self._db.fetch(QUERIES["groups_in_use"], groups)

@@ -12,6 +12,8 @@ from relay.errors import TooMuchToRead
 from relay.groups.rules import MAX_MOVING
 from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
 from relay.lifecycle.rows import (
+    EXPIRY_WINDOW_S,
+    MAX_EXPIRING,
     MAX_WITH_PREFIX,
     MOST_NAMED,
     MOST_PUT_LATER,
@@ -143,6 +145,10 @@ class Finder:
                 found.groups_with_content.add(group)
             if is_counted:
                 found.group_rows[group] = rows
+        for window in lookups.expiry_windows:
+            start = window * EXPIRY_WINDOW_S
+            asked = {"low": start, "high": start + EXPIRY_WINDOW_S, "most": MAX_EXPIRING}
+            [found.expiring[window]] = self._db.execute(QUERIES["expiring"], asked).fetchone()
         if lookups.counted_groups:
             [found.rows_moving] = self._db.execute(QUERIES["rows_moving"]).fetchone()
         return found

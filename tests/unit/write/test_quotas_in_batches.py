@@ -63,6 +63,59 @@ def stored(events: int) -> tuple[bool, str]:
     return (False, f"rate-limited: full: at most {events} events may be stored")
 
 
+# what expires together ---------------------------------------------------------------------------
+
+TOGETHER = "expiration: 2,000 events expire within the same 60 seconds, choose another time"
+CROWDED = (False, f"rate-limited: {TOGETHER}")
+
+
+async def test_few_events_expire_within_the_same_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody passes over what has expired until it is swept: a million at once, written within
+    a week, kept readers waiting for an hour."""
+    monkeypatch.setattr("relay.write.judge.MAX_EXPIRING", 3)
+    async with home() as here:
+        minute = (here.now // 60 + 10) * 60
+        notes = [
+            here.made(who, 1, ["expiration", str(minute + second)])
+            for who, second in ((alice, 0), (bob, 20), (mallory, 59), (bob, 30))
+        ]
+        assert await here.take(*notes) == [STORED, STORED, STORED, CROWDED]
+        assert await here.take(*notes) == [DUPLICATE] * 3 + [CROWDED]
+        others = [here.made(bob, 1, ["expiration", str(minute + at)]) for at in (-1, 60)]
+        assert await here.take(*others, here.made(bob, 1)) == [STORED] * 3
+        lasting = [here.made(who, 1, ["expiration", str(minute)]) for who in (owner, cast.robot)]
+        assert await here.take(*lasting) == [STORED] * 2
+        assert await here.take(notes[3], origin=Origin.IMPORT) == [STORED]
+        passed_on = here.made(bob, 20_001, ["expiration", str(minute)])
+        assert await here.take(passed_on) == [STORED]
+
+
+async def test_what_is_deleted_makes_room_for_what_expires(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("relay.write.judge.MAX_EXPIRING", 1)
+    async with home() as here:
+        tag = ["expiration", str(here.now + 600)]
+        first = await here.do(alice, 1, tag)
+        later = here.made(bob, 1, tag)
+        assert await here.take(later) == [CROWDED]
+        await here.do(alice, 5, ["e", first.id])
+        assert await here.take(later) == [STORED]
+
+
+async def test_who_expires_with_many_learns_nothing_of_a_hidden_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("relay.write.judge.MAX_EXPIRING", 1)
+    async with home() as here:
+        tag = ["expiration", str(here.now + 600)]
+        await here.do(alice, 9007, ["hidden"], h="cave")
+        stored = await here.do(alice, 9, tag, h="cave")
+        unsent = here.made(alice, 9, tag, h="cave")
+        assert await here.take(stored, unsent, logins=[bob.pubkey]) == [CROWDED] * 2
+        assert await here.take(stored, unsent, logins=[alice.pubkey]) == [DUPLICATE, CROWDED]
+
+
 # rates -------------------------------------------------------------------------------------------
 
 

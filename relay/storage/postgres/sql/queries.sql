@@ -265,6 +265,14 @@ CROSS JOIN LATERAL (SELECT * FROM events WHERE id BETWEEN w.low AND w.high LIMIT
 -- :content_kinds  -> low, high: the kinds of what is no record of a group. Records are not read, anybody can ask to join
 (VALUES (0, 8999), (9023, 38999), (39006, 65535)) AS k (low, high);
 
+-- :expiring  [low], seconds, most -> how many rows expire in each [low, low + seconds), in this order, at most so many
+SELECT (
+    SELECT count(*) FROM (
+        SELECT FROM events
+        WHERE expires_at >= w.low AND expires_at < w.low + $2::bigint LIMIT $3::bigint
+    ) AS rows
+) FROM unnest($1::bigint[]) WITH ORDINALITY AS w (low, place) ORDER BY w.place;
+
 -- :groups_in_use  [group] -> those that hold more than what made them (Z-03)
 SELECT w.grp FROM unnest($1::bytea[]) AS w (grp)
 WHERE EXISTS (

@@ -340,6 +340,12 @@ SELECT count(*) FROM (
     ON e.grp = :grp AND e.kind BETWEEN k.low AND k.high LIMIT :most
 );
 
+-- :expiring  low, high, most -> how many rows expire in [low, high), at most so many
+SELECT count(*) FROM (
+    SELECT 1 FROM events INDEXED BY events_expiry
+    WHERE expires_at IS NOT NULL AND expires_at >= :low AND expires_at < :high LIMIT :most
+);
+
 -- :rows_moving  -> rows of all groups that were made private, or opened, and are not moved yet, records included; a million if they are of 2,000 authors, kinds and groups
 SELECT iif(count(*) < 2000, ifnull(sum(events), 0), 1000000) FROM (
     SELECT s.events FROM partition_moves AS m CROSS JOIN groups AS g ON g.id = m.grp
