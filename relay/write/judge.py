@@ -28,7 +28,17 @@ from relay.access.membership import (
     ruling_on_request,
     untimely,
 )
-from relay.access.quotas import CountedEvent, Per, Token, Unit, check_usage_limits, subnet_of
+from relay.access.quotas import (
+    CountedEvent,
+    Per,
+    Quota,
+    Rate,
+    Token,
+    Unit,
+    UsageLimit,
+    check_usage_limits,
+    subnet_of,
+)
 from relay.access.visibility import ANONYMOUS, names_restricted, visibility_for
 from relay.errors import Invalid, Prefix, Refused, Reject, Result, WriteOutcome
 from relay.facts import Origin, Who
@@ -109,6 +119,27 @@ _EXPIRES_WITH_MANY: Final = Reject(
     f"expiration: {MAX_EXPIRING:,} events expire within the same {EXPIRY_WINDOW_S} seconds, choose"
     " another time",
     "expiration",
+)
+_HIDDEN_DELETION_BYTES: Final = 100_000
+"""Of a network in a day: 1,400 targets, or 300 deletions of one target each."""
+_HIDDEN_DELETIONS: Final = UsageLimit(
+    "deletions that not everyone may read",
+    quota=Quota(
+        Per.NETWORK,
+        bytes=_HIDDEN_DELETION_BYTES,
+        allowances=(
+            Rate(
+                "deletions that not everyone may read",
+                Per.NETWORK,
+                _HIDDEN_DELETION_BYTES,
+                _HIDDEN_DELETION_BYTES,
+                86_400,
+                Unit.BYTES,
+            ),
+        ),
+    ),
+    reject=f"deletions of private events: at most {_HIDDEN_DELETION_BYTES:,} bytes a day from one"
+    " network",
 )
 _ENDING: Final = Reject(
     Prefix.ERROR, "this group is being deleted, try again later", "ends of groups"
@@ -345,8 +376,13 @@ def _expires_with_many(candidate: Candidate, world: World, facts: Facts) -> bool
     window = candidate.expiry_window
     if window is None or world.found.expiring.get(window, 0) < MAX_EXPIRING:
         return False
+    return not _is_of_operator(candidate, world, facts)
+
+
+def _is_of_operator(candidate: Candidate, world: World, facts: Facts) -> bool:
+    """Whether the author, or a key that is logged in, is an owner or agent, not by a role."""
     keys = {candidate.event.pubkey, *facts.authenticated}
-    return all(world.who(key, None).isdisjoint(OPERATE) for key in keys)
+    return any(not world.who(key, None).isdisjoint(OPERATE) for key in keys)
 
 
 def _judge_after_rules(
@@ -407,6 +443,11 @@ def _judge_after_rules(
     group_id, quiet = candidate.row_group, False
     if candidate.targets is not None:
         group_id, quiet = _deletion_reach(candidate, candidate.targets, world)
+        if quiet and outcome is None:
+            hidden = _tokens_of_hidden(candidate, world, facts, group_id)
+            if isinstance(hidden, Reject):
+                return Judgement(hidden)
+            tokens = [*tokens, *hidden]
     elif candidate.named is not None:
         group_id = derived_group(candidate, world)
     delay = _delay_of_an_end(group_id, candidate, world) if outcome is None else None
@@ -496,6 +537,21 @@ def _tokens(
         limits = [
             limit for limit in limits if limit not in known or (moves and limit.adds_up_groups)
         ]
+    is_told = told is None
+    return _tokens_of(limits, candidate, world, facts, holder, is_stored=is_stored, is_told=is_told)
+
+
+def _tokens_of(
+    limits: Sequence[UsageLimit],
+    candidate: Candidate,
+    world: World,
+    facts: Facts,
+    holder: Stored | None,
+    *,
+    is_stored: bool,
+    is_told: bool = True,
+) -> Sequence[Token] | Reject:
+    """As `_tokens`, of these limits."""
     if not limits:
         return ()
     if holder is not None and world.policy.keep.history.of(holder) is not None:
@@ -511,7 +567,7 @@ def _tokens(
         replaces=holder,
         address=candidate.sender.address,
         is_own=candidate.event.pubkey in candidate.sender.authenticated,
-        is_told=told is None,
+        is_told=is_told,
         signed=bytes_signed(candidate.event, world.groups) if counts_signed else 0,
         is_sent=facts.origin is Origin.WIRE,
     )
@@ -700,6 +756,19 @@ def _deletion_reach(
             # be hidden.
             return None, quiet or not groups
     return group_id, quiet
+
+
+def _tokens_of_hidden(
+    candidate: Candidate, world: World, facts: Facts, group_id: str | None
+) -> Sequence[Token] | Reject:
+    """The tokens to take for a kind 5 that not everyone may read. Everybody passes over these rows
+    who asks for kind 5, but for those of groups that only members read."""
+    group = world.groups.get(group_id)
+    if world.took_tokens or (group is not None and group.only_members_read):
+        return ()
+    if facts.is_local or _is_of_operator(candidate, world, facts):
+        return ()
+    return _tokens_of([_HIDDEN_DELETIONS], candidate, world, facts, None, is_stored=True)
 
 
 def are_restricted(rows: Iterable[Stored], world: World) -> bool:

@@ -87,7 +87,6 @@ class Letter:
     connection: int | None = None
     message: int | None = None
     counted_as: str | None = None
-    is_local = True
     is_owner = False
     is_known = False
     is_over = False
@@ -96,6 +95,10 @@ class Letter:
         self.answer: asyncio.Future[tuple[bool, str]] = asyncio.get_running_loop().create_future()
         self.answers: list[tuple[bool, str]] = []
         """There must be one."""
+
+    @property
+    def is_local(self) -> bool:
+        return self.address is None
 
     def answered(self, _event: Event, _weight: int, result: Result) -> None:
         self.answers.append(ok_reply(result))

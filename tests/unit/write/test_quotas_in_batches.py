@@ -873,3 +873,56 @@ async def test_a_client_asks_of_few_keys_whether_they_are_known_here(kind: int) 
             assert await here.take(wrap(alice.pubkey), logins=[alice.pubkey]) == [STORED]
         here.now += 60
         assert await here.take(wrap(alice.pubkey)) == [STORED]
+
+
+# deletions that others may not read --------------------------------------------------------------
+
+PRIVATE = (
+    False,
+    "rate-limited: deletions of private events: at most 100,000 bytes a day from one network",
+)
+
+
+def deletion(here: Home, who: SecretKey, *tags: list[str], number: int = 0) -> Event:
+    """Of some 30,000 bytes."""
+    others = [["e", f"{number:04}{target:060x}"] for target in range(420)]
+    return here.made(who, 5, *tags, *others)
+
+
+async def test_few_deletions_that_others_may_not_read_are_stored() -> None:
+    """Who asks for kind 5 passes over each: 8,000 with `e` of fifty popular notes, written by one
+    network within seconds, kept such reads waiting for 40 s."""
+    async with home() as here:
+        hidden = [deletion(here, alice, ["k", "4"], number=number) for number in range(4)]
+        answers = [await answer_to(here, each, "192.0.2.1") for each in hidden]
+        assert answers == [STORED] * 3 + [PRIVATE]
+        assert await answer_to(here, hidden[0], "192.0.2.1") == DUPLICATE
+        assert await answer_to(here, hidden[3], "192.0.2.77") == PRIVATE, "of that network"
+        assert await answer_to(here, deletion(here, bob, ["k", "1"]), "192.0.2.1") == STORED
+        for operator in (owner, cast.robot):
+            by_operator = deletion(here, operator, ["k", "4"])
+            assert await answer_to(here, by_operator, "192.0.2.1") == STORED
+        assert await answer_to(here, hidden[3], "198.51.100.1") == STORED
+        more = [deletion(here, alice, ["k", "4"], number=number) for number in range(4, 8)]
+        assert await here.take(*more) == [STORED] * 4, "by a program on the relay's machine"
+
+
+async def test_deletions_that_remove_what_others_may_not_read_count_too() -> None:
+    async with home() as here:
+        letters = [await here.do(alice, 4, ["p", bob.pubkey]) for _ in range(4)]
+        removals = [
+            deletion(here, alice, ["e", letter.id], number=number)
+            for number, letter in enumerate(letters)
+        ]
+        answers = [await answer_to(here, each, "192.0.2.1") for each in removals]
+        assert answers == [STORED] * 3 + [PRIVATE]
+        assert letters[3].id in {event.id for event in await here.log()}, "it was not carried out"
+
+
+async def test_those_of_groups_that_only_members_read_do_not_count() -> None:
+    async with home() as here:
+        for group, flags, last in (("den", [["private"]], STORED), ("square", [], PRIVATE)):
+            await here.do(alice, 9007, *flags, h=group)
+            hidden = [deletion(here, alice, ["h", group], ["k", "4"], number=n) for n in range(4)]
+            answers = [await answer_to(here, each, "192.0.2.1") for each in hidden]
+            assert answers == [STORED] * 3 + [last]
