@@ -94,6 +94,9 @@ MAX_MOVING: Final = 10_000
 """Only owners and agents make groups private, or open them, that have more messages together with
 what the store still moves of others: all readers pass over these rows, or look into these groups.
 Anybody opens a larger one when none are moved."""
+_BYTES_OF_A_ROW: Final = 1_000
+"""Larger messages count for several: each of their tags is moved, too."""
+_MAX_MOVING_MB: Final = MAX_MOVING * _BYTES_OF_A_ROW // 1_000_000
 MAX_CLOSINGS: Final = 3
 """How often a group with messages is made private in an hour; then only owners and agents open it
 again. Its rows are moved in the indices, and everybody passes over those that are left."""
@@ -555,12 +558,20 @@ def _check_opening(action: EditMetadata, group: Group, context: GroupContext) ->
     )
 
 
+def weight_of_rows(rows: int, bytes_: int) -> int:
+    """What these rows, of `bytes_` together, count for in MAX_MOVING."""
+    return max(rows, bytes_ // _BYTES_OF_A_ROW)
+
+
 def _check_moves(context: GroupContext, *, closes: bool) -> Reject | None:
     """Why the store may not move its messages now."""
     if context.may_change_many or context.was_accepted or not context.has_content:
         return None
     if closes and context.rows_in_group > MAX_MOVING:
-        text = f"it has more than {MAX_MOVING:,} messages: an owner of the relay makes it private"
+        text = (
+            f"it has more than {MAX_MOVING:,} messages, or {_MAX_MOVING_MB} MB of them: an owner of"
+            " the relay makes it private"
+        )
         return rejected(Prefix.RESTRICTED, text)
     moving = context.rows_moving
     if moving + context.rows_in_group <= MAX_MOVING or not (closes or moving):

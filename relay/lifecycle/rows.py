@@ -579,13 +579,13 @@ class Found:
     groups_with_content: set[str] = field(default_factory=set)
     """Groups with a row beside 9000–9022 and 39000–39005."""
     group_rows: dict[str, int] = field(default_factory=dict)
-    """How many such rows each of `Lookups.counted_groups` has, `MAX_MOVING` + 1 at most, where the
-    store moves them when the group is made private or opened."""
+    """What such rows of each of `Lookups.counted_groups` count for (`weight_of_rows`), where the
+    store moves them when the group is made private or opened; above MAX_MOVING not exact."""
     expiring: dict[int, int] = field(default_factory=dict)
     """Each of `Lookups.expiry_windows` → how many rows expire in it, MAX_EXPIRING at most, and how
     many the batch adds."""
     rows_moving: int = 0
-    """If rows are counted: those of groups that were made private or opened, as long as not all
+    """If rows are counted, the same of groups that were made private or opened, as long as not all
     rows of each are moved; records included."""
     stored_keys: frozenset[str] = frozenset()
     """The `Lookups.vanishing_keys` with a row by them, or a gift wrap, notice or 9000 for them; but

@@ -16,6 +16,7 @@ import pytest
 from relay.groups.actions import Flag
 from relay.groups.group import EndedGroup, Group
 from relay.groups.key_map import OrderedMap
+from relay.groups.rules import MAX_MOVING
 from relay.lifecycle.rows import Stored
 from relay.storage.moving import TABLES
 from relay.storage.sqlite import checkpoints, lookups, partition_moves
@@ -140,6 +141,30 @@ async def test_rows_that_are_to_be_moved_into_partitions_are_counted(store: Sqli
         await move_some(store)
     found = await look_up(store, groups_with_content=["tea"], counted_groups=["tea"])
     assert found.rows_moving == 0
+
+
+async def test_large_rows_that_are_to_be_moved_count_for_several(store: SqliteStore) -> None:
+    """9,500 messages of 150 tags took minutes, and reads by one of these tags over a minute."""
+    await set_groups(store, den=OPEN, tea=OPEN)
+    tags = [["h", "den"], *(["e", f"{number:064x}"] for number in range(140))]
+    large = [unsigned(cast.alice, 9, tags, content=f"{number}") for number in range(6)]
+    await write(store, *large, *chats(5, "tea"))
+    weight = sum(len(event.raw) for event in large) // 1000
+    assert weight > 60
+    found = await look_up(store, groups_with_content=["den", "tea"], counted_groups=["den", "tea"])
+    assert (found.group_rows, found.rows_moving) == ({"den": weight, "tea": 5}, 0)
+    await set_groups(store, den=PRIVATE)
+    found = await look_up(store, groups_with_content=["tea"], counted_groups=["tea"])
+    assert found.rows_moving == weight
+
+
+async def test_a_group_of_many_authors_or_kinds_counts_as_large(store: SqliteStore) -> None:
+    """Else thousands of sizes would be added up for each such 9002."""
+    await set_groups(store, den=OPEN)
+    many = (*range(1_000, 2_000), *range(45_000, 46_000))
+    await write(store, *(unsigned(cast.alice, kind, [["h", "den"]]) for kind in many))
+    found = await look_up(store, groups_with_content=["den"], counted_groups=["den"])
+    assert found.group_rows["den"] > MAX_MOVING
 
 
 async def test_a_disk_that_fails_behind_a_commit_fails_no_batch(

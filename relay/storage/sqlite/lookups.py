@@ -9,7 +9,7 @@ import orjson
 
 from relay.access.quotas import Size
 from relay.errors import TooMuchToRead
-from relay.groups.rules import MAX_MOVING
+from relay.groups.rules import MAX_MOVING, weight_of_rows
 from relay.lifecycle.deletion import CLOCK_SKEW_S, not_vanished
 from relay.lifecycle.rows import (
     EXPIRY_WINDOW_S,
@@ -144,13 +144,15 @@ class Finder:
             if rows:
                 found.groups_with_content.add(group)
             if is_counted:
-                found.group_rows[group] = rows
+                [bytes_] = self._db.execute(QUERIES["bytes_in_group"], (group,)).fetchone()
+                found.group_rows[group] = weight_of_rows(rows, bytes_)
         for window in lookups.expiry_windows:
             start = window * EXPIRY_WINDOW_S
             asked = {"low": start, "high": start + EXPIRY_WINDOW_S, "most": MAX_EXPIRING}
             [found.expiring[window]] = self._db.execute(QUERIES["expiring"], asked).fetchone()
         if lookups.counted_groups:
-            [found.rows_moving] = self._db.execute(QUERIES["rows_moving"]).fetchone()
+            moving = self._db.execute(QUERIES["rows_moving"]).fetchone()
+            found.rows_moving = weight_of_rows(*moving)
         return found
 
     def _find_usage(self, accounts: frozenset[Account], usage: UsageCounter) -> None:

@@ -346,9 +346,15 @@ SELECT count(*) FROM (
     WHERE expires_at IS NOT NULL AND expires_at >= :low AND expires_at < :high LIMIT :most
 );
 
--- :rows_moving  -> rows of all groups that were made private, or opened, and are not moved yet, records included; a million if they are of 2,000 authors, kinds and groups
-SELECT iif(count(*) < 2000, ifnull(sum(events), 0), 1000000) FROM (
-    SELECT s.events FROM partition_moves AS m CROSS JOIN groups AS g ON g.id = m.grp
+-- :bytes_in_group  group -> of all its rows; a billion if they are of 2,000 authors and kinds
+SELECT iif(count(*) < 2000, ifnull(sum(bytes), 0), 1000000000) FROM (
+    SELECT bytes FROM sizes INDEXED BY sizes_group WHERE grp = ? AND grp > '' LIMIT 2000
+);
+
+-- :rows_moving  -> rows of all groups that were made private, or opened, and are not moved yet, records included, and their bytes; a million and a billion if they are of 2,000 authors, kinds and groups
+SELECT iif(count(*) < 2000, ifnull(sum(events), 0), 1000000),
+  iif(count(*) < 2000, ifnull(sum(bytes), 0), 1000000000) FROM (
+    SELECT s.events, s.bytes FROM partition_moves AS m CROSS JOIN groups AS g ON g.id = m.grp
     CROSS JOIN sizes AS s INDEXED BY sizes_group ON s.grp = m.grp AND s.grp > ''
     WHERE g.ended = 0 LIMIT 2000
 );
