@@ -120,6 +120,17 @@ _EXPIRES_WITH_MANY: Final = Reject(
     " another time",
     "expiration",
 )
+_CLOSINGS: Final = Rate(
+    "messages of groups that are made private", Per.RELAY, 30_000, 30_000, 3_600
+)
+"""Of all clients together: until a row is moved, readers of its tags pass over it, so 10,000 keep
+them waiting for some seconds."""
+_MANY_CLOSINGS: Final = Reject(
+    Prefix.RATE_LIMITED,
+    f"{_CLOSINGS.burst:,} messages of groups were made private within an hour; try again later, or"
+    " ask an owner of the relay",
+    _CLOSINGS.name,
+)
 _HIDDEN_DELETION_BYTES: Final = 100_000
 """Of a network in a day: 1,400 targets, or 300 deletions of one target each."""
 _HIDDEN_DELETIONS: Final = UsageLimit(
@@ -440,6 +451,11 @@ def _judge_after_rules(
         # A request that needs a review is stored, and its author told that it is pending.
         pending = None if ruling is None else ruling.reply
         return Judgement(pending or WriteOutcome.UNTOLD, tokens=own)
+    if ruling is not None and outcome is None:
+        closing = _tokens_of_closing(candidate, world, facts, ruling)
+        if isinstance(closing, Reject):
+            return Judgement(closing)
+        tokens = [*tokens, *closing]
     group_id, quiet = candidate.row_group, False
     if candidate.targets is not None:
         group_id, quiet = _deletion_reach(candidate, candidate.targets, world)
@@ -471,6 +487,20 @@ def _judge_after_rules(
         outdated,
         tokens,
     )
+
+
+def _tokens_of_closing(
+    candidate: Candidate, world: World, facts: Facts, ruling: Ruling
+) -> Sequence[Token] | Reject:
+    """The tokens to take for an event by which a group becomes one that only its members read."""
+    group, after = world.groups.get(candidate.group), ruling.groups.get(candidate.group)
+    if group is None or after is None or group.only_members_read or not after.only_members_read:
+        return ()
+    rows = world.found.group_rows.get(group.id, 0)
+    if not rows or facts.origin is not Origin.WIRE or _is_of_operator(candidate, world, facts):
+        return ()
+    wait_s = world.buckets.wait_s(_CLOSINGS, EVERYBODY, world.now, rows)
+    return _MANY_CLOSINGS if wait_s else [(_CLOSINGS, EVERYBODY, rows)]
 
 
 def _delay_of_an_end(group_id: str | None, candidate: Candidate, world: World) -> Reject | None:

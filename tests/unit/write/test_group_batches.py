@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from relay.access.quotas import GUESSES_PER_KEY
+from relay.access.quotas import GUESSES_PER_KEY, Per, Rate
 from relay.facts import Origin
 from relay.groups.actions import PRIVATE_FLAGS, Flag
 from relay.nostr import kinds
@@ -97,6 +97,29 @@ async def test_groups_of_one_batch_that_are_made_private_count_too(
     text = "messages of other groups are being made private or public; try again in a minute"
     later = (False, f"rate-limited: {text}")
     assert await home.take(*closings) == [STORED, STORED, later]
+
+
+@pytest.mark.parametrize("home", ["sqlite"], indirect=True)
+async def test_so_many_messages_are_made_private_in_an_hour(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers of their tags pass over them until they are moved: with one group closed after the
+    other they would always wait."""
+    monkeypatch.setattr("relay.write.judge._CLOSINGS", Rate("closings", Per.RELAY, 4, 4, 3_600))
+    monkeypatch.setattr("relay.storage.sqlite.lookups.weight_of_rows", lambda rows, _: rows)
+    for group in ("tea", "den", "inn"):
+        await home.do(alice, 9007, h=group)
+        for _ in range(2):
+            await home.do(alice, 9, h=group)
+    private = [home.made(alice, 9002, ["private"], h=group) for group in ("tea", "den", "inn")]
+    text = "30,000 messages of groups were made private within an hour; try again later"
+    many = (False, f"rate-limited: {text}, or ask an owner of the relay")
+    assert await home.take(*private) == [STORED, STORED, many]
+    assert await home.take(home.made(alice, 9002, ["name", "Inn"], h="inn")) == [STORED]
+    assert await home.take(home.made(alice, 9002, ["public"], h="den")) == [STORED]
+    assert await home.take(home.made(owner, 9002, ["private"], h="inn")) == [STORED]
+    home.now += 1_800
+    assert await home.take(home.made(alice, 9002, ["private"], h="den")) == [STORED]
 
 
 @pytest.mark.proves("N29-123")
