@@ -581,9 +581,21 @@ async def test_a_move_that_fails_keeps_no_truncation_from_erasing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While somebody always had a long query, a damaged page kept deleted texts in the log."""
+    monkeypatch.setattr(checkpoints, "_MAX_RETRY_S", 0.1)
+    truncate, waits = Checkpoints._truncate, threading.Event()
+    ended: list[bool | None] = []
+
+    async def noted(self: Checkpoints) -> bool:
+        ended.append(None)
+        ended[-1] = await truncate(self)
+        return bool(ended[-1])
+
+    monkeypatch.setattr(Checkpoints, "_truncate", noted)
     store = await SqliteStore.open(path, TERMS)
 
     def fails() -> bool:
+        if store._checkpoints._pauses._lock.locked():
+            waits.set()
         raise sqlite3.DatabaseError("database disk image is malformed")
 
     monkeypatch.setattr(store._checkpoints, "_move", fails)
@@ -592,8 +604,9 @@ async def test_a_move_that_fails_keeps_no_truncation_from_erasing(
     async with store._long_conn.paused():
         await set_groups(store, den=PRIVATE)
         store._checkpoints.erased()
-        await eventually("a truncation waits", store._checkpoints._pauses._lock.locked)
+        await eventually("a move fails while a truncation waits", waits.is_set)
     await eventually("the log is erased", lambda: not store._checkpoints.pending_s)
+    assert ended[0], "by the truncation that waited"
     assert store._writer.has_moves
     await store.close()
 
