@@ -102,7 +102,7 @@ async def test_readers_that_are_paused_and_that_nobody_asks_have_kept_nobody_wai
     """A long query of another was taken for a hold, and truncations rest four times as long."""
     idle, slow, done = SlowQueries(), SlowQueries(), list[str]()
     async with idle.reader, slow.reader, asyncio.TaskGroup() as tasks:
-        for asked_for in (False, True):
+        for asked_for in (False, True, False):
             tasks.create_task(slow.ask(1, done))
             assert await asyncio.to_thread(slow.began.acquire, timeout=ANSWER_S)
 
