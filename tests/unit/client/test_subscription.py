@@ -211,12 +211,16 @@ async def test_missed_events_are_yielded_oldest_first(fake: FakeRelay, timeouts:
         assert await texts(events, 1) == ["live again"]
 
 
+@pytest.mark.parametrize("bound", ["bytes", "number"])
 async def test_a_second_loss_while_catching_up_loses_no_event(
-    fake: FakeRelay, timeouts: Timeouts
+    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
-    """Also if they take more than half of what can be held."""
+    """Also if they are more than half of what can be held."""
     missed = [chat(f"{n}", NOW + n) for n in range(10)]
     most = sum(map(weight_of, missed))
+    if bound == "number":
+        monkeypatch.setattr("relay.client.subscription.MAX_ANSWER", len(missed))
+        most *= 10
     async with (
         client_of(fake, timeouts) as relay,
         relay.subscribe(CHAT, most_bytes=most) as events,
