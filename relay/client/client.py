@@ -399,9 +399,14 @@ class Client:
 
     async def count(self, *filters: FilterLike, deadline_s: float | None = None) -> int:
         """Number of matching events (NIP-45). Raises QueryClosed."""
+        return (await self._counted(filters, deadline_s)).number
+
+    async def _counted(
+        self, filters: Sequence[FilterLike], deadline_s: float | None = None
+    ) -> CountAnswer:
         wanted = filters_of(filters)
         async with self._reconnector.deadline(deadline_s, "the COUNT"):
-            return (await self._request(lambda connection: _counted(connection, wanted))).number
+            return await self._request(lambda connection: _counted(connection, wanted))
 
     async def reconcile(
         self,
@@ -612,8 +617,10 @@ class Client:
         try:
             document = await self.known_information()
             if not lists_nip(document, NEGENTROPY):
-                if lists_nip(document, COUNT) and await self.count(second) <= len(known):
-                    return ()
+                if lists_nip(document, COUNT):
+                    there = await self._counted((second,))
+                    if there.is_exact and there.number <= len(known):
+                        return ()
                 raise Incomparable("the relay offers no negentropy (NIP-77)")
             async with self._reconnector.deadline(None, "all ids of a second"):
                 found = await self.reconcile(second, Items(array("Q"), b""), most_needed=MAX_ANSWER)

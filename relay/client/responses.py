@@ -212,12 +212,14 @@ class CountAnswer(_Response):
     """The number that answers one COUNT (NIP-45). A Sink."""
 
     number = 0
+    is_exact = True
 
     def receive(self, verb: str, frame: list[object]) -> None:
         if verb == "COUNT":
             match frame[2:]:
-                case [{"count": int(number)}, *_]:
+                case [{"count": int(number), **more}, *_]:
                     self.number = number
+                    self.is_exact = not more.get("approximate")
                     self.is_closed = True
                     self._done.set()
         elif verb == "CLOSED":

@@ -679,6 +679,22 @@ async def test_of_a_second_that_was_read_completely_the_log_says_nothing(
         assert "may be left out" in caplog.text
 
 
+async def test_an_approximate_number_shows_of_no_second_that_it_was_read_completely(
+    fake: FakeRelay, timeouts: Timeouts, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def about(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say("COUNT", frame[1], {"count": 149, "approximate": True})
+
+    fake.events = [chat(f"{n}", 2000) for n in range(150)]
+    fake.information = {"supported_nips": [45]}
+    fake.most_rows = 149
+    fake.on["COUNT"] = about
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        assert len([event async for event in relay.query_all(CHAT)]) == 149
+        assert await relay.count(CHAT) == 149
+    assert "may be left out" in caplog.text
+
+
 @pytest.mark.parametrize("why", ["more than 400 events", "all ids of a second"])
 async def test_a_second_without_end_is_left_out(
     fake: FakeRelay,
