@@ -120,9 +120,7 @@ _EXPIRES_WITH_MANY: Final = Reject(
     " another time",
     "expiration",
 )
-_CLOSINGS: Final = Rate(
-    "messages of groups that are made private", Per.RELAY, 30_000, 30_000, 3_600
-)
+_CLOSINGS: Final = Rate("messages that become private", Per.RELAY, 30_000, 30_000, 3_600)
 """Of all clients together: until a row is moved, readers of its tags pass over it, so 10,000 keep
 them waiting for some seconds."""
 _MANY_CLOSINGS: Final = Reject(
