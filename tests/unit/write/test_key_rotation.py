@@ -10,7 +10,7 @@ import pytest
 from relay.facts import Origin
 from relay.nostr import kinds
 from relay.write import key_rotation, list_signing
-from tests.cast import admin, alice, bob, carol, dave, person, robot, stranger
+from tests.cast import admin, alice, bob, carol, dave, owner, person, robot, stranger
 from tests.contract.writing import stored
 from tests.harness.relay_in_process import RELAY, STORED, Home, policy_of, store_of
 
@@ -246,7 +246,7 @@ async def test_a_start_holds_few_of_the_descriptions_of_all_groups_at_once(
 ) -> None:
     """Anybody may make 100,000 groups: their states took a gigabyte at each start."""
     for number in range(60):
-        await home.do(stranger, 9007, ["about", "x" * 20_000], h=f"{number}")
+        await home.do(owner, 9007, ["about", "x" * 20_000], h=f"{number}")
     groups = home.groups
     monkeypatch.setattr(key_rotation, "_PAGE", 4)
     tracemalloc.start()
