@@ -214,6 +214,7 @@ class _FilterScan:
         self._upto = upto
         self._held = held
         self._left = limit
+        self._page_rows = PAGE_ROWS
         self._size = max(PAGE_ROWS // filters, _FEW_ROWS)
         self._bytes = _MERGED_BYTES // filters
         self._little = _LITTLE // filters
@@ -242,7 +243,11 @@ class _FilterScan:
 
     async def page(self, visibility: Visibility, now: int, *, is_long: bool) -> Sequence[bytes]:
         """The next page; for a query of one filter."""
-        page = await self._store.page(self._query(visibility, now, PAGE_ROWS), is_long=is_long)
+        query = self._query(visibility, now, self._page_rows)
+        page = await self._store.page(query, is_long=is_long)
+        # Of large rows a store gives few: to look for many more takes time.
+        number, is_cut = len(page.raws), len(page.raws) < query.size
+        self._page_rows = min(PAGE_ROWS, number + number // 4 + _FEW_ROWS if is_cut else 2 * number)
         self._left -= len(page.raws)
         self._after = page.next
         self.is_done = page.next is None

@@ -9,6 +9,7 @@ import sqlite3
 from contextlib import closing
 from functools import partial
 from itertools import count
+from random import Random
 from time import sleep
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,10 +43,11 @@ from tests.contract.writing import (
     unsigned,
     write,
 )
+from tests.harness.partition_check import flush
 from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from relay.storage.sqlite.connections import AsyncReader, TurnReader
@@ -144,6 +146,62 @@ async def test_the_first_rows_of_many_keys_are_read_without_those_behind_them(
     await store.close()
     assert found == in_order(*events)[:50]
     assert (steps < 12 * len(events)) is not bool(few)
+
+
+async def test_rows_with_many_of_the_tags_are_not_looked_at_for_each(path: Path) -> None:
+    """600 notes of 100 `e` each, of one address, kept reads of reactions to fifty of these waiting
+    for 13 s: a row took a step for each of them."""
+    store = await SqliteStore.open(path, TERMS)
+    tags = [["t", f"topic {number}"] for number in range(100)]
+    events = [unsigned(cast.alice, tags=tags, content=f"{n}", at=n // 9) for n in range(400)]
+    await write(store, *events)
+    await store.close()
+    store = await SqliteStore.open(path, TERMS)
+    wanted = asked(tag_t=[value for _, value in tags])
+    query = PageQuery(wanted, EVERYTHING, 300, len(events), 0, 300)
+    found, steps = steps_of(store, path, query)
+    await store.close()
+    assert found == in_order(*events)[:300]
+    assert steps < 2_000_000
+
+
+@pytest.mark.parametrize("kinds", [None, [1, 7]])
+@pytest.mark.parametrize("tags", [(1, 1, 3, 30), (40,)], ids=["some", "all"])
+@pytest.mark.parametrize("steps", [0, 1, 4])
+async def test_rows_with_several_of_the_tags_are_found_once_and_in_order(
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: int,
+    tags: Sequence[int],
+    kinds: list[int] | None,
+) -> None:
+    monkeypatch.setattr(scans, "_FEW", 0)
+    monkeypatch.setattr(scans, "_STEPS", steps)
+    chance = Random(steps)
+    topics = [f"topic {number}" for number in range(40)]
+    events = [
+        unsigned(
+            chance.choice((cast.alice, cast.bob)),
+            chance.choice((1, 1, 7, 9)),
+            [["t", topic] for topic in chance.sample(topics, chance.choice(tags))],
+            f"{number}",
+            chance.choice((number // 50, number % 7)),
+        )
+        for number in range(400)
+    ]
+    store = await SqliteStore.open(path, TERMS)
+    await write(store, *events)
+    await flush(store)
+    for number in (17, 25, 40):
+        for since, until in ((None, None), (2, 5)):
+            more = {"kinds": kinds, "since": since, "until": until}
+            given = {key: value for key, value in more.items() if value is not None}
+            filter_ = asked(tag_t=topics[:number], **given)
+            wanted = in_order(*(event for event in events if filter_.matches(event)))
+            for limit, size in ((500, 500), (500, 7), (90, 40), (3, 2)):
+                pages = await read_in_pages(store, filter_, limit=limit, size=size)
+                assert [raw for page in pages for raw in page] == wanted[:limit]
+    await store.close()
 
 
 @pytest.mark.parametrize("number", [17, 40, 128])

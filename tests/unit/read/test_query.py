@@ -511,6 +511,29 @@ async def test_a_reader_removed_between_two_pages_gets_no_more(relay: QuerySide)
     assert [text.strip() for text in client.stream()] == ["7", "6", "<EOSE>"]
 
 
+async def test_of_large_rows_a_page_asks_for_few(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store gives 69 of 7.6 kB each: to look for 500 again and again took most of the time."""
+    sizes = list[int]()
+    page = relay.store.page
+
+    async def noted(query: PageQuery, *, is_long: bool = False) -> Page:
+        sizes.append(query.size)
+        return await page(query, is_long=is_long)
+
+    await relay.write(*(note(n, at=n) for n in range(130)))
+    monkeypatch.setattr(relay.store, "page", noted)
+    relay.store.page_size = 40
+    client = Client()
+    await relay.answered(client, asked(kinds=[1]))
+    assert sizes == [500, 66, 66, 66]
+    sizes.clear()
+    relay.store.page_size = None
+    await relay.answered(client, asked(kinds=[1]))
+    assert sizes in ([], [500])
+
+
 async def test_a_reader_removed_during_a_count_gets_the_new_count(
     relay: QuerySide,
 ) -> None:

@@ -58,6 +58,9 @@ _FEW: Final = 5_000
 """Rows; to count so many in an index takes 1 ms."""
 _FEW_OF_EACH: Final = 16
 """The same for each of several keys: to begin with one of a queue takes as long."""
+_STEPS: Final = 4
+"""A queue of tags takes so many steps for each row of the page: those of rows with more of the tags
+are found in another way."""
 _MOST_OF_AUTHORS: Final = 20_000
 """Rows of a filter's authors and kinds of which all are looked at, some 2 us each; rows of its tag,
 of which strangers may store any number, are not."""
@@ -159,6 +162,65 @@ class Queue(NamedTuple):
     ) -> Condition:
         """The tables `keys` and `queue`, which is read in the order of results. `times`: of the
         first row of each; `since`: of the next ones; `inside`: what else must hold of all."""
+        queue = self._queue("queue", source, of, times, since, inside)
+        return Condition(
+            f"keys (a, b) AS ({self.keys.sql}), {queue.sql}", (*self.keys.values, *queue.values)
+        )
+
+    def tables_with_near(
+        self, source: str, of: str, times: Condition, since: Condition, inside: Condition
+    ) -> Condition:
+        """As `tables`, and two that together have all rows, too: `near`, the newest ones up to the
+        SIZE-th of one of the values, and `far`, a queue of those behind it.
+
+        In a queue a row takes a step for each of its values, which may be hundreds; in `near` each
+        is there once, and at most SIZE of each value are read.
+        """
+        a, b = self.columns
+        among = self.among
+        where = all_of([Condition(f"{of}.{a} = p.a AND {of}.{b} = p.b"), times, inside])
+        nth = (
+            f"{source} WHERE {where.sql} ORDER BY {of}.created_at DESC, {of}.id_key, {of}.seq"
+            " LIMIT 1 OFFSET ? - 1"
+        )
+        columns = f"{of}.created_at, {of}.id_key, {of}.seq"
+        rows = (
+            f"SELECT {columns} FROM last AS l CROSS JOIN keys AS p"
+            f" CROSS JOIN {source.removeprefix('FROM ')} WHERE {where.sql} AND {among.sql}"
+        )
+        behind = Condition(
+            f"{of}.created_at <= coalesce((SELECT at FROM last), {of}.created_at)"
+            f" AND ((SELECT at FROM last) IS NULL OR {of}.created_at < (SELECT at FROM last)"
+            f" OR {of}.id_key > (SELECT id_key FROM last))"
+        )
+        tables = self.tables(source, of, times, since, inside)
+        far = self._queue("far", source, of, all_of([times, behind]), since, inside)
+        return Condition(
+            f"{tables.sql},"
+            # Of each value the place of its SIZE-th row: the newest of these.
+            " last (at, id_key) AS MATERIALIZED (SELECT max(at), id_key FROM ("
+            f"SELECT (SELECT {of}.created_at {nth}) AS at, (SELECT {of}.id_key {nth}) AS id_key"
+            f" FROM keys AS p WHERE {among.sql}) WHERE at IS NOT NULL),"
+            f" near AS ({rows} AND {of}.created_at > l.at"
+            f" UNION {rows} AND {of}.created_at = l.at AND {of}.id_key <= l.id_key"
+            f" ORDER BY 1 DESC, 2, 3 LIMIT -1), {far.sql}",
+            (
+                *tables.values,
+                *(*where.values, SIZE, *where.values, SIZE, *among.values),
+                *(*where.values, *among.values, *where.values, *among.values),
+                *far.values,
+            ),
+        )
+
+    def _queue(
+        self,
+        name: str,
+        source: str,
+        of: str,
+        times: Condition,
+        since: Condition,
+        inside: Condition,
+    ) -> Condition:
         first = self._row(source, of, "p", times, inside)
         # In two parts, so that no row of the same second is passed over again.
         behind = f"({of}.id_key, {of}.seq) > (q.id_key, q.seq)"
@@ -168,14 +230,14 @@ class Queue(NamedTuple):
         next_ = self._row(source, of, "q", before, inside)
         columns = "n.created_at, n.id_key, n.seq"
         return Condition(
-            f"keys (a, b) AS ({self.keys.sql}), queue (a, b, created_at, id_key, seq) AS ("
+            f"{name} (a, b, created_at, id_key, seq) AS ("
             f"SELECT p.a, p.b, {columns} FROM keys AS p CROSS JOIN events AS n"
             f" ON n.seq = {first.sql} WHERE {self.among.sql} UNION ALL"
-            f" SELECT q.a, q.b, {columns} FROM queue AS q CROSS JOIN events AS n"
+            f" SELECT q.a, q.b, {columns} FROM {name} AS q CROSS JOIN events AS n"
             f" ON n.seq = coalesce({beside.sql}, {next_.sql})"
             # LIMIT -1: without it, SQLite leaves out the ORDER BY of a subquery.
             " ORDER BY 3 DESC, 4, 5 LIMIT -1)",
-            (*self.keys.values, *first.values, *self.among.values, *beside.values, *next_.values),
+            (*first.values, *self.among.values, *beside.values, *next_.values),
         )
 
     def _row(
@@ -219,6 +281,8 @@ class ManyTags(NamedTuple):
     """On `p.b`, of those that are found."""
     number: int
     """How many hashes there are."""
+    repeats: bool
+    """They are of several tags, so a row may have more than one."""
 
     def queue(self) -> Queue:
         hashes = f"{self.hashes.sql} AS h"
@@ -389,7 +453,8 @@ class IndexScan(NamedTuple):
             (*self.start.values, *among.values),
         )
         queue = many.queue(), self._unexpired(shape)
-        return self._first_of_pairs(found, many.number * _FEW_OF_EACH, *queue, shape, rest)
+        few = many.number * _FEW_OF_EACH
+        return self._first_of_pairs(found, few, *queue, shape, rest, repeats=many.repeats)
 
     def _first_of_authors(self, many: ManyAuthors, shape: Shape, rest: Condition) -> Condition:
         where = all_of([self.start, *self.times(shape)])
@@ -408,12 +473,26 @@ class IndexScan(NamedTuple):
         inside: Condition,
         shape: Shape,
         rest: Condition,
+        *,
+        repeats: bool = False,
     ) -> Condition:
-        """`found`: their rows, which are sorted if they are few. `inside`: as of `Queue`."""
+        """`found`: their rows, which are sorted if they are few. `inside`: as of `Queue`.
+        `repeats`: a row may be found by several of its tags."""
         times = all_of(self._times(shape))
         few = min(_FEW, few)
         of = self.times_of
-        tables = queue.tables(self.source, of, times, _since(of, shape), inside)
+        how = of, times, _since(of, shape), inside
+        queued = Condition("SELECT created_at, id_key, seq FROM queue")
+        if repeats:  # the tags are those of stored rows
+            tables = queue.tables_with_near("FROM tags AS t", *how)
+            queued = Condition(
+                f"SELECT * FROM ({queued.sql} LIMIT {_STEPS} * ?) UNION ALL"
+                " SELECT created_at, id_key, seq FROM near UNION ALL"
+                " SELECT created_at, id_key, seq FROM far",
+                (SIZE,),
+            )
+        else:
+            tables = queue.tables(self.source, *how)
         return Condition(
             f"WITH RECURSIVE some AS MATERIALIZED (SELECT {self.keys} FROM {found.sql}"
             f" LIMIT {few + 1}),"
@@ -421,12 +500,12 @@ class IndexScan(NamedTuple):
             " SELECT DISTINCT k.created_at, k.id_key, k.seq FROM (SELECT * FROM"
             f" (SELECT {self.keys} FROM some AS {of} WHERE (SELECT few FROM found) AND {times.sql}"
             " ORDER BY 1 DESC, 2, 3 LIMIT -1)"
-            " UNION ALL SELECT created_at, id_key, seq FROM queue) AS k"
+            f" UNION ALL {queued.sql}) AS k"
             f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {rest.sql} LIMIT ?",
             (
                 *found.values,
                 *tables.values,
-                *(*times.values, *rest.values, SIZE),
+                *(*times.values, *queued.values, *rest.values, SIZE),
             ),
         )
 
@@ -679,7 +758,7 @@ def by_tag(
         found,
         "t",
         ordered=scanned == 1 and not in_order,  # then only: each row once
-        many=ManyTags(hashes, classes, among, scanned or MAX_PARTITIONS * number),
+        many=ManyTags(hashes, classes, among, scanned or MAX_PARTITIONS * number, number > 1),
     )
 
 
