@@ -789,9 +789,12 @@ def _deletion_reach(
 def _tokens_of_hidden(
     candidate: Candidate, world: World, facts: Facts, group_id: str | None
 ) -> Sequence[Token] | Reject:
-    """The tokens to take for a kind 5 that not everyone may read. Everybody passes over these rows
-    who asks for kind 5, but for those of groups that only members read."""
+    """The tokens to take for a kind 5 that not everyone may read, where anybody may write.
+    Everybody passes over these rows who asks for kind 5, but for those of groups that only members
+    read."""
     group = world.groups.get(group_id)
+    if world.policy.restricted_writes:
+        return ()
     if world.took_tokens or (group is not None and group.only_members_read):
         return ()
     if facts.is_local or _is_of_operator(candidate, world, facts):

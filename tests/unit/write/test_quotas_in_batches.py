@@ -907,6 +907,14 @@ async def test_few_deletions_that_others_may_not_read_are_stored() -> None:
         assert await here.take(*more) == [STORED] * 4, "by a program on the relay's machine"
 
 
+async def test_where_only_known_keys_write_deletions_have_no_such_limit() -> None:
+    async with home(preset="group") as here:
+        await here.do(owner, 9007, h="tea")
+        await here.do(owner, 9000, ["p", alice.pubkey], h="tea")
+        hidden = [deletion(here, alice, ["k", "4"], number=number) for number in range(4)]
+        assert [await answer_to(here, each, "192.0.2.1") for each in hidden] == [STORED] * 4
+
+
 async def test_deletions_that_remove_what_others_may_not_read_count_too() -> None:
     async with home() as here:
         letters = [await here.do(alice, 4, ["p", bob.pubkey]) for _ in range(4)]
