@@ -16,7 +16,6 @@ import pytest
 from relay.groups.actions import Flag
 from relay.groups.group import EndedGroup, Group
 from relay.groups.key_map import OrderedMap
-from relay.groups.rules import MAX_MOVING
 from relay.lifecycle.rows import Stored
 from relay.storage.moving import TABLES
 from relay.storage.sqlite import checkpoints, lookups, partition_moves
@@ -158,13 +157,15 @@ async def test_large_rows_that_are_to_be_moved_count_for_several(store: SqliteSt
     assert found.rows_moving == weight
 
 
-async def test_a_group_of_many_authors_or_kinds_counts_as_large(store: SqliteStore) -> None:
-    """Else thousands of sizes would be added up for each such 9002."""
+async def test_requests_to_join_and_many_authors_make_no_group_large(store: SqliteStore) -> None:
+    """Anybody can ask to join, and a community of a thousand has thousands of sizes."""
     await set_groups(store, den=OPEN)
     many = (*range(1_000, 2_000), *range(45_000, 46_000))
     await write(store, *(unsigned(cast.alice, kind, [["h", "den"]]) for kind in many))
+    requests = [unsigned(cast.bob, 9021, [["h", "den"]], "x" * 20_000 + f"{n}") for n in range(100)]
+    await write(store, *requests)
     found = await look_up(store, groups_with_content=["den"], counted_groups=["den"])
-    assert found.group_rows["den"] > MAX_MOVING
+    assert found.group_rows == {"den": 2_000}
 
 
 async def test_a_disk_that_fails_behind_a_commit_fails_no_batch(

@@ -144,8 +144,11 @@ class Finder:
             if rows:
                 found.groups_with_content.add(group)
             if is_counted:
-                [bytes_] = self._db.execute(QUERIES["bytes_in_group"], (group,)).fetchone()
-                found.group_rows[group] = weight_of_rows(rows, bytes_)
+                weight = rows
+                if rows <= MAX_MOVING:  # so no more sizes are added up
+                    [bytes_] = self._db.execute(QUERIES["bytes_in_group"], (group,)).fetchone()
+                    weight = weight_of_rows(rows, bytes_)
+                found.group_rows[group] = weight
         for window in lookups.expiry_windows:
             start = window * EXPIRY_WINDOW_S
             asked = {"low": start, "high": start + EXPIRY_WINDOW_S, "most": MAX_EXPIRING}

@@ -346,10 +346,9 @@ SELECT count(*) FROM (
     WHERE expires_at IS NOT NULL AND expires_at >= :low AND expires_at < :high LIMIT :most
 );
 
--- :bytes_in_group  group -> of all its rows; a billion if they are of 2,000 authors and kinds
-SELECT iif(count(*) < 2000, ifnull(sum(bytes), 0), 1000000000) FROM (
-    SELECT bytes FROM sizes INDEXED BY sizes_group WHERE grp = ? AND grp > '' LIMIT 2000
-);
+-- :bytes_in_group  group -> of the same rows
+SELECT ifnull(sum(s.bytes), 0) FROM {content_kinds} CROSS JOIN sizes AS s INDEXED BY sizes_group
+ON s.grp = ? AND s.grp > '' AND s.kind BETWEEN k.low AND k.high;
 
 -- :rows_moving  -> rows of all groups that were made private, or opened, and are not moved yet, records included, and their bytes; a million and a billion if they are of 2,000 authors, kinds and groups
 SELECT iif(count(*) < 2000, ifnull(sum(events), 0), 1000000),
