@@ -41,6 +41,7 @@ from tests.contract.writing import (
     read,
     read_in_pages,
     unsigned,
+    with_id,
     write,
 )
 from tests.harness.partition_check import flush
@@ -163,6 +164,35 @@ async def test_rows_with_many_of_the_tags_are_not_looked_at_for_each(path: Path)
     await store.close()
     assert found == in_order(*events)[:300]
     assert steps < 2_000_000
+
+
+@pytest.mark.parametrize("last", [0, 39])
+async def test_few_rows_of_a_second_with_many_are_looked_at(
+    path: Path, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    """One of the tags has so many rows up to the end of this second, the others in its middle."""
+    monkeypatch.setattr(scans, "_FEW", 0)
+    topics = [["t", f"topic {number}"] for number in range(40)]
+    newest = [unsigned(cast.alice, tags=topics, content=f"{n}", at=2_000) for n in range(5)]
+    some = [
+        with_id(event, "f" * 8 + event.id[8:])
+        for event in (unsigned(cast.alice, tags=[topics[last]], content=f"{n}") for n in range(5))
+    ]
+    many = [
+        unsigned(cast.bob, tags=[topic], content=f"{number}")
+        for topic in topics
+        if topic is not topics[last]
+        for number in range(100)
+    ]
+    store = await SqliteStore.open(path, TERMS)
+    await write(store, *newest, *some, *many)
+    await store.close()
+    store = await SqliteStore.open(path, TERMS)
+    query = PageQuery(asked(tag_t=[value for _, value in topics]), EVERYTHING, 10, 5_000, 0, 10)
+    found, steps = steps_of(store, path, query)
+    await store.close()
+    assert found == in_order(*newest, *some, *many)[:10]
+    assert steps < 40_000
 
 
 @pytest.mark.parametrize("kinds", [None, [1, 7]])

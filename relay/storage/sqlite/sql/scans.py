@@ -198,9 +198,9 @@ class Queue(NamedTuple):
         return Condition(
             f"{tables.sql},"
             # Of each value the place of its SIZE-th row: the newest of these.
-            " last (at, id_key) AS MATERIALIZED (SELECT max(at), id_key FROM ("
-            f"SELECT (SELECT {of}.created_at {nth}) AS at, (SELECT {of}.id_key {nth}) AS id_key"
-            f" FROM keys AS p WHERE {among.sql}) WHERE at IS NOT NULL),"
+            f" last (at, id_key) AS MATERIALIZED (SELECT (SELECT {of}.created_at {nth}),"
+            f" (SELECT {of}.id_key {nth}) FROM keys AS p WHERE {among.sql}"
+            " ORDER BY 1 DESC, 2 LIMIT 1),"
             f" near AS ({rows} AND {of}.created_at > l.at"
             f" UNION {rows} AND {of}.created_at = l.at AND {of}.id_key <= l.id_key"
             f" ORDER BY 1 DESC, 2, 3 LIMIT -1), {far.sql}",
