@@ -29,6 +29,7 @@ from relay.access.membership import (
     untimely,
 )
 from relay.access.quotas import (
+    Account,
     CountedEvent,
     Per,
     Quota,
@@ -39,6 +40,7 @@ from relay.access.quotas import (
     check_usage_limits,
     subnet_of,
 )
+from relay.access.shares import network_of
 from relay.access.visibility import ANONYMOUS, names_restricted, visibility_for
 from relay.errors import Invalid, Prefix, Refused, Reject, Result, WriteOutcome
 from relay.facts import Origin, Who
@@ -67,7 +69,7 @@ from relay.lifecycle.rows import EXPIRY_WINDOW_S, MAX_EXPIRING, Stored, Tombston
 from relay.lifecycle.versions import is_rival, unstored_outcome
 from relay.nostr import kinds
 from relay.nostr.event import address_of
-from relay.nostr.kinds import is_ephemeral
+from relay.nostr.kinds import KindSet, is_ephemeral
 from relay.nostr.nip40 import check_expiry
 from relay.write.candidate import refused_form
 from relay.write.derived import derived_group
@@ -130,25 +132,27 @@ _MANY_CLOSINGS: Final = Reject(
     _CLOSINGS.name,
 )
 _HIDDEN_DELETION_BYTES: Final = 100_000
-"""Of a network in a day: 1,400 targets, or 300 deletions of one target each."""
-_HIDDEN_DELETIONS: Final = UsageLimit(
+"""Of a network in a day, with those of groups that are opened: 1,400 targets, or 300 deletions of
+one target each."""
+_HIDDEN_DELETION_RATE: Final = Rate(
     "deletions that not everyone may read",
-    quota=Quota(
-        Per.NETWORK,
-        bytes=_HIDDEN_DELETION_BYTES,
-        allowances=(
-            Rate(
-                "deletions that not everyone may read",
-                Per.NETWORK,
-                _HIDDEN_DELETION_BYTES,
-                _HIDDEN_DELETION_BYTES,
-                86_400,
-                Unit.BYTES,
-            ),
-        ),
-    ),
+    Per.NETWORK,
+    _HIDDEN_DELETION_BYTES,
+    _HIDDEN_DELETION_BYTES,
+    86_400,
+    Unit.BYTES,
+)
+_HIDDEN_DELETIONS: Final = UsageLimit(
+    _HIDDEN_DELETION_RATE.name,
+    quota=Quota(Per.NETWORK, bytes=_HIDDEN_DELETION_BYTES, allowances=(_HIDDEN_DELETION_RATE,)),
     reject=f"deletions of private events: at most {_HIDDEN_DELETION_BYTES:,} bytes a day from one"
     " network",
+)
+_OPENS_DELETIONS: Final = Reject(
+    Prefix.RESTRICTED,
+    f"the deletions in it, which stay private, have more than {_HIDDEN_DELETION_BYTES:,} bytes, or"
+    " with others of your network today: an owner of the relay opens it",
+    _HIDDEN_DELETION_RATE.name,
 )
 _ENDING: Final = Reject(
     Prefix.ERROR, "this group is being deleted, try again later", "ends of groups"
@@ -453,7 +457,12 @@ def _judge_after_rules(
         closing = _tokens_of_closing(candidate, world, facts, ruling)
         if isinstance(closing, Reject):
             return Judgement(closing)
-        tokens = [*tokens, *closing]
+        opening = _tokens_of_opening(candidate, world, facts, ruling)
+        if isinstance(opening, Reject):
+            about = Stored(0, msgspec.structs.replace(event, kind=kinds.CHAT), named)
+            is_told = is_told_of(about, candidate, world)
+            return Judgement(opening if is_told else WriteOutcome.UNTOLD, tokens=tokens)
+        tokens = [*tokens, *closing, *opening]
     group_id, quiet = candidate.row_group, False
     if candidate.targets is not None:
         group_id, quiet = _deletion_reach(candidate, candidate.targets, world)
@@ -499,6 +508,30 @@ def _tokens_of_closing(
         return ()
     wait_s = world.buckets.wait_s(_CLOSINGS, EVERYBODY, world.now, rows)
     return _MANY_CLOSINGS if wait_s else [(_CLOSINGS, EVERYBODY, rows)]
+
+
+def deletions_in(group_id: str) -> Account:
+    """Those that everybody passes over when the group is opened."""
+    return Account(None, KindSet.of(kinds.DELETION), frozenset({group_id}))
+
+
+def _tokens_of_opening(
+    candidate: Candidate, world: World, facts: Facts, ruling: Ruling
+) -> Sequence[Token] | Reject:
+    """The tokens to take for an event by which others than its members read a group, where anybody
+    may write: its deletions take as many as if they were written now, as `_tokens_of_hidden`."""
+    group, after = world.groups.get(candidate.group), ruling.groups.get(candidate.group)
+    if group is None or after is None or not group.only_members_read or after.only_members_read:
+        return ()
+    if facts.origin is not Origin.WIRE or world.policy.restricted_writes:
+        return ()
+    account, usage = deletions_in(group.id), world.found.usage
+    size = usage.size_of(account).bytes if account in usage else 0
+    if not size or facts.is_local or _is_of_operator(candidate, world, facts):
+        return ()
+    name = network_of(subnet_of(candidate.sender.address))
+    wait_s = world.buckets.wait_s(_HIDDEN_DELETION_RATE, name, world.now, size)
+    return _OPENS_DELETIONS if wait_s else [(_HIDDEN_DELETION_RATE, name, size)]
 
 
 def _delay_of_an_end(group_id: str | None, candidate: Candidate, world: World) -> Reject | None:

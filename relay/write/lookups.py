@@ -49,7 +49,7 @@ from relay.write.commands import (
     SweepRows,
     SweepVersions,
 )
-from relay.write.judge import check_vanish
+from relay.write.judge import check_vanish, deletions_in
 from relay.write.pins import (
     names_of,
     outdated_pins,
@@ -470,6 +470,7 @@ class _Builder:
             self._used_groups.add(group_id)
             if any(map(event.has_tag, _FOR_MEMBERS)):
                 self._counted_groups.add(group_id)
+                self.accounts.add(deletions_in(group_id))
         if kind == kinds.DELETE_GROUP:
             self._ending.add(group_id)
         # The relay will replace its 39000–39005 of this group, and the 39000 of related ones.

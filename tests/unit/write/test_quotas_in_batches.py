@@ -907,6 +907,42 @@ async def test_few_deletions_that_others_may_not_read_are_stored() -> None:
         assert await here.take(*more) == [STORED] * 4, "by a program on the relay's machine"
 
 
+OPENS = (
+    False,
+    "restricted: the deletions in it, which stay private, have more than 100,000 bytes, or with"
+    " others of your network today: an owner of the relay opens it",
+)
+
+
+async def test_a_group_is_opened_with_few_deletions() -> None:
+    """They stay hidden, and then everybody passes over them: else anybody wrote any number in a
+    private group, and opened it."""
+    async with home() as here:
+        for group, most in (("inn", 2), ("den", 2), ("cave", 4)):
+            await here.do(alice, 9007, ["hidden" if group == "cave" else "private"], h=group)
+            for number in range(most):
+                hidden = deletion(here, alice, ["h", group], ["k", "4"], number=number)
+                assert await answer_to(here, hidden, "192.0.2.1") == STORED
+
+        opened = {
+            group: here.made(alice, 9002, [tag], h=group)
+            for group, tag in (("inn", "public"), ("den", "public"), ("cave", "visible"))
+        }
+
+        async def answer(group: str, address: str, who: SecretKey = alice) -> tuple[bool, str]:
+            return await answer_to(here, opened[group], address, who)
+
+        assert await answer("cave", "198.51.100.1", bob) == STORED, "he may not know of it"
+        assert await answer("cave", "198.51.100.1") == OPENS
+        assert await answer("inn", "192.0.2.1") == STORED
+        assert await answer("den", "192.0.2.1") == OPENS, "with those of the other group"
+        private = deletion(here, bob, ["k", "4"])
+        assert await answer_to(here, private, "192.0.2.1") == STORED, "nothing was taken for den"
+        assert await answer("den", "203.0.113.1") == STORED
+        by_owner = here.made(owner, 9002, ["visible"], h="cave")
+        assert await answer_to(here, by_owner, "192.0.2.1") == STORED
+
+
 async def test_where_only_known_keys_write_deletions_have_no_such_limit() -> None:
     async with home(preset="group") as here:
         await here.do(owner, 9007, h="tea")
