@@ -907,6 +907,7 @@ async def test_few_deletions_that_others_may_not_read_are_stored() -> None:
         assert await here.take(*more) == [STORED] * 4, "by a program on the relay's machine"
 
 
+FULL = (False, "rate-limited: full: at most 100000 bytes a day from one network")
 OPENS = (
     False,
     "restricted: the deletions in it, which stay private, have more than 100,000 bytes, or with"
@@ -941,6 +942,25 @@ async def test_a_group_is_opened_with_few_deletions() -> None:
         assert await answer("den", "203.0.113.1") == STORED
         by_owner = here.made(owner, 9002, ["visible"], h="cave")
         assert await answer_to(here, by_owner, "192.0.2.1") == STORED
+
+
+async def test_reports_that_name_a_message_of_a_group_count_as_those_with_its_h() -> None:
+    """They belong to it, so only its admins read them."""
+    async with home() as here:
+        await here.do(alice, 9007, h="square")
+        said = await here.do(alice, 9, h="square")
+        others = [["e", f"{target:064x}"] for target in range(420)]
+        outside = here.made(mallory, 1984, ["p", alice.pubkey], *others)
+        for tag, wanted in (
+            (["e", said.id], STORED),
+            (["h", "square"], STORED),
+            (["e", said.id], STORED),
+            (["e", said.id], FULL),
+            (["h", "square"], FULL),
+        ):
+            report = here.made(mallory, 1984, tag, ["p", alice.pubkey], *others)
+            assert await answer_to(here, report, "192.0.2.1") == wanted
+        assert await answer_to(here, outside, "192.0.2.1") == STORED
 
 
 async def test_where_only_known_keys_write_deletions_have_no_such_limit() -> None:
