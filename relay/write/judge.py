@@ -389,6 +389,8 @@ def _expires_with_many(candidate: Candidate, world: World, facts: Facts) -> bool
     window = candidate.expiry_window
     if window is None or world.found.expiring.get(window, 0) < MAX_EXPIRING:
         return False
+    if world.took_tokens:
+        return False  # some of its rows are deleted
     return not _is_of_operator(candidate, world, facts)
 
 

@@ -589,6 +589,29 @@ async def test_a_deletion_that_has_begun_is_refused_by_no_rate_or_quota(
         assert not {row.id for row in rows} & {event.id for event in await home.log()}
 
 
+async def test_a_deletion_that_has_begun_may_expire_with_many(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.write.judge.MAX_EXPIRING", 1)
+    rows, tag = await rows_of_alice(home), ["expiration", str(home.now + 600)]
+    note, sent = home.made(bob, 1, tag), list[Any]()
+    stored = home.ingest._stored
+
+    async def then_send(items: Sequence[Any]) -> Any:
+        batch = await stored(items)
+        left = {event.id for event in await home.log()}
+        if batch.is_piece and not sent and not {row.id for row in rows} <= left:
+            sent.append(home.post(note, connection=2))
+            await eventually("it waits", lambda: home.ingest.waiting["commit"] == 1)
+        return batch
+
+    monkeypatch.setattr(home.ingest, "_stored", then_send)
+    deletion = home.made(alice, 5, *named(rows), tag)
+    assert await home.post(deletion, connection=1).answer == STORED
+    assert await sent[0].answer == STORED
+    assert {event.id for event in await home.log()} == {deletion.id, note.id}
+
+
 class Deleted:
     """Ids of the rows of each transaction from now on that deletes some."""
 
