@@ -117,7 +117,7 @@ class Subscription:
         self._pending_bytes = 0
         """Bytes of memory of these events, as `weight_of` estimates it."""
         self._overflowed = False
-        """No further event is taken; the rest is queried again when there is room."""
+        """No further event is accepted; the missing ones are queried again when there is room."""
         self._awaited_by = 0
         """Tasks that wait in `until_read`."""
         self._request: _Request | None = None

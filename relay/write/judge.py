@@ -368,7 +368,7 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
         return Judgement(_NOTICE_OF_RELAY)
     if is_known_id and _may_be_told(WriteOutcome.DUPLICATE, candidate, world):
         return Judgement(_unstored(candidate, world) or WriteOutcome.DUPLICATE)
-    # Whatever is stored of it: else the answer told this to others.
+    # Whether or not it is stored: the answer must not tell that.
     if _expires_with_many(candidate, world, facts):
         return Judgement(_EXPIRES_WITH_MANY)
     if candidate.objection is not None:

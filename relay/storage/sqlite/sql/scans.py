@@ -59,8 +59,8 @@ _FEW: Final = 5_000
 _FEW_OF_EACH: Final = 16
 """The same for each of several keys: to begin with one of a queue takes as long."""
 _STEPS: Final = 4
-"""A queue of tags takes so many steps for each row of the page: those of rows with more of the tags
-are found in another way."""
+"""A queue of tags takes at most so many steps for each row of the page, then `near` is read: rows
+with many of the tags would take a step for each of them."""
 _MOST_OF_AUTHORS: Final = 20_000
 """Rows of a filter's authors and kinds of which all are looked at, some 2 us each; rows of its tag,
 of which strangers may store any number, are not."""
