@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 from relay.read.pace import Pace
-from relay.storage import PAGE_BYTES, PageQuery
+from relay.storage import PAGE_BYTES, Listed, PageQuery
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -33,6 +33,8 @@ _FEWEST_ROWS: Final = 32
 """Of all filters together, while others hold very much; but two of each."""
 _PLACE_BYTES: Final = 224
 """Of a row, besides its own bytes: its `Place`, with three numbers, and two tuples."""
+_SEQ_BYTES: Final = 40
+"""Of a row of which only the seq is held."""
 _MAX_HELD: Final = 64 << 20
 """Bytes that all queries hold, see `Shares`: each may wait for its turn or its client for long."""
 _ORDINARY_HELD: Final = 1 << 20
@@ -214,12 +216,13 @@ class _FilterScan:
         self._upto = upto
         self._held = held
         self._left = limit
-        self._page_rows = PAGE_ROWS
         self._size = max(PAGE_ROWS // filters, _FEW_ROWS)
         self._bytes = _MERGED_BYTES // filters
         self._little = _LITTLE // filters
         self._fewest = max(_FEWEST_ROWS // filters, 2)
         self._after: Place | None = None
+        self._listed: Listed | None = None
+        """Only for `_read_as`."""
         self._rows: Sequence[tuple[Place, bytes]] = ()
         self._row_bytes = 0
         self._index = 0
@@ -238,25 +241,30 @@ class _FilterScan:
         self.forget()
 
     def forget(self) -> None:
-        """Hold no row that was not taken: it is read again."""
+        """Hold no row that was not taken: it is read again, and while there is memory, it is not
+        looked for again."""
+        listed, self._listed = self._listed, None
+        rights = None if self._read_as is None else self._read_as()
+        if listed is not None and rights is not None and self._held.has_room(rights):
+            seqs = [place.seq for place, _ in self._rows[self._index :]]
+            self._listed = Listed([*seqs, *listed.seqs], listed.are_last)
         self._keep(())
 
     async def page(self, visibility: Visibility, now: int, *, is_long: bool) -> Sequence[bytes]:
         """The next page; for a query of one filter."""
-        query = self._query(visibility, now, self._page_rows)
-        page = await self._store.page(query, is_long=is_long)
-        # Of large rows a store gives few: to look for many more takes time.
-        number, is_cut = len(page.raws), len(page.raws) < query.size
-        self._page_rows = min(PAGE_ROWS, number + number // 4 + _FEW_ROWS if is_cut else 2 * number)
+        self._check_rights(visibility)
+        page = await self._store.page(self._query(visibility, now, PAGE_ROWS), is_long=is_long)
         self._left -= len(page.raws)
-        self._after = page.next
+        self._after, self._listed = page.next, page.listed
+        self._read_as = ref(visibility)
         self.is_done = page.next is None
         return page.raws
 
     async def head(self, visibility: Visibility, now: int) -> Place | None:
         """The place of the next row; None at the end."""
+        self._check_rights(visibility)
         is_read = self._index < len(self._rows) or self.is_done
-        if not is_read or self._read_as is None or self._read_as() is not visibility:
+        if not is_read or self._read_as is None:
             self.forget()
             size, most = self._size, self._bytes
             if not self._held.has_room(visibility):
@@ -264,10 +272,15 @@ class _FilterScan:
             # Before the read: others that wait for theirs look at it too.
             self._row_bytes = most + size * _PLACE_BYTES
             self._held.add(self._row_bytes)
-            rows = await self._store.places(self._query(visibility, now, size))
+            rows, self._listed = await self._store.places(self._query(visibility, now, size))
             self._keep(rows, most)
             self._read_as, self.is_done = ref(visibility), not rows
         return self.place if self._rows else None
+
+    def _check_rights(self, visibility: Visibility) -> None:
+        """What was found with other rights does not count."""
+        if self._read_as is not None and self._read_as() is not visibility:
+            self._read_as = self._listed = None
 
     def _keep(self, rows: Sequence[tuple[Place, bytes]], most: int = 0) -> None:
         """Rows for which there is memory, `most` bytes; of the others only where they are."""
@@ -279,6 +292,8 @@ class _FilterScan:
         self._index = 0
         self._held.add(-self._row_bytes)
         self._row_bytes = sum([_PLACE_BYTES + len(raw) for _, raw in self._rows])
+        if self._listed is not None:
+            self._row_bytes += len(self._listed.seqs) * _SEQ_BYTES
         self._held.add(self._row_bytes)
 
     @property
@@ -290,11 +305,10 @@ class _FilterScan:
         """The row whose place `head` gave; empty if it was deleted since."""
         place, raw = self._rows[self._index]
         if not raw:
-            # From just before it: rows between the last one and it may have become readable.
-            before = place._replace(seq=place.seq - 1)
-            query = self._query(visibility, now, 1)._replace(after=before)
-            for found, again in await self._store.places(query):
-                raw = again if found == place else b""
+            found, _ = await self._store.rows(
+                [place.seq], self._filter, visibility, now=now, address=self._held.address
+            )
+            raw = found[0] if found else b""
         return raw
 
     def _query(self, visibility: Visibility, now: int, size: int) -> PageQuery:
@@ -307,6 +321,7 @@ class _FilterScan:
             size,
             self._after,
             self._held.address,
+            self._listed,
         )
 
     def skip_to(self, place: Place) -> None:

@@ -59,6 +59,21 @@ class Place(NamedTuple):
     seq: int
 
 
+class Listed(NamedTuple):
+    """Rows behind a page that were found with it. Large rows fill a page with few, and those behind
+    them need not be looked for again."""
+
+    seqs: Sequence[int]
+    """In order; empty: none yet, but the rows are large."""
+    are_last: bool
+    """No others are behind them."""
+
+    @property
+    def is_end(self) -> bool:
+        """No row is behind the page."""
+        return self.are_last and not self.seqs
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """Part of a result, in order: stored bytes as they were written."""
@@ -66,6 +81,8 @@ class Page:
     raws: Sequence[bytes]
     next: Place | None
     """The `after` of the next page; None: this is the last."""
+    listed: Listed | None = None
+    """The `listed` of the next page."""
 
 
 class PageQuery(NamedTuple):
@@ -83,10 +100,13 @@ class PageQuery(NamedTuple):
     after: Place | None = None
     address: str | None = None
     """The client's, as `Sharer.counted_as`: it may decide who waits, and not which rows match."""
+    listed: Listed | None = None
+    """Only with the same visibility. It decides how rows are found, not which."""
 
     def following(self, page: Page) -> PageQuery:
         """The query for the page after this one."""
-        return self._replace(limit=self.limit - len(page.raws), after=page.next)
+        left = self.limit - len(page.raws)
+        return self._replace(limit=left, after=page.next, listed=page.listed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +232,9 @@ class ClientReads(Protocol):
     def page_now(self, query: PageQuery) -> Page | None:
         """`page` without waiting; None when it would take long: then call `page`."""
 
-    async def places(self, query: PageQuery) -> Sequence[tuple[Place, bytes]]:
-        """As `page`, each row with its place, for merging several filters."""
+    async def places(self, query: PageQuery) -> tuple[Sequence[tuple[Place, bytes]], Listed | None]:
+        """As `page`, each row with its place, for merging several filters. With the `listed` of the
+        query for the next ones."""
 
     async def count(
         self,

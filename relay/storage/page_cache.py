@@ -29,6 +29,8 @@ _PAGE_BYTES: Final = 1000
 _VALUE_BYTES: Final = 100
 """Bytes. Estimated memory of a page, of each value of its filter and of each group of its viewer,
 without the bytes of rows and tag values."""
+_LISTED_BYTES: Final = 40
+"""Of a row that is listed behind the page."""
 _MAX_VALUES: Final = 100
 """Pages of filters with more values are not kept."""
 _MAX_READ_ONCE: Final = 4096
@@ -100,6 +102,8 @@ class PageCache:
             return
         size = _PAGE_BYTES + filter_.values * _VALUE_BYTES
         size += sum(map(len, page.raws))
+        if page.listed is not None:
+            size += len(page.listed.seqs) * _LISTED_BYTES
         size += text_bytes([filter_])
         if size > self._max_bytes:
             return

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import count
 from random import Random
 from time import sleep
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.storage.sqlite.connections import AsyncReader, TurnReader
+    from relay.storage.sqlite.sql.conditions import Query
 
 
 @pytest.fixture
@@ -113,6 +114,30 @@ async def test_large_rows_behind_small_ones_make_no_larger_page(
         assert sum(map(len, page.raws)) < PAGE_BYTES + 301_000
         assert page.next is not None
     await store.close()
+
+
+async def test_large_rows_are_looked_for_once(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = [
+        unsigned(cast.alice, tags=[["t", "a"]], content="x" * 99_000, at=at) for at in range(40)
+    ]
+    await write(store, *events)
+    looked_for, compiled = list[int](), store._compiler.page
+
+    def noted(query: PageQuery, *more: Any, **options: Any) -> Query:
+        looked_for.append(query.size)
+        return compiled(query, *more, **options)
+
+    monkeypatch.setattr(store._compiler, "page", noted)
+    query = PageQuery(asked(tag_t=["a", "b"]), EVERYTHING, 500, store.committed(), 0, 500)
+    page = await store.page(query, is_long=True)
+    found = [*page.raws]
+    while page.next is not None:
+        query = query.following(page)
+        page = await store.page(query)
+        found += page.raws
+    assert (found, looked_for) == (in_order(*events), [500])
 
 
 def steps_of(store: SqliteStore, path: Path, query: PageQuery) -> tuple[list[bytes], int]:

@@ -20,7 +20,7 @@ from relay.lifecycle.rows import Found, Stored, WritePlan
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import MAX_PREFIXES
 from relay.nostr.kinds import KindSet
-from relay.storage import PageQuery, Place
+from relay.storage import PAGE_BYTES, PageQuery, Place
 from tests import cast
 from tests.contract.crowd import (
     ALICE,
@@ -53,6 +53,7 @@ from tests.contract.writing import (
 )
 
 if TYPE_CHECKING:
+    from relay.nostr.filters import Filter
     from relay.storage import EventReader, Store
 
 # page and places: order -------------------------------------------------------------------------
@@ -170,7 +171,7 @@ async def test_large_rows_take_more_pages(store: Store, size: int) -> None:
     got: list[bytes] = []
     after = None
     while True:
-        places = await store.places(
+        places, _ = await store.places(
             PageQuery(
                 asked(), EVERYTHING, limit=90 - len(got), upto=MAX, now=0, after=after, size=size
             )
@@ -180,6 +181,39 @@ async def test_large_rows_take_more_pages(store: Store, size: int) -> None:
         got += [raw for _, raw in places]
         after = places[-1][0]
     assert got == in_order(*events)
+
+
+@pytest.mark.parametrize("filter_", [asked(tag_t=["a", "b"]), asked(kinds=[1])])
+@pytest.mark.parametrize("is_long", [False, True])
+async def test_rows_listed_with_a_page_are_read_while_they_are_there(
+    store: Store, filter_: Filter, *, is_long: bool
+) -> None:
+    """`Page.listed` decides how rows are found, not which."""
+    text, tag = "x" * (PAGE_BYTES // 3), ["t", "a"]
+    events = [unsigned(cast.alice, tags=[tag], content=text, at=at) for at in range(12)]
+    events[4] = unsigned(cast.alice, tags=[tag, ["expiration", "100"]], content=text, at=4)
+    rows = await write(store, *events)
+    query = PageQuery(filter_, EVERYTHING, 500, MAX, now=99, size=500)
+    page = await store.page(query, is_long=is_long)
+    placed, behind = await store.places(query)
+    assert list(page.raws) == [raw for _, raw in placed] == in_order(*events[-3:])
+    deleted = rows[7]
+    assert isinstance(deleted, Stored)
+    await change(store, lambda plan: plan.removes.add(deleted.seq))
+    left = in_order(*(event for event in events[:-3] if event not in (events[4], events[7])))
+    found = list[bytes]()
+    next_ = query
+    while page.next is not None:
+        next_ = next_.following(page)._replace(now=100)
+        page = await store.page(next_)
+        found += page.raws
+    assert found == left
+    found.clear()
+    while placed:
+        query = query._replace(after=placed[-1][0], listed=behind, now=100)
+        placed, behind = await store.places(query)
+        found += [raw for _, raw in placed]
+    assert found == left
 
 
 @on_module_loop
@@ -221,8 +255,8 @@ async def test_places_are_those_of_the_page(crowded: EventReader) -> None:
     crowd = a_wide_crowd()
     by_id = {row.event.id: row for row in await crowded.since(0, 1000)}
     filter_ = asked(kinds=[1, 7])
-    got = list(
-        await crowded.places(PageQuery(filter_, EVERYTHING, limit=1000, upto=MAX, now=0, size=1000))
+    got, _ = await crowded.places(
+        PageQuery(filter_, EVERYTHING, limit=1000, upto=MAX, now=0, size=1000)
     )
     assert [raw for _, raw in got] == matching(filter_, crowd)
     for place, raw in got:
@@ -236,9 +270,9 @@ async def test_places_are_those_of_the_page(crowded: EventReader) -> None:
 async def test_places_are_valid_as_after(crowded: EventReader) -> None:
     """In order of Place, after `after`."""
     ask: dict[str, Any] = {"limit": 1000, "upto": MAX, "now": 0}
-    whole = list(await crowded.places(PageQuery(asked(), EVERYTHING, size=1000, **ask)))
+    whole, _ = await crowded.places(PageQuery(asked(), EVERYTHING, size=1000, **ask))
     for start in (0, 1, 17, len(whole) - 1):
-        rest = await crowded.places(
+        rest, _ = await crowded.places(
             PageQuery(
                 asked(),
                 EVERYTHING,
@@ -247,8 +281,8 @@ async def test_places_are_valid_as_after(crowded: EventReader) -> None:
                 **ask,
             )
         )
-        assert list(rest) == whole[start + 1 :]
-        first_two = await crowded.places(
+        assert rest == whole[start + 1 :]
+        first_two, _ = await crowded.places(
             PageQuery(
                 asked(),
                 EVERYTHING,
@@ -257,7 +291,7 @@ async def test_places_are_valid_as_after(crowded: EventReader) -> None:
                 **ask,
             )
         )
-        assert list(first_two) == whole[start + 1 : start + 3]
+        assert first_two == whole[start + 1 : start + 3]
 
 
 async def test_a_place_is_valid_after_its_row_is_deleted(store: Store) -> None:

@@ -210,7 +210,7 @@ async def test_all_read_methods_agree(store: Store) -> None:
     assert [raw for page in pages for raw in page] == in_order(*shown)
     for filter_ in (asked(kinds=[30078]), asked(authors=[BOB]), asked(tag_x=["01", "03"])):
         expected = [event for event in shown if filter_.matches(event)]
-        places = await store.places(
+        places, _ = await store.places(
             PageQuery(filter_, visibility, limit=99, upto=MAX, now=0, size=99)
         )
         assert [raw for _, raw in places if b":30078," in raw] == in_order(*expected)

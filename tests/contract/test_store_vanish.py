@@ -68,7 +68,7 @@ async def found_anywhere(store: Store, filter_: Filter) -> set[str]:
     query = PageQuery(filter_, EVERYTHING, 10_000, MAX, now=0, size=10_000)
     page = await store.page(query)
     now = store.page_now(query)
-    places = await store.places(query)
+    places, _ = await store.places(query)
     seen = [list(page.raws), [] if now is None else list(now.raws), [raw for _, raw in places]]
     ids = {event_from_raw(raw).id for raws_ in seen for raw in raws_}
     assert await store.count([filter_], EVERYTHING, now=0) == len(ids)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from relay.lifecycle.rows import Found, Lookups, WritePlan
     from relay.nostr.nip77 import Items
-    from relay.storage import Page, PageQuery, Place
+    from relay.storage import Listed, Page, PageQuery, Place
 
 
 class ControlledStore(ReferenceStore):
@@ -90,7 +90,7 @@ class ControlledStore(ReferenceStore):
         await self._before_page()
         return super().page_now(self._sized(query))
 
-    async def places(self, query: PageQuery) -> Sequence[tuple[Place, bytes]]:
+    async def places(self, query: PageQuery) -> tuple[Sequence[tuple[Place, bytes]], Listed]:
         await self._before_page()
         return await super().places(self._sized(query))
 

@@ -60,7 +60,16 @@ from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.nostr import kinds
 from relay.nostr.nip50 import Needs, Search, Searchable, search_from, searchable, words_of
 from relay.nostr.nip77 import Items
-from relay.storage import PAGE_BYTES, PARSED_BYTES, Features, Page, PageQuery, Place, recall
+from relay.storage import (
+    PAGE_BYTES,
+    PARSED_BYTES,
+    Features,
+    Listed,
+    Page,
+    PageQuery,
+    Place,
+    recall,
+)
 from relay.storage.rows import (
     INDEXED_BYTES,
     BytesLeft,
@@ -100,6 +109,8 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
 
+_LISTED: Final = 3
+"""Rows behind a page that are listed at most."""
 _NO_GROUPS: Final = Groups()
 _SENT_TO_KEYS: Final = frozenset({kinds.GIFT_WRAP, kinds.PUT_USER, *kinds.GROUP_MEMBER_NOTICES})
 _OUTLIVE_THEIR_GROUP: Final = frozenset({kinds.CREATE_GROUP, kinds.DELETE_GROUP})
@@ -545,18 +556,38 @@ class ReferenceStore:
         return self.page_now(query)
 
     def page_now(self, query: PageQuery) -> Page:
+        given, behind = self._page(query)
+        next_ = None if behind.is_end else _place(given[-1])
+        return Page([row.event.raw for row in given], next_, behind)
+
+    async def places(self, query: PageQuery) -> tuple[Sequence[tuple[Place, bytes]], Listed]:
+        given, behind = self._page(query)
+        return [(_place(row), row.event.raw) for row in given], behind
+
+    def _page(self, query: PageQuery) -> tuple[Sequence[Stored], Listed]:
+        """And a few of the rows behind it."""
+        seqs, are_last = query.listed or Listed((), are_last=False)
+        left = self._listed(query, seqs)
+        if left or are_last:
+            given = _page(left, min(query.size, query.limit), PAGE_BYTES)
+            behind = [row.seq for row in left[len(given) :]]
+            return given, Listed(behind, are_last)
         left = self._result(query)
         given = _page(left, query.size, PAGE_BYTES)
-        more = len(left) > len(given)
-        return Page([row.event.raw for row in given], _place(given[-1]) if more else None)
+        behind = [row.seq for row in left[len(given) :][:_LISTED]]
+        return given, Listed(behind, are_last=len(left) == len(given) + len(behind))
 
-    async def places(self, query: PageQuery) -> Sequence[tuple[Place, bytes]]:
-        return [(_place(row), row.event.raw) for row in self._result(query)[: query.size]]
+    def _listed(self, query: PageQuery, seqs: Sequence[int]) -> list[Stored]:
+        """Those of these rows that are still to be given."""
+        if not seqs:
+            return []
+        rows = {row.seq: row for row in self._result(query._replace(limit=len(self._rows)))}
+        return [rows[seq] for seq in seqs if seq in rows]
 
     def _result(self, query: PageQuery) -> list[Stored]:
         """All that is left to give, in order."""
         self._must_be_open()
-        filter_, visibility, limit, upto, now, _, after, _ = query
+        filter_, visibility, limit, upto, now, _, after, *_ = query
         rows = [
             row
             for row in self._rows.values()

@@ -270,19 +270,18 @@ class Twins(RuleBasedStateMachine):
         first = question.filters[0]
 
         async def places(store: Store) -> object:
-            return list(
-                await store.places(
-                    PageQuery(
-                        first,
-                        visibility,
-                        limit=question.limit,
-                        upto=upto,
-                        now=question.now,
-                        after=None,
-                        size=1000,
-                    )
+            found, _ = await store.places(
+                PageQuery(
+                    first,
+                    visibility,
+                    limit=question.limit,
+                    upto=upto,
+                    now=question.now,
+                    after=None,
+                    size=1000,
                 )
             )
+            return list(found)
 
         async def pages(store: Store) -> object:
             pages = await read_in_pages(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.lifecycle.rows import Slot, Stored
     from relay.nostr.filters import Filter
-    from relay.storage import Verb
+    from relay.storage import Listed, Verb
     from relay.storage.postgres.connections import Connections, On
     from relay.storage.postgres.hashes import KeyedHashes
     from relay.storage.tokens import Tokenizer
@@ -141,13 +141,13 @@ class Reader(ABC):
         compiled = self._compiler.page(query, _PAGE_COLUMNS)
         return _page_of(await self._paged(compiled, query.visibility, query.address), query)
 
-    async def places(self, query: PageQuery) -> Sequence[tuple[Place, bytes]]:
+    async def places(self, query: PageQuery) -> tuple[Sequence[tuple[Place, bytes]], Listed | None]:
         if min(query.size, query.limit) <= 0 or query.filter.impossible:
-            return []
+            return [], None
         rows = await self._paged(
             self._compiler.page(query, _PLACE_COLUMNS), query.visibility, query.address
         )
-        return [(Place(*place), raw) for raw, *place in rows]
+        return [(Place(*place), raw) for raw, *place in rows], None
 
     async def count(
         self,

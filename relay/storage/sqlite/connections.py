@@ -20,6 +20,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import aiosqlite
+import orjson
 
 from relay.access.shares import network_of_client
 from relay.errors import StoreFault, TooSlow
@@ -548,6 +549,26 @@ class AsyncReader:
             if begun is not None:
                 begun.set()
             return list(await use.run(lambda db: page_of(db, query)))
+
+    async def listed_within(
+        self,
+        query: Query,
+        fetch: str,
+        seconds: float | None,
+        begun: asyncio.Event | None = None,
+    ) -> tuple[list[int], list[Any]]:
+        """The JSON list that `query` gives, and as `PageCursor.fetchmany` the rows of `fetch`,
+        whose value is this list."""
+        async with self._use(seconds) as use:
+            if begun is not None:
+                begun.set()
+
+            def read(db: sqlite3.Connection) -> tuple[list[int], list[Any]]:
+                [listed] = db.execute(*query).fetchone()
+                use.check()
+                return orjson.loads(listed), page_of(db, Query(fetch, (listed,)))
+
+            return await use.run(read)
 
     @asynccontextmanager
     async def _use(self, seconds: float | None = None) -> AsyncIterator[_Use]:

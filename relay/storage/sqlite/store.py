@@ -41,6 +41,7 @@ from relay.storage import (
     PAGE_BYTES,
     PARSED_BYTES,
     Features,
+    Listed,
     Page,
     PageQuery,
     Place,
@@ -119,6 +120,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NO_ROWS: Final = Page((), None)
+_END: Final = Listed((), are_last=True)
 _MANY_VALUES: Final = 4_096
 """A query with more values is not tried on the loop: it would be compiled to SQL and read twice."""
 _READ_S: Final = 10.0
@@ -368,33 +370,63 @@ class SqliteStore:
     # -- reading --------------------------------------------------------------------------------
 
     async def page(self, query: PageQuery, *, is_long: bool = False) -> Page:
-        page = None if is_long else self.page_now(query)
-        if page is not None:
-            return page
-
-        def read(sql: Query) -> Awaitable[list[Any]]:
-            return self._page_on_thread(sql, query.visibility, query.address)
-
-        return self._paged(await self._long_page(query, "e.raw", read), query)
+        found = await self._of_listed(query)
+        if found is None:
+            page = None if is_long else self.page_now(query)
+            if page is not None:
+                return page
+            found = await self._long_page(query)
+        rows, behind = found
+        raws = [raw for raw, *_ in rows]
+        if behind.is_end:
+            return Page(raws, None)
+        return Page(raws, Place(*rows[-1][1:]), behind)
 
     async def page_for_relay(self, query: PageQuery) -> Page:
         page = self.page_now(query)
         if page is not None:
             return page
 
-        def read(sql: Query) -> Awaitable[list[Any]]:
-            return self._relay_conn.page_within(sql, None)
-
-        return self._paged(await self._long_page(query, "e.raw", read), query)
-
-    async def _long_page(
-        self, query: PageQuery, columns: str, read: Callable[[Query], Awaitable[list[Any]]]
-    ) -> list[Any]:
-        return await self._in_partitions(
+        rows = await self._in_partitions(
             [query.filter],
             query.visibility,
-            lambda those: read(self._compiler.page(query, columns, those, is_long=True)),
+            lambda those: self._relay_conn.page_within(
+                self._compiler.page(query, "e.raw", those, is_long=True), None
+            ),
         )
+        return self._paged(rows, query)
+
+    async def _long_page(self, query: PageQuery) -> tuple[list[Any], Listed]:
+        """raw and place of the first rows, and those behind them. Raises TooSlow."""
+        reader = self._reader_for(query.visibility)
+
+        async def found(those: frozenset[int] | None) -> list[Any]:
+            sql = self._compiler.page(query, None, those, is_long=True)
+
+            async def read(reader: AsyncReader, begun: asyncio.Event) -> list[Any]:
+                return [*await reader.listed_within(sql, QUERIES["placed_by_seq"], _READ_S, begun)]
+
+            return [*await reader.read(query.visibility, query.address, read)]
+
+        seqs, rows = await self._in_partitions([query.filter], query.visibility, found)
+        if seqs and not rows:  # all were deleted meanwhile
+            return await self._long_page(query)
+        return rows, _behind(rows, seqs, query)
+
+    async def _of_listed(self, query: PageQuery) -> tuple[list[Any], Listed] | None:
+        """The same of the rows that were listed with the page before; None: they must be looked
+        for."""
+        if query.listed is None:
+            return None
+        seqs, are_last = query.listed
+        asked = seqs[: min(query.size, query.limit)]
+        if not asked:
+            return ([], query.listed) if query.listed.is_end else None
+        rows, checked = await self._rows(
+            asked, query.filter, query.visibility, now=query.now, address=query.address
+        )
+        behind = Listed(seqs[checked:], are_last)
+        return (rows, behind) if rows or behind.is_end else None
 
     async def _in_partitions(
         self,
@@ -447,7 +479,7 @@ class SqliteStore:
             return None
         # The index of ids has only their first bytes, so the rows are fetched in any case.
         ids = query.filter.ids
-        is_fetched = ids is not None or not self._row_cache.pays()
+        is_fetched = ids is not None or not (query.listed is not None or self._row_cache.pays())
         is_listed = not is_fetched or (ids is not None and len(ids) == 1)
         columns, fetch = "e.raw" if is_fetched else None, _all_of if is_listed else page_of
 
@@ -469,7 +501,8 @@ class SqliteStore:
         is_short = len(raws) < min(query.size, query.limit)
         if len(raws) == query.limit or (is_short and not is_full(raws)):
             return Page(raws, None)
-        return Page(raws, self._place_of(raws[-1]))
+        behind = Listed((), are_last=False) if is_short else None
+        return Page(raws, self._place_of(raws[-1]), behind)
 
     def _page_of_seqs(self, seqs: list[int], query: PageQuery) -> Page | None:
         """The page of rows just found; None: fetching them exceeded the budget."""
@@ -488,38 +521,47 @@ class SqliteStore:
             self._row_cache.add(fetched.items(), discarded)
             if is_full(fetched.values()):
                 end = seqs.index(rows[-1][1]) + 1
-            # A row that is still missing has been deleted.
             kept = [
                 fetched.get(seq) if raw is None else raw
                 for seq, raw in zip(seqs, kept, strict=True)
             ]
-            kept = kept[:end]
-        raws = [raw for raw in kept if raw is not None]
+        raws = [raw for raw in kept[:end] if raw is not None]
         if is_full(raws):
             weights = accumulate([0 if raw is None else len(raw) for raw in kept])
             end = next(at for at, weight in enumerate(weights, 1) if weight >= PAGE_BYTES)
             raws = [raw for raw in kept[:end] if raw is not None]
-        if end == len(seqs) and (end < query.size or end == query.limit):
+        behind = Listed(seqs[end:], _are_last(seqs, query))
+        if behind.is_end:
             return Page(raws, None)
-        return Page(raws, self._place_of(raws[-1])) if raws else None
+        if not raws:
+            return None
+        return Page(raws, self._place_of(raws[-1]), behind if behind.seqs else None)
 
-    async def places(self, query: PageQuery) -> Sequence[tuple[Place, bytes]]:
+    async def places(self, query: PageQuery) -> tuple[Sequence[tuple[Place, bytes]], Listed]:
         self._check_open()
         if min(query.size, query.limit) <= 0 or query.filter.impossible:
-            return []
-        columns = "e.raw, e.created_at, e.id_key, e.seq"
+            return [], _END
+        found = await self._of_listed(query)
+        if found is None:
+            found = self._placed_now(query)
+        if found is None:
+            found = await self._long_page(query)
+        rows, behind = found
+        return [(Place(*place), raw) for raw, *place in rows], behind
+
+    def _placed_now(self, query: PageQuery) -> tuple[list[Any], Listed] | None:
+        """As `_long_page`; None: it takes long."""
 
         def now(those: frozenset[int] | None) -> list[Any] | None:
-            sql = self._compiler.page(query, columns, those)
-            return self._loop_conn.read(sql, page_of, query.address)
+            sql = self._compiler.page(query, None, those)
+            return self._loop_conn.read(sql, _all_of, query.address)
 
-        def later(sql: Query) -> Awaitable[list[Any]]:
-            return self._page_on_thread(sql, query.visibility, query.address)
-
-        rows = self._now_in_partitions([query.filter], query.visibility, now)
-        if rows is None:
-            rows = await self._long_page(query, columns, later)
-        return [(Place(*place), raw) for raw, *place in rows]
+        found = self._now_in_partitions([query.filter], query.visibility, now)
+        if found is None:
+            return None
+        asked = Query(QUERIES["placed_by_seq"], found[0])
+        rows = self._loop_conn.read(asked, page_of, query.address)
+        return None if rows is None else (rows, _behind(rows, orjson.loads(found[0][0]), query))
 
     async def count(
         self,
@@ -894,10 +936,22 @@ class SqliteStore:
         address: str | None = None,
     ) -> tuple[Sequence[bytes], int]:
         self._check_open()
+        rows, checked = await self._rows(seqs, filter_, visibility, now=now, address=address)
+        return [raw for raw, *_ in rows], checked
+
+    async def _rows(
+        self,
+        seqs: Sequence[int],
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        now: int,
+        address: str | None,
+    ) -> tuple[list[Any], int]:
+        """As `rows`, but gives raw and place."""
         query = self._compiler.rows(seqs, filter_, visibility, now=now)
         rows = await self._page_within(query, visibility, address)
-        raws = [raw for raw, _ in rows]
-        return raws, rows[-1][1] + 1 if is_full(raws) else len(seqs)
+        return rows, _number_checked(rows, seqs)
 
     async def plan(
         self, filters: Sequence[Filter], visibility: Visibility, verb: Verb, *, now: int
@@ -961,6 +1015,21 @@ class SqliteStore:
             last_first.push_async_callback(self._index.close)
             last_first.push_async_callback(self._open_connections.aclose)
             await self._checkpoints.close()
+
+
+def _number_checked(rows: Sequence[Any], seqs: Sequence[int]) -> int:
+    """How many of `seqs` were looked up for a page of `rows`, which have a raw and a place."""
+    return seqs.index(rows[-1][3]) + 1 if is_full([raw for raw, *_ in rows]) else len(seqs)
+
+
+def _behind(rows: Sequence[Any], seqs: Sequence[int], query: PageQuery) -> Listed:
+    """Of the rows that were found, those behind `rows`."""
+    return Listed(seqs[_number_checked(rows, seqs) :], _are_last(seqs, query))
+
+
+def _are_last(seqs: Sequence[int], query: PageQuery) -> bool:
+    """Whether no others than these match the query."""
+    return len(seqs) < query.size or len(seqs) == query.limit
 
 
 def _all_of(db: sqlite3.Connection, query: Query) -> list[Any]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan
     from relay.nostr.filters import Filter
-    from relay.storage import Page, PageQuery, Place
+    from relay.storage import Listed, Page, PageQuery, Place
     from tests.faults.simulated.promises import Promises
 
 _CACHED: Final = 64
@@ -83,7 +83,7 @@ class Disk(ReferenceStore):
         await self._works()
         return page
 
-    async def places(self, query: PageQuery) -> Sequence[tuple[Place, bytes]]:
+    async def places(self, query: PageQuery) -> tuple[Sequence[tuple[Place, bytes]], Listed]:
         await self._works()
         places = await super().places(self._sized(query))
         await self._works()

@@ -148,7 +148,7 @@ class Compiler:
 
     def page(self, query: PageQuery, columns: Sequence[str]) -> Query:
         """The next rows in order, until they have PAGE_BYTES: these columns of events."""
-        filter_, visibility, limit, upto, now, size, after, _ = query
+        filter_, visibility, limit, upto, now, size, after, *_ = query
         shape = shape_of(filter_, after)
         hint = _hint(min(size, limit))
         key = (shape, columns, hint, id(visibility))

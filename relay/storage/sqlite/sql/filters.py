@@ -208,7 +208,7 @@ class Compiler:
     ) -> Query:
         """The next rows in order. `columns` are of `e`, the events table; None: one row, that has a
         JSON list of their seqs. `is_long`: see `Shape`."""
-        filter_, visibility, limit, upto, now, size, after, _ = query
+        filter_, visibility, limit, upto, now, size, after, *_ = query
         shape, arguments = self._asked(
             filter_,
             visibility,
@@ -556,12 +556,12 @@ class Compiler:
     def rows(
         self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
     ) -> Query:
-        """raw of these rows and their positions in `seqs`, in that order."""
+        """raw, created_at, id_key and seq of these rows, in the order given."""
 
         def made(_: Shape) -> Condition:
             rest = all_of([UNEXPIRED, self.visible(visibility, filter_)])
             return Condition(
-                "SELECT e.raw, j.key FROM json_each(?) AS j"
+                "SELECT e.raw, e.created_at, e.id_key, e.seq FROM json_each(?) AS j"
                 " CROSS JOIN events AS e ON e.seq = j.value"
                 f" WHERE {rest.sql} ORDER BY j.key",
                 (None, *rest.values),

@@ -85,6 +85,10 @@ WHERE e.grp IS NULL AND e.kind IN (SELECT value FROM json_each(:kinds)) LIMIT :l
 -- :raw_by_seq  [seq] -> raw and seq, in the order given
 SELECT e.raw, e.seq FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.value;
 
+-- :placed_by_seq  [seq] -> raw, created_at, id_key and seq, in the order given
+SELECT e.raw, e.created_at, e.id_key, e.seq
+FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.value;
+
 -- :move_event  group, seq
 UPDATE events SET grp = ? WHERE seq = ?;
 
