@@ -16,6 +16,7 @@ from relay.access.visibility import ANONYMOUS, Viewer, visibility_for
 from relay.groups.group import Groups
 from relay.storage import PageQuery
 from relay.storage.postgres import connections, reading
+from relay.storage.postgres import store as postgres_store
 from relay.storage.postgres.connections import Connections
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
@@ -39,6 +40,18 @@ _WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 UNKNOWN = visibility_for(ANONYMOUS, (), Actors(), Groups())
 
 
+@asynccontextmanager
+async def opened(postgres: PostgresServer) -> AsyncIterator[tuple[PostgresStore, str]]:
+    """A store, and the URL of its database."""
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    try:
+        yield store, url
+    finally:
+        await store.close()
+    await postgres.empty(url)
+
+
 @pytest.mark.parametrize("greedy", [UNKNOWN, EVERYTHING], ids=["unknown", "known"])
 async def test_short_reads_do_not_wait_for_long_ones(
     postgres: PostgresServer, greedy: Visibility, monkeypatch: pytest.MonkeyPatch
@@ -46,66 +59,62 @@ async def test_short_reads_do_not_wait_for_long_ones(
     """By tag nothing is read while the table of tags is locked."""
     monkeypatch.setattr(reading, "_SHORT_S", 0.3)  # a busy machine takes long for a short one
     monkeypatch.setattr(reading, "_COUNT_S", {True: ANSWER_S, False: ANSWER_S})
-    url = await postgres.new_schema()
-    store = await PostgresStore.open(url, TERMS)
-    event = unsigned(cast.alice, tags=[["t", "tea"]])
-    await write(store, event)
-    by_tag = asked(tag_t=["tea"])
-    async with postgres.unreadable(f"{postgres.schema_of(url)}.tags"):
-        pages = [asyncio.create_task(read(store, by_tag, greedy)) for _ in range(5)]
-        counts = [asyncio.create_task(store.count([by_tag], greedy, now=0)) for _ in range(8)]
-        async with until("several wait for the table") as tries:
-            async for _ in tries:
-                if await postgres.value(_WAITING) > 1:
-                    break
-        for reader in (UNKNOWN, EVERYTHING):
+    async with opened(postgres) as (store, url):
+        event = unsigned(cast.alice, tags=[["t", "tea"]])
+        await write(store, event)
+        by_tag = asked(tag_t=["tea"])
+        async with postgres.unreadable(f"{postgres.schema_of(url)}.tags"):
+            pages = [asyncio.create_task(read(store, by_tag, greedy)) for _ in range(5)]
+            counts = [asyncio.create_task(store.count([by_tag], greedy, now=0)) for _ in range(8)]
+            async with until("several wait for the table") as tries:
+                async for _ in tries:
+                    if await postgres.value(_WAITING) > 1:
+                        break
+            for reader in (UNKNOWN, EVERYTHING):
+                async with asyncio.timeout(ANSWER_S):
+                    assert await read(store, asked(ids=[event.id]), reader) == [event.raw]
             async with asyncio.timeout(ANSWER_S):
-                assert await read(store, asked(ids=[event.id]), reader) == [event.raw]
-        async with asyncio.timeout(ANSWER_S):
-            assert [each.of for each in await store.sizes(SizedBy.KIND, 5)] == [1]
-        assert not any(each.done() for each in (*pages, *counts))
-    assert await asyncio.gather(*pages) == [[event.raw]] * 5
-    assert await asyncio.gather(*counts) == [1] * 8
-    await store.close()
-    await postgres.empty(url)
+                assert [each.of for each in await store.sizes(SizedBy.KIND, 5)] == [1]
+            assert not any(each.done() for each in (*pages, *counts))
+        assert await asyncio.gather(*pages) == [[event.raw]] * 5
+        assert await asyncio.gather(*counts) == [1] * 8
 
 
 async def test_an_address_with_long_reads_lets_short_ones_of_others_go_first(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """60 addresses with one connection each made the short reads of all strangers take 4 s."""
+    now, answered = 0.0, list[str]()
     monkeypatch.setattr(reading, "_AT_ONCE", 1)
     monkeypatch.setattr(reading, "_SHORT_S", ANSWER_S)
-    url = await postgres.new_schema()
-    store = await PostgresStore.open(url, TERMS)
-    answered: list[str] = []
+    monkeypatch.setattr(postgres_store, "Turns", lambda: reading.Turns(lambda: now))
+    async with opened(postgres) as (store, url), asyncio.TaskGroup() as tasks:
 
-    async def ask(name: str, **conditions: object) -> None:
-        address = name.split()[0]
-        await store.page(PageQuery(asked(**conditions), UNKNOWN, 9, MAX, 0, 9, None, address))
-        answered.append(name)
+        async def ask(name: str, **conditions: object) -> None:
+            address = name.split()[0]
+            await store.page(PageQuery(asked(**conditions), UNKNOWN, 9, MAX, 0, 9, None, address))
+            answered.append(name)
 
-    @asynccontextmanager
-    async def waiting(name: str, **conditions: object) -> AsyncIterator[None]:
-        async with postgres.unreadable(f"{postgres.schema_of(url)}.tags"):
-            task = asyncio.create_task(ask(name, **conditions))
-            async with until("it waits for the table") as tries:
-                async for _ in tries:
-                    if await postgres.value(_WAITING):
-                        break
-            yield
-        await task
+        @asynccontextmanager
+        async def waiting(name: str, tag: str, *, took_s: float) -> AsyncIterator[None]:
+            nonlocal now
+            async with postgres.unreadable(f"{postgres.schema_of(url)}.tags"):
+                task = tasks.create_task(ask(name, tag_t=[tag]))
+                async with until("it waits for the table") as tries:
+                    async for _ in tries:
+                        if await postgres.value(_WAITING):
+                            break
+                yield
+                now += took_s
+            await task
 
-    async with asyncio.TaskGroup() as tasks:
-        async with waiting("greedy long", tag_t=["tea"]):
+        async with waiting("greedy long", "tea", took_s=2.0):
             pass
-        async with waiting("another", tag_t=["cocoa"]):
+        async with waiting("another", "cocoa", took_s=1.0):
             for name in ("greedy", "modest"):
                 tasks.create_task(ask(name, kinds=[len(name)]))
             await asyncio.sleep(0)
     assert answered == ["greedy long", "another", "modest", "greedy"]
-    await store.close()
-    await postgres.empty(url)
 
 
 @pytest.mark.parametrize("reads", ["count", "search", "page"])
@@ -173,28 +182,25 @@ async def test_statements_of_clients_keep_a_bounded_part_of_the_memory_of_the_se
     policy = policy_of("group")
     seen = visibility_for(ANONYMOUS, policy.read_rules, policy.actors, Groups())
     seen = EVERYTHING if reads == "short pages" else seen
-    url = await postgres.new_schema()
-    store = await PostgresStore.open(url, TERMS)
-    named = {"authors": [cast.alice.pubkey, cast.bob.pubkey]}
-    named |= {f"#{letter}": ["x", "y"] for letter in "abc"}
-    times: list[list[dict[str, object]]] = [[{}, {"since": 1}], [{}, {"until": 9}]]
-    lists: list[list[dict[str, object]]] = [
-        [{}, {name: values[:1]}, {name: values}] for name, values in named.items()
-    ]
-    for chosen in product(*times, *lists):
-        filter_ = asked(**ChainMap(*chosen))
-        if reads != "counts":
-            await read(store, filter_, seen)
-            await read(store, filter_, seen, size=10)
-        else:
-            await store.count([filter_] * 12, seen, now=0)
-            await store.count([filter_], EVERYTHING, now=0)
-    of_pages, of_reads = store._connections.paging(), store._connections.reading()
-    async with of_pages as pages, of_reads as others:
-        assert await pages.fetchval(_KEPT) < 48 << 20
-        assert await others.fetchval(_KEPT) < 20 << 20
-    await store.close()
-    await postgres.empty(url)
+    async with opened(postgres) as (store, _):
+        named = {"authors": [cast.alice.pubkey, cast.bob.pubkey]}
+        named |= {f"#{letter}": ["x", "y"] for letter in "abc"}
+        times: list[list[dict[str, object]]] = [[{}, {"since": 1}], [{}, {"until": 9}]]
+        lists: list[list[dict[str, object]]] = [
+            [{}, {name: values[:1]}, {name: values}] for name, values in named.items()
+        ]
+        for chosen in product(*times, *lists):
+            filter_ = asked(**ChainMap(*chosen))
+            if reads != "counts":
+                await read(store, filter_, seen)
+                await read(store, filter_, seen, size=10)
+            else:
+                await store.count([filter_] * 12, seen, now=0)
+                await store.count([filter_], EVERYTHING, now=0)
+        of_pages, of_reads = store._connections.paging(), store._connections.reading()
+        async with of_pages as pages, of_reads as others:
+            assert await pages.fetchval(_KEPT) < 48 << 20
+            assert await others.fetchval(_KEPT) < 20 << 20
 
 
 async def test_pages_of_common_clients_stay_prepared(
@@ -205,21 +211,18 @@ async def test_pages_of_common_clients_stay_prepared(
     policy = policy_of("open")
     viewers = [ANONYMOUS, *(Viewer(frozenset({who.pubkey})) for who in (cast.alice, cast.owner))]
     seen = [visibility_for(each, policy.read_rules, policy.actors, Groups()) for each in viewers]
-    url = await postgres.new_schema()
-    store = await PostgresStore.open(url, TERMS)
-    conditions: list[dict[str, object]] = [
-        {"authors": [cast.alice.pubkey]},
-        {"#t": ["x"]},
-        {"#e": ["0" * 64]},
-        {"#p": [cast.bob.pubkey]},
-        {"#h": ["tea"]},
-        {"since": 5},
-        {"until": 9},
-    ]
-    for chosen in product(*[({}, each) for each in conditions]):
-        for visibility in seen:
-            await read(store, asked(kinds=[1, 6], **ChainMap(*chosen)), visibility)
-    async with store._connections.paging() as db:
-        assert await db.fetchval("SELECT count(*) FROM pg_prepared_statements") > 100
-    await store.close()
-    await postgres.empty(url)
+    async with opened(postgres) as (store, _):
+        conditions: list[dict[str, object]] = [
+            {"authors": [cast.alice.pubkey]},
+            {"#t": ["x"]},
+            {"#e": ["0" * 64]},
+            {"#p": [cast.bob.pubkey]},
+            {"#h": ["tea"]},
+            {"since": 5},
+            {"until": 9},
+        ]
+        for chosen in product(*[({}, each) for each in conditions]):
+            for visibility in seen:
+                await read(store, asked(kinds=[1, 6], **ChainMap(*chosen)), visibility)
+        async with store._connections.paging() as db:
+            assert await db.fetchval("SELECT count(*) FROM pg_prepared_statements") > 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from contextlib import nullcontext, suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
@@ -70,12 +71,13 @@ _STORED_COLUMNS: Final = ("seq", "raw", "grp", "quiet", "slot", "version", "expi
 class Turns:
     """Of reads that may take long, by whether the client has a known key."""
 
-    def __init__(self) -> None:
-        self._short_pages = ReadTurns(_AT_ONCE)
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        """`clock`: as of `ReadTurns`."""
+        self._short_pages = ReadTurns(_AT_ONCE, clock)
         self._long_pages, self._counts = (
-            {known: ReadTurns(_AT_ONCE) for known in (False, True)} for _ in range(2)
+            {known: ReadTurns(_AT_ONCE, clock) for known in (False, True)} for _ in range(2)
         )
-        self._searches = {False: ReadTurns(), True: ReadTurns(_AT_ONCE)}
+        self._searches = {False: ReadTurns(1, clock), True: ReadTurns(_AT_ONCE, clock)}
 
     def short_page(self, visibility: Visibility, address: str | None) -> Held:
         return nullcontext() if visibility.is_known else self._short_pages.of(address)
