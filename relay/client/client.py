@@ -398,11 +398,19 @@ class Client:
         return await with_provenance(self, found, self.pubkey) if self._keys else found
 
     async def count(self, *filters: FilterLike, deadline_s: float | None = None) -> int:
-        """Number of matching events (NIP-45). Raises QueryClosed."""
+        """Number of matching events (NIP-45), which a relay may only estimate. Raises
+        QueryClosed."""
         return (await self._counted(filters, deadline_s)).number
 
+    async def exact_count(
+        self, *filters: FilterLike, deadline_s: float | None = None
+    ) -> int | None:
+        """As `count`; None: the relay says that it is an estimate."""
+        answer = await self._counted(filters, deadline_s)
+        return answer.number if answer.is_exact else None
+
     async def _counted(
-        self, filters: Sequence[FilterLike], deadline_s: float | None = None
+        self, filters: Sequence[FilterLike], deadline_s: float | None
     ) -> CountAnswer:
         wanted = filters_of(filters)
         async with self._reconnector.deadline(deadline_s, "the COUNT"):
@@ -618,8 +626,8 @@ class Client:
             document = await self.known_information()
             if not lists_nip(document, NEGENTROPY):
                 if lists_nip(document, COUNT):
-                    there = await self._counted((second,))
-                    if there.is_exact and there.number <= len(known):
+                    number = await self.exact_count(second)
+                    if number is not None and number <= len(known):
                         return ()
                 raise Incomparable("the relay offers no negentropy (NIP-77)")
             async with self._reconnector.deadline(None, "all ids of a second"):

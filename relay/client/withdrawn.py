@@ -48,6 +48,6 @@ async def withdrawn(
 
 async def _has_all(client: Client, ids: Sequence[str]) -> bool:
     try:
-        return await client.count({"ids": ids}) == len({*ids})
+        return await client.exact_count({"ids": ids}) == len({*ids})
     except QueryClosed:
         return False
