@@ -32,11 +32,9 @@ from relay.access.quotas import (
     Account,
     CountedEvent,
     Per,
-    Quota,
     Rate,
     Token,
     Unit,
-    UsageLimit,
     check_usage_limits,
     subnet_of,
 )
@@ -142,11 +140,10 @@ _HIDDEN_DELETION_RATE: Final = Rate(
     86_400,
     Unit.BYTES,
 )
-_HIDDEN_DELETIONS: Final = UsageLimit(
+_HIDDEN_DELETIONS: Final = Reject(
+    Prefix.RATE_LIMITED,
+    f"deletions of private events: at most {_HIDDEN_DELETION_BYTES:,} bytes a day from one network",
     _HIDDEN_DELETION_RATE.name,
-    quota=Quota(Per.NETWORK, bytes=_HIDDEN_DELETION_BYTES, allowances=(_HIDDEN_DELETION_RATE,)),
-    reject=f"deletions of private events: at most {_HIDDEN_DELETION_BYTES:,} bytes a day from one"
-    " network",
 )
 _OPENS_DELETIONS: Final = Reject(
     Prefix.RESTRICTED,
@@ -468,8 +465,8 @@ def _judge_after_rules(
     group_id, quiet = candidate.row_group, False
     if candidate.targets is not None:
         group_id, quiet = _deletion_reach(candidate, candidate.targets, world)
-        if quiet and outcome is None:
-            hidden = _tokens_of_hidden(candidate, world, facts, group_id)
+        if outcome is None:
+            hidden = _tokens_of_hidden(candidate, world, facts, group_id, quiet=quiet)
             if isinstance(hidden, Reject):
                 return Judgement(hidden)
             tokens = [*tokens, *hidden]
@@ -600,21 +597,6 @@ def _tokens(
         limits = [
             limit for limit in limits if limit not in known or (moves and limit.adds_up_groups)
         ]
-    is_told = told is None
-    return _tokens_of(limits, candidate, world, facts, holder, is_stored=is_stored, is_told=is_told)
-
-
-def _tokens_of(
-    limits: Sequence[UsageLimit],
-    candidate: Candidate,
-    world: World,
-    facts: Facts,
-    holder: Stored | None,
-    *,
-    is_stored: bool,
-    is_told: bool = True,
-) -> Sequence[Token] | Reject:
-    """As `_tokens`, of these limits."""
     if not limits:
         return ()
     if holder is not None and world.policy.keep.history.of(holder) is not None:
@@ -630,7 +612,7 @@ def _tokens_of(
         replaces=holder,
         address=candidate.sender.address,
         is_own=candidate.event.pubkey in candidate.sender.authenticated,
-        is_told=is_told,
+        is_told=told is None,
         signed=bytes_signed(candidate.event, world.groups) if counts_signed else 0,
         is_sent=facts.origin is Origin.WIRE,
     )
@@ -822,19 +804,28 @@ def _deletion_reach(
 
 
 def _tokens_of_hidden(
-    candidate: Candidate, world: World, facts: Facts, group_id: str | None
+    candidate: Candidate, world: World, facts: Facts, group_id: str | None, *, quiet: bool
 ) -> Sequence[Token] | Reject:
     """The tokens to take for a kind 5 that not everyone may read, where anybody may write.
     Everybody passes over these rows who asks for kind 5, but for those of groups that only members
-    read."""
-    group = world.groups.get(group_id)
-    if world.policy.restricted_writes:
+    read.
+
+    One in pieces takes them with the first, since a later one may delete what is private, and gets
+    them back with the last if none did."""
+    if facts.origin is not Origin.WIRE or world.policy.restricted_writes or facts.is_local:
         return ()
-    if world.took_tokens or (group is not None and group.only_members_read):
+    named, group = map(world.groups.get, (candidate.group, group_id))
+    if (named is not None and named.only_members_read) or _is_of_operator(candidate, world, facts):
         return ()
-    if facts.is_local or _is_of_operator(candidate, world, facts):
+    is_counted = quiet and (group is None or not group.only_members_read)
+    name, size = network_of(subnet_of(candidate.sender.address)), len(candidate.event.raw)
+    if world.took_tokens:
+        returns = not (world.is_piece or is_counted)
+        return [(_HIDDEN_DELETION_RATE, name, -size)] if returns else ()
+    if not (world.is_piece or is_counted):
         return ()
-    return _tokens_of([_HIDDEN_DELETIONS], candidate, world, facts, None, is_stored=True)
+    wait_s = world.buckets.wait_s(_HIDDEN_DELETION_RATE, name, world.now, size)
+    return _HIDDEN_DELETIONS if wait_s else [(_HIDDEN_DELETION_RATE, name, size)]
 
 
 def are_restricted(rows: Iterable[Stored], world: World) -> bool:

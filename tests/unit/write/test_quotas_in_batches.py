@@ -983,6 +983,33 @@ async def test_deletions_that_remove_what_others_may_not_read_count_too() -> Non
         assert letters[3].id in {event.id for event in await here.log()}, "it was not carried out"
 
 
+@pytest.mark.parametrize("last", ["private", "public", "in a private group"])
+async def test_deletions_in_pieces_count_whichever_piece_deletes_what_is_private(
+    monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    monkeypatch.setattr("relay.write.pieces.MOST_DELETED", 2_000)
+    group = "den" if last == "in a private group" else None
+    async with home() as here:
+        if group is not None:
+            await here.do(alice, 9007, ["private"], h=group)
+        removals = []
+        for number in range(5):
+            notes = [
+                await here.do(alice, 1 if group is None else 9, h=group, content=f"{n}" * 500)
+                for n in range(10)
+            ]
+            letter = await here.do(alice, 1 if last == "public" else 4, ["p", bob.pubkey])
+            named = [["e", each.id] for each in (*notes, letter)]
+            others = [["e", f"{number:04}{target:060x}"] for target in range(410)]
+            # In the first half of its targets are the notes.
+            tags = [*named[:-1], *others, named[-1]]
+            removals.append(here.made(alice, 5, *tags, h=group))
+        answers = [await answer_to(here, each, "192.0.2.1") for each in removals]
+        assert answers == [STORED] * 3 + [PRIVATE if last == "private" else STORED] * 2
+        left = {event.id for event in await here.log()}
+        assert (named[0][1] in left) is (last == "private"), "nothing of it was carried out"
+
+
 async def test_those_of_groups_that_only_members_read_do_not_count() -> None:
     async with home() as here:
         for group, flags, last in (("den", [["private"]], STORED), ("square", [], PRIVATE)):
