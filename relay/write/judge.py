@@ -806,13 +806,15 @@ def _deletion_reach(
 def _tokens_of_hidden(
     candidate: Candidate, world: World, facts: Facts, group_id: str | None, *, quiet: bool
 ) -> Sequence[Token] | Reject:
-    """The tokens to take for a kind 5 that not everyone may read, where anybody may write.
-    Everybody passes over these rows who asks for kind 5, but for those of groups that only members
-    read.
+    """The tokens to take for a kind 5 that not everyone may read; of known keys only where anybody
+    may write. Everybody passes over these rows who asks for kind 5, but for those of groups that
+    only members read.
 
     One in pieces takes them with the first, since a later one may delete what is private, and gets
     them back with the last if none did."""
-    if facts.origin is not Origin.WIRE or world.policy.restricted_writes or facts.is_local:
+    if facts.origin is not Origin.WIRE or facts.is_local:
+        return ()
+    if world.policy.restricted_writes and Who.KNOWN in facts.who | facts.authenticated_who:
         return ()
     named, group = map(world.groups.get, (candidate.group, group_id))
     if (named is not None and named.only_members_read) or _is_of_operator(candidate, world, facts):

@@ -971,6 +971,23 @@ async def test_where_only_known_keys_write_deletions_have_no_such_limit() -> Non
         assert [await answer_to(here, each, "192.0.2.1") for each in hidden] == [STORED] * 4
 
 
+async def test_where_only_known_keys_write_hidden_deletions_by_others_are_few() -> None:
+    """Anybody writes gift wraps to known keys, and deletes them, with fifty popular notes: 5,000 by
+    one network kept reads by tag waiting for 17 s."""
+    async with home(preset="group") as here:
+        await here.do(owner, 9007, h="tea")
+        await here.do(owner, 9000, ["p", alice.pubkey], h="tea")
+        wraps = [here.made(mallory, 1059, ["p", alice.pubkey], content=f"{n}") for n in range(4)]
+        assert await here.take(*wraps) == [STORED] * 4
+        hidden = [
+            deletion(here, mallory, ["e", wrap.id], number=number)
+            for number, wrap in enumerate(wraps)
+        ]
+        answers = [await answer_to(here, each, "192.0.2.1") for each in hidden]
+        assert answers == [STORED] * 3 + [PRIVATE]
+        assert await answer_to(here, hidden[3], "192.0.2.1", alice) == STORED, "a member logged in"
+
+
 async def test_deletions_that_remove_what_others_may_not_read_count_too() -> None:
     async with home() as here:
         letters = [await here.do(alice, 4, ["p", bob.pubkey]) for _ in range(4)]
