@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+from array import array
+from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 from weakref import ref
@@ -33,7 +35,7 @@ _FEWEST_ROWS: Final = 32
 """Of all filters together, while others hold very much; but two of each."""
 _PLACE_BYTES: Final = 224
 """Of a row, besides its own bytes: its `Place`, with three numbers, and two tuples."""
-_SEQ_BYTES: Final = 40
+_SEQ_BYTES: Final = 8
 """Of a row of which only the seq is held."""
 _MAX_HELD: Final = 64 << 20
 """Bytes that all queries hold, see `Shares`: each may wait for its turn or its client for long."""
@@ -225,6 +227,8 @@ class _FilterScan:
         """Only for `_read_as`."""
         self._rows: Sequence[tuple[Place, bytes]] = ()
         self._row_bytes = 0
+        self._average = 1
+        """Bytes of the rows that were read last."""
         self._index = 0
         self._read_as: ReferenceType[Visibility] | None = None
         """Weak: rights hold all groups as they were, and the client may take long."""
@@ -241,13 +245,13 @@ class _FilterScan:
         self.forget()
 
     def forget(self) -> None:
-        """Hold no row that was not taken: it is read again, and while there is memory, it is not
-        looked for again."""
-        listed, self._listed = self._listed, None
-        rights = None if self._read_as is None else self._read_as()
-        if listed is not None and rights is not None and self._held.has_room(rights):
-            seqs = [place.seq for place, _ in self._rows[self._index :]]
-            self._listed = Listed([*seqs, *listed.seqs], listed.are_last)
+        """Hold no row that was not taken: it is read again, but not looked for again where the
+        store lists rows."""
+        rows = self._rows[self._index :]
+        if self._read_as is None:
+            self._listed = None
+        elif self._listed is not None:
+            self._list(rows)
         self._keep(())
 
     async def page(self, visibility: Visibility, now: int, *, is_long: bool) -> Sequence[bytes]:
@@ -268,7 +272,11 @@ class _FilterScan:
             self.forget()
             size, most = self._size, self._bytes
             if not self._held.has_room(visibility):
-                size, most = min(size, self._fewest), self._little
+                most = self._little
+                if self._listed is None:
+                    size = min(size, self._fewest)
+            if self._listed is not None and self._listed.seqs:
+                size = max(1, min(size, most // self._average))
             # Before the read: others that wait for theirs look at it too.
             self._row_bytes = most + size * _PLACE_BYTES
             self._held.add(self._row_bytes)
@@ -284,10 +292,16 @@ class _FilterScan:
 
     def _keep(self, rows: Sequence[tuple[Place, bytes]], most: int = 0) -> None:
         """Rows for which there is memory, `most` bytes; of the others only where they are."""
-        sizes = accumulate([len(raw) for _, raw in rows])
+        sizes = [*accumulate([_PLACE_BYTES + len(raw) for _, raw in rows])]
+        if rows:
+            self._average = sizes[-1] // len(rows)
+        if self._listed is not None:
+            number = max(1, bisect_right(sizes, most))
+            self._list(rows[number:])
+            rows = rows[:number]
         self._rows = [
             (place, raw if size <= most else b"")
-            for (place, raw), size in zip(rows, sizes, strict=True)
+            for (place, raw), size in zip(rows, sizes, strict=False)
         ]
         self._index = 0
         self._held.add(-self._row_bytes)
@@ -295,6 +309,12 @@ class _FilterScan:
         if self._listed is not None:
             self._row_bytes += len(self._listed.seqs) * _SEQ_BYTES
         self._held.add(self._row_bytes)
+
+    def _list(self, rows: Sequence[tuple[Place, bytes]]) -> None:
+        """Rows before those that are listed."""
+        assert self._listed is not None
+        seqs = array("q", [place.seq for place, _ in rows])
+        self._listed = Listed(seqs + array("q", self._listed.seqs), self._listed.are_last)
 
     @property
     def place(self) -> Place:

@@ -64,7 +64,7 @@ class Listed(NamedTuple):
     them need not be looked for again."""
 
     seqs: Sequence[int]
-    """In order; empty: none yet, but the rows are large."""
+    """In order, in little memory; empty: none yet, but the rows are large."""
     are_last: bool
     """No others are behind them."""
 

@@ -29,7 +29,7 @@ _PAGE_BYTES: Final = 1000
 _VALUE_BYTES: Final = 100
 """Bytes. Estimated memory of a page, of each value of its filter and of each group of its viewer,
 without the bytes of rows and tag values."""
-_LISTED_BYTES: Final = 40
+_LISTED_BYTES: Final = 8
 """Of a row that is listed behind the page."""
 _MAX_VALUES: Final = 100
 """Pages of filters with more values are not kept."""

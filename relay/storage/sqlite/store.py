@@ -419,7 +419,7 @@ class SqliteStore:
         if query.listed is None:
             return None
         seqs, are_last = query.listed
-        asked = seqs[: min(query.size, query.limit)]
+        asked = [*seqs[: min(query.size, query.limit)]]
         if not asked:
             return ([], query.listed) if query.listed.is_end else None
         rows, checked = await self._rows(
@@ -530,7 +530,7 @@ class SqliteStore:
             weights = accumulate([0 if raw is None else len(raw) for raw in kept])
             end = next(at for at, weight in enumerate(weights, 1) if weight >= PAGE_BYTES)
             raws = [raw for raw in kept[:end] if raw is not None]
-        behind = Listed(seqs[end:], _are_last(seqs, query))
+        behind = _listed(seqs[end:], seqs, query)
         if behind.is_end:
             return Page(raws, None)
         if not raws:
@@ -1024,12 +1024,12 @@ def _number_checked(rows: Sequence[Any], seqs: Sequence[int]) -> int:
 
 def _behind(rows: Sequence[Any], seqs: Sequence[int], query: PageQuery) -> Listed:
     """Of the rows that were found, those behind `rows`."""
-    return Listed(seqs[_number_checked(rows, seqs) :], _are_last(seqs, query))
+    return _listed(seqs[_number_checked(rows, seqs) :], seqs, query)
 
 
-def _are_last(seqs: Sequence[int], query: PageQuery) -> bool:
-    """Whether no others than these match the query."""
-    return len(seqs) < query.size or len(seqs) == query.limit
+def _listed(behind: Sequence[int], seqs: Sequence[int], query: PageQuery) -> Listed:
+    """`seqs`: all that were found."""
+    return Listed(array("q", behind), len(seqs) < query.size or len(seqs) == query.limit)
 
 
 def _all_of(db: sqlite3.Connection, query: Query) -> list[Any]:

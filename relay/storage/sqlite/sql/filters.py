@@ -567,9 +567,8 @@ class Compiler:
                 (None, *rest.values),
             )
 
-        sql, (_, *values) = self._plan("rows", filter_, visibility, made).bound(
-            self._arguments(filter_, now)
-        )
+        plan = self._plan("rows", filter_, visibility, made)
+        sql, (_, *values) = plan.bound(self._arguments(Filter(), now))
         return Query(sql, [listed(seqs), *values])
 
     def items(
