@@ -29,16 +29,13 @@ from relay.access.membership import (
     untimely,
 )
 from relay.access.quotas import (
-    Account,
     CountedEvent,
     Per,
-    Rate,
     Token,
     Unit,
     check_usage_limits,
     subnet_of,
 )
-from relay.access.shares import network_of
 from relay.access.visibility import ANONYMOUS, names_restricted, visibility_for
 from relay.errors import Invalid, Prefix, Refused, Reject, Result, WriteOutcome
 from relay.facts import Origin, Who
@@ -63,17 +60,22 @@ from relay.lifecycle.deletion import (
     placed_tombstone,
     vanish_outcome,
 )
-from relay.lifecycle.rows import EXPIRY_WINDOW_S, MAX_EXPIRING, Stored, Tombstone, address_slot
+from relay.lifecycle.rows import Stored, Tombstone, address_slot
 from relay.lifecycle.versions import is_rival, unstored_outcome
 from relay.nostr import kinds
 from relay.nostr.event import address_of
-from relay.nostr.kinds import KindSet, is_ephemeral
+from relay.nostr.kinds import is_ephemeral
 from relay.nostr.nip40 import check_expiry
 from relay.write.candidate import refused_form
 from relay.write.derived import derived_group
+from relay.write.passed_over import (
+    EXPIRES_WITH_MANY,
+    expires_with_many,
+    tokens_of_change,
+    tokens_of_deletion,
+)
 from relay.write.pins import outdated_pins
 from relay.write.world import (
-    OPERATE,
     facts_of,
     group_context,
     is_told_of,
@@ -113,43 +115,6 @@ _MEMBERS_RELAY_ONLY: Final = Reject(
 )
 _NOTICE_OF_RELAY: Final = Reject(
     Prefix.RESTRICTED, "kinds 44100 and 44101 are signed by the relay alone", "notices"
-)
-_EXPIRES_WITH_MANY: Final = Reject(
-    Prefix.RATE_LIMITED,
-    f"expiration: {MAX_EXPIRING:,} events expire within the same {EXPIRY_WINDOW_S} seconds, choose"
-    " another time",
-    "expiration",
-)
-_CLOSINGS: Final = Rate("messages that become private", Per.RELAY, 30_000, 30_000, 3_600)
-"""Of all clients together: until a row is moved, readers of its tags pass over it, so 10,000 keep
-them waiting for some seconds."""
-_MANY_CLOSINGS: Final = Reject(
-    Prefix.RATE_LIMITED,
-    f"{_CLOSINGS.burst:,} messages of groups were made private within an hour; try again later, or"
-    " ask an owner of the relay",
-    _CLOSINGS.name,
-)
-_HIDDEN_DELETION_BYTES: Final = 100_000
-"""Of a network in a day, with those of groups that are opened: 1,400 targets, or 300 deletions of
-one target each."""
-_HIDDEN_DELETION_RATE: Final = Rate(
-    "deletions that not everyone may read",
-    Per.NETWORK,
-    _HIDDEN_DELETION_BYTES,
-    _HIDDEN_DELETION_BYTES,
-    86_400,
-    Unit.BYTES,
-)
-_HIDDEN_DELETIONS: Final = Reject(
-    Prefix.RATE_LIMITED,
-    f"deletions of private events: at most {_HIDDEN_DELETION_BYTES:,} bytes a day from one network",
-    _HIDDEN_DELETION_RATE.name,
-)
-_OPENS_DELETIONS: Final = Reject(
-    Prefix.RESTRICTED,
-    f"the deletions in it, which stay private, have more than {_HIDDEN_DELETION_BYTES:,} bytes, or"
-    " with others of your network today: an owner of the relay opens it",
-    _HIDDEN_DELETION_RATE.name,
 )
 _ENDING: Final = Reject(
     Prefix.ERROR, "this group is being deleted, try again later", "ends of groups"
@@ -366,8 +331,8 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
     if is_known_id and _may_be_told(WriteOutcome.DUPLICATE, candidate, world):
         return Judgement(_unstored(candidate, world) or WriteOutcome.DUPLICATE)
     # Whether or not it is stored: the answer must not tell that.
-    if _expires_with_many(candidate, world, facts):
-        return Judgement(_EXPIRES_WITH_MANY)
+    if expires_with_many(candidate, world, facts):
+        return Judgement(EXPIRES_WITH_MANY)
     if candidate.objection is not None:
         return Judgement(candidate.objection)
     if event.kind == kinds.VANISH and _author_is_unknown(facts, policy):
@@ -379,22 +344,6 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
         return Judgement(_TOO_MANY_CODES, is_guess=True)
     judged = _judge_after_rules(candidate, world, facts, told, is_concealed=is_concealed)
     return msgspec.structs.replace(judged, is_guess=True) if tries else judged
-
-
-def _expires_with_many(candidate: Candidate, world: World, facts: Facts) -> bool:
-    """Whether MAX_EXPIRING other rows expire with it, and it is no owner's or agent's."""
-    window = candidate.expiry_window
-    if window is None or world.found.expiring.get(window, 0) < MAX_EXPIRING:
-        return False
-    if world.took_tokens:
-        return False  # some of its rows are deleted
-    return not _is_of_operator(candidate, world, facts)
-
-
-def _is_of_operator(candidate: Candidate, world: World, facts: Facts) -> bool:
-    """Whether the author, or a key that is logged in, is an owner or agent, not by a role."""
-    keys = {candidate.event.pubkey, *facts.authenticated}
-    return any(not world.who(key, None).isdisjoint(OPERATE) for key in keys)
 
 
 def _judge_after_rules(
@@ -410,8 +359,7 @@ def _judge_after_rules(
     ruling: Ruling | None = None
     if named is not None or (holder is not None and holder.group is not None):
         context = group_context(candidate, world, facts)
-        # A reader of the group's messages knows its rows and its state.
-        about = Stored(0, msgspec.structs.replace(event, kind=kinds.CHAT), named)
+        about = _message_in(named, event)
         ruled = _ruled(candidate, context)
         if ruled is None and holder is not None:
             about, ruled = holder, check_address(named, context)
@@ -453,20 +401,15 @@ def _judge_after_rules(
         pending = None if ruling is None else ruling.reply
         return Judgement(pending or WriteOutcome.UNTOLD, tokens=own)
     if ruling is not None and outcome is None:
-        closing = _tokens_of_closing(candidate, world, facts, ruling)
-        if isinstance(closing, Reject):
-            return Judgement(closing)
-        opening = _tokens_of_opening(candidate, world, facts, ruling)
-        if isinstance(opening, Reject):
-            about = Stored(0, msgspec.structs.replace(event, kind=kinds.CHAT), named)
-            is_told = is_told_of(about, candidate, world)
-            return Judgement(opening if is_told else WriteOutcome.UNTOLD, tokens=tokens)
-        tokens = [*tokens, *closing, *opening]
+        change = tokens_of_change(candidate, world, facts, ruling)
+        if isinstance(change, Reject):
+            return Judgement(_if_told(change, named, candidate, world), tokens=tokens)
+        tokens = [*tokens, *change]
     group_id, quiet = candidate.row_group, False
     if candidate.targets is not None:
         group_id, quiet = _deletion_reach(candidate, candidate.targets, world)
         if outcome is None:
-            hidden = _tokens_of_hidden(candidate, world, facts, group_id, quiet=quiet)
+            hidden = tokens_of_deletion(candidate, world, facts, group_id, quiet=quiet)
             if isinstance(hidden, Reject):
                 return Judgement(hidden)
             tokens = [*tokens, *hidden]
@@ -474,10 +417,8 @@ def _judge_after_rules(
         group_id = derived_group(candidate, world)
     delay = _delay_of_an_end(group_id, candidate, world) if outcome is None else None
     if delay is not None:
-        about = Stored(0, msgspec.structs.replace(event, kind=kinds.CHAT), group_id)
-        is_told = is_told_of(about, candidate, world)
         return Judgement(
-            delay if is_told else WriteOutcome.UNTOLD,
+            _if_told(delay, group_id, candidate, world),
             tokens=tokens,
             kept_out=placed_tombstone(event, group_id, END_OF_GROUP),
         )
@@ -495,42 +436,14 @@ def _judge_after_rules(
     )
 
 
-def _tokens_of_closing(
-    candidate: Candidate, world: World, facts: Facts, ruling: Ruling
-) -> Sequence[Token] | Reject:
-    """The tokens to take for an event by which a group becomes one that only its members read."""
-    group, after = world.groups.get(candidate.group), ruling.groups.get(candidate.group)
-    if group is None or after is None or group.only_members_read or not after.only_members_read:
-        return ()
-    rows = world.found.group_rows.get(group.id, 0)
-    if not rows or facts.origin is not Origin.WIRE or _is_of_operator(candidate, world, facts):
-        return ()
-    wait_s = world.buckets.wait_s(_CLOSINGS, EVERYBODY, world.now, rows)
-    return _MANY_CLOSINGS if wait_s else [(_CLOSINGS, EVERYBODY, rows)]
+def _message_in(group_id: str | None, event: Event) -> Stored:
+    """Who may read it knows the rows and the state of the group."""
+    return Stored(0, msgspec.structs.replace(event, kind=kinds.CHAT), group_id)
 
 
-def deletions_in(group_id: str) -> Account:
-    """Those that everybody passes over when the group is opened."""
-    return Account(None, KindSet.of(kinds.DELETION), frozenset({group_id}))
-
-
-def _tokens_of_opening(
-    candidate: Candidate, world: World, facts: Facts, ruling: Ruling
-) -> Sequence[Token] | Reject:
-    """The tokens to take for an event by which others than its members read a group, where anybody
-    may write: its deletions take as many as if they were written now, as `_tokens_of_hidden`."""
-    group, after = world.groups.get(candidate.group), ruling.groups.get(candidate.group)
-    if group is None or after is None or not group.only_members_read or after.only_members_read:
-        return ()
-    if facts.origin is not Origin.WIRE or world.policy.restricted_writes:
-        return ()
-    account, usage = deletions_in(group.id), world.found.usage
-    size = usage.size_of(account).bytes if account in usage else 0
-    if not size or facts.is_local or _is_of_operator(candidate, world, facts):
-        return ()
-    name = network_of(subnet_of(candidate.sender.address))
-    wait_s = world.buckets.wait_s(_HIDDEN_DELETION_RATE, name, world.now, size)
-    return _OPENS_DELETIONS if wait_s else [(_HIDDEN_DELETION_RATE, name, size)]
+def _if_told(refusal: Reject, group_id: str | None, candidate: Candidate, world: World) -> Result:
+    is_told = is_told_of(_message_in(group_id, candidate.event), candidate, world)
+    return refusal if is_told else WriteOutcome.UNTOLD
 
 
 def _delay_of_an_end(group_id: str | None, candidate: Candidate, world: World) -> Reject | None:
@@ -801,33 +714,6 @@ def _deletion_reach(
             # be hidden.
             return None, quiet or not groups
     return group_id, quiet
-
-
-def _tokens_of_hidden(
-    candidate: Candidate, world: World, facts: Facts, group_id: str | None, *, quiet: bool
-) -> Sequence[Token] | Reject:
-    """The tokens to take for a kind 5 that not everyone may read; of known keys only where anybody
-    may write. Everybody passes over these rows who asks for kind 5, but for those of groups that
-    only members read.
-
-    One in pieces takes them with the first, since a later one may delete what is private, and gets
-    them back with the last if none did."""
-    if facts.origin is not Origin.WIRE or facts.is_local:
-        return ()
-    if world.policy.restricted_writes and Who.KNOWN in facts.who | facts.authenticated_who:
-        return ()
-    named, group = map(world.groups.get, (candidate.group, group_id))
-    if (named is not None and named.only_members_read) or _is_of_operator(candidate, world, facts):
-        return ()
-    is_counted = quiet and (group is None or not group.only_members_read)
-    name, size = network_of(subnet_of(candidate.sender.address)), len(candidate.event.raw)
-    if world.took_tokens:
-        returns = not (world.is_piece or is_counted)
-        return [(_HIDDEN_DELETION_RATE, name, -size)] if returns else ()
-    if not (world.is_piece or is_counted):
-        return ()
-    wait_s = world.buckets.wait_s(_HIDDEN_DELETION_RATE, name, world.now, size)
-    return _HIDDEN_DELETIONS if wait_s else [(_HIDDEN_DELETION_RATE, name, size)]
 
 
 def are_restricted(rows: Iterable[Stored], world: World) -> bool:

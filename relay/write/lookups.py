@@ -49,7 +49,8 @@ from relay.write.commands import (
     SweepRows,
     SweepVersions,
 )
-from relay.write.judge import check_vanish, deletions_in
+from relay.write.judge import check_vanish
+from relay.write.passed_over import deletions_in
 from relay.write.pins import (
     names_of,
     outdated_pins,

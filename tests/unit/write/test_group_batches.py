@@ -105,7 +105,9 @@ async def test_so_many_messages_are_made_private_in_an_hour(
 ) -> None:
     """Readers of their tags pass over them until they are moved: with one group closed after the
     other they would always wait."""
-    monkeypatch.setattr("relay.write.judge._CLOSINGS", Rate("closings", Per.RELAY, 4, 4, 3_600))
+    monkeypatch.setattr(
+        "relay.write.passed_over._CLOSINGS", Rate("closings", Per.RELAY, 4, 4, 3_600)
+    )
     monkeypatch.setattr("relay.storage.sqlite.lookups.weight_of_rows", lambda rows, _: rows)
     for group in ("tea", "den", "inn"):
         await home.do(alice, 9007, h=group)
@@ -116,10 +118,15 @@ async def test_so_many_messages_are_made_private_in_an_hour(
     many = (False, f"rate-limited: {text}, or ask an owner of the relay")
     assert await home.take(*private) == [STORED, STORED, many]
     assert await home.take(home.made(alice, 9002, ["name", "Inn"], h="inn")) == [STORED]
+    assert await home.take(home.made(alice, 9002, ["private"], ["name", "T"], h="tea")) == [STORED]
     assert await home.take(home.made(alice, 9002, ["public"], h="den")) == [STORED]
     assert await home.take(home.made(owner, 9002, ["private"], h="inn")) == [STORED]
     home.now += 1_800
     assert await home.take(home.made(alice, 9002, ["private"], h="den")) == [STORED]
+    assert await home.take(home.made(alice, 9002, ["public"], h="den")) == [STORED]
+    later = home.made(alice, 9002, ["private"], h="den")
+    assert await home.take(later) == [many]
+    assert await home.take(later, origin=Origin.IMPORT) == [STORED]
 
 
 @pytest.mark.proves("N29-123")

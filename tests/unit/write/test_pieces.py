@@ -592,7 +592,7 @@ async def test_a_deletion_that_has_begun_is_refused_by_no_rate_or_quota(
 async def test_a_deletion_that_has_begun_may_expire_with_many(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relay.write.judge.MAX_EXPIRING", 1)
+    monkeypatch.setattr("relay.write.passed_over.MAX_EXPIRING", 1)
     rows, tag = await rows_of_alice(home), ["expiration", str(home.now + 600)]
     note, sent = home.made(bob, 1, tag), list[Any]()
     stored = home.ingest._stored

@@ -72,7 +72,7 @@ CROWDED = (False, f"rate-limited: {TOGETHER}")
 async def test_few_events_expire_within_the_same_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everybody passes over what has expired until it is swept: a million at once, written within
     a week, kept readers waiting for an hour."""
-    monkeypatch.setattr("relay.write.judge.MAX_EXPIRING", 3)
+    monkeypatch.setattr("relay.write.passed_over.MAX_EXPIRING", 3)
     async with home() as here:
         minute = (here.now // 60 + 10) * 60
         notes = [
@@ -93,7 +93,7 @@ async def test_few_events_expire_within_the_same_minute(monkeypatch: pytest.Monk
 async def test_what_is_deleted_makes_room_for_what_expires(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("relay.write.judge.MAX_EXPIRING", 1)
+    monkeypatch.setattr("relay.write.passed_over.MAX_EXPIRING", 1)
     async with home() as here:
         tag = ["expiration", str(here.now + 600)]
         first = await here.do(alice, 1, tag)
@@ -106,7 +106,7 @@ async def test_what_is_deleted_makes_room_for_what_expires(
 async def test_who_expires_with_many_learns_nothing_of_a_hidden_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("relay.write.judge.MAX_EXPIRING", 1)
+    monkeypatch.setattr("relay.write.passed_over.MAX_EXPIRING", 1)
     async with home() as here:
         tag = ["expiration", str(here.now + 600)]
         await here.do(alice, 9007, ["hidden"], h="cave")
@@ -919,15 +919,21 @@ async def test_a_group_is_opened_with_few_deletions() -> None:
     """They stay hidden, and then everybody passes over them: else anybody wrote any number in a
     private group, and opened it."""
     async with home() as here:
-        for group, most in (("inn", 2), ("den", 2), ("cave", 4)):
+        for group, most in (("inn", 2), ("den", 2), ("cave", 4), ("nook", 4)):
             await here.do(alice, 9007, ["hidden" if group == "cave" else "private"], h=group)
             for number in range(most):
                 hidden = deletion(here, alice, ["h", group], ["k", "4"], number=number)
                 assert await answer_to(here, hidden, "192.0.2.1") == STORED
+                await here.do(alice, 9, h=group, content="x" * 30_000)
 
         opened = {
             group: here.made(alice, 9002, [tag], h=group)
-            for group, tag in (("inn", "public"), ("den", "public"), ("cave", "visible"))
+            for group, tag in (
+                ("inn", "public"),
+                ("den", "public"),
+                ("cave", "visible"),
+                ("nook", "public"),
+            )
         }
 
         async def answer(group: str, address: str, who: SecretKey = alice) -> tuple[bool, str]:
@@ -942,6 +948,8 @@ async def test_a_group_is_opened_with_few_deletions() -> None:
         assert await answer("den", "203.0.113.1") == STORED
         by_owner = here.made(owner, 9002, ["visible"], h="cave")
         assert await answer_to(here, by_owner, "192.0.2.1") == STORED
+        assert await answer("nook", "192.0.2.1") == OPENS
+        assert await here.take(opened["nook"]) == [STORED], "by a program on the relay's machine"
 
 
 async def test_reports_that_name_a_message_of_a_group_count_as_those_with_its_h() -> None:
@@ -965,10 +973,13 @@ async def test_reports_that_name_a_message_of_a_group_count_as_those_with_its_h(
 
 async def test_where_only_known_keys_write_deletions_have_no_such_limit() -> None:
     async with home(preset="group") as here:
-        await here.do(owner, 9007, h="tea")
-        await here.do(owner, 9000, ["p", alice.pubkey], h="tea")
-        hidden = [deletion(here, alice, ["k", "4"], number=number) for number in range(4)]
-        assert [await answer_to(here, each, "192.0.2.1") for each in hidden] == [STORED] * 4
+        await here.do(owner, 9007, ["private"], h="tea")
+        await here.do(owner, 9000, ["p", alice.pubkey, "admin"], h="tea")
+        for more in ([], [["h", "tea"]]):
+            hidden = [deletion(here, alice, ["k", "4"], *more, number=n) for n in range(4)]
+            assert [await answer_to(here, each, "192.0.2.1") for each in hidden] == [STORED] * 4
+        opened = here.made(alice, 9002, ["public"], h="tea")
+        assert await answer_to(here, opened, "192.0.2.1", alice) == STORED
 
 
 async def test_where_only_known_keys_write_hidden_deletions_by_others_are_few() -> None:

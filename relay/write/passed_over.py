@@ -1,0 +1,149 @@
+"""Passed over: bounds of rows that readers pass over, and that rules cannot tell.
+
+Invariants: pure. The judge asks; owners, agents and imports have no such bound.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from relay.access.quotas import Account, Per, Rate, Unit, subnet_of
+from relay.access.shares import network_of
+from relay.errors import Prefix, Reject
+from relay.facts import Origin, Who
+from relay.lifecycle.rows import EXPIRY_WINDOW_S, MAX_EXPIRING
+from relay.nostr import kinds
+from relay.nostr.kinds import KindSet
+from relay.write.world import OPERATE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relay.access.quotas import Token
+    from relay.facts import Facts
+    from relay.groups.context import Ruling
+    from relay.write.candidate import Candidate
+    from relay.write.world import World
+
+EXPIRES_WITH_MANY: Final = Reject(
+    Prefix.RATE_LIMITED,
+    f"expiration: {MAX_EXPIRING:,} events expire within the same {EXPIRY_WINDOW_S} seconds, choose"
+    " another time",
+    "expiration",
+)
+_CLOSINGS: Final = Rate("messages that become private", Per.RELAY, 30_000, 30_000, 3_600)
+"""Of all clients together: until a row is moved, readers of its tags pass over it, so 10,000 keep
+them waiting for some seconds."""
+_MANY_CLOSINGS: Final = Reject(
+    Prefix.RATE_LIMITED,
+    f"{_CLOSINGS.burst:,} messages of groups were made private within an hour; try again later, or"
+    " ask an owner of the relay",
+    _CLOSINGS.name,
+)
+_EVERYBODY: Final = "all"
+_HIDDEN_BYTES: Final = 100_000
+"""Of a network in a day, with those of groups that are opened: 1,400 targets, or 300 deletions of
+one target each."""
+_HIDDEN: Final = Rate(
+    "deletions that not everyone may read",
+    Per.NETWORK,
+    _HIDDEN_BYTES,
+    _HIDDEN_BYTES,
+    86_400,
+    Unit.BYTES,
+)
+_MANY_HIDDEN: Final = Reject(
+    Prefix.RATE_LIMITED,
+    f"deletions of private events: at most {_HIDDEN_BYTES:,} bytes a day from one network",
+    _HIDDEN.name,
+)
+_OPENS_HIDDEN: Final = Reject(
+    Prefix.RESTRICTED,
+    f"the deletions in it, which stay private, have more than {_HIDDEN_BYTES:,} bytes, or with"
+    " others of your network today: an owner of the relay opens it",
+    _HIDDEN.name,
+)
+
+
+def expires_with_many(candidate: Candidate, world: World, facts: Facts) -> bool:
+    """Whether MAX_EXPIRING other rows expire with it."""
+    window = candidate.expiry_window
+    if window is None or world.found.expiring.get(window, 0) < MAX_EXPIRING:
+        return False
+    # Of one in pieces some rows are deleted.
+    return world.taken is None and _is_bounded(candidate, world, facts)
+
+
+def deletions_in(group_id: str) -> Account:
+    """Those that everybody passes over when the group is opened."""
+    return Account(None, KindSet.of(kinds.DELETION), frozenset({group_id}))
+
+
+def tokens_of_change(
+    candidate: Candidate, world: World, facts: Facts, ruling: Ruling
+) -> Sequence[Token] | Reject:
+    """The tokens to take for an event by which a group becomes one that only its members read, or
+    no longer is: then its deletions take as many as if they were written now."""
+    group, after = world.groups.get(candidate.group), ruling.groups.get(candidate.group)
+    if group is None or after is None or group.only_members_read is after.only_members_read:
+        return ()
+    if after.only_members_read:
+        rows = world.found.group_rows.get(group.id, 0)
+        is_bounded = rows and _is_bounded(candidate, world, facts)
+        return _allowed(world, (_CLOSINGS, _EVERYBODY, rows), _MANY_CLOSINGS) if is_bounded else ()
+    account, usage = deletions_in(group.id), world.found.usage
+    size = usage.size_of(account).bytes if account in usage else 0
+    is_bounded = size and _bounds_hidden(candidate, world, facts)
+    return _allowed(world, _token_of_hidden(candidate, size), _OPENS_HIDDEN) if is_bounded else ()
+
+
+def tokens_of_deletion(
+    candidate: Candidate, world: World, facts: Facts, group_id: str | None, *, quiet: bool
+) -> Sequence[Token] | Reject:
+    """The tokens to take for a kind 5 that not everyone may read. Everybody passes over these rows
+    who asks for kind 5, but for those of groups that only members read.
+
+    One in pieces takes them with the first, since a later one may delete what is private; with the
+    last it gets them back if none did."""
+    if not _bounds_hidden(candidate, world, facts):
+        return ()
+    is_counted = quiet and not _is_private(group_id, world)
+    size = len(candidate.event.raw)
+    if world.taken is None:
+        may_count = is_counted or (world.is_piece and not _is_private(candidate.group, world))
+        return _allowed(world, _token_of_hidden(candidate, size), _MANY_HIDDEN) if may_count else ()
+    was_counted = any(rate == _HIDDEN for rate, _, _ in world.taken)
+    if world.is_piece or was_counted == is_counted:
+        return ()
+    return [_token_of_hidden(candidate, size if is_counted else -size)]
+
+
+def _is_private(group_id: str | None, world: World) -> bool:
+    group = world.groups.get(group_id)
+    return group is not None and group.only_members_read
+
+
+def _bounds_hidden(candidate: Candidate, world: World, facts: Facts) -> bool:
+    """Whether these deletions have a bound: those of known keys have none where only these may
+    write. Others may delete there what they sent to known keys."""
+    is_known = Who.KNOWN in facts.who | facts.authenticated_who
+    if facts.is_local or (is_known and world.policy.restricted_writes):
+        return False
+    return _is_bounded(candidate, world, facts)
+
+
+def _token_of_hidden(candidate: Candidate, size: int) -> Token:
+    return _HIDDEN, network_of(subnet_of(candidate.sender.address)), size
+
+
+def _allowed(world: World, token: Token, refusal: Reject) -> Sequence[Token] | Reject:
+    rate, name, cost = token
+    return refusal if world.buckets.wait_s(rate, name, world.now, cost) else [token]
+
+
+def _is_bounded(candidate: Candidate, world: World, facts: Facts) -> bool:
+    """Whether a client sends it, and neither the author nor a key that is logged in is an owner or
+    agent other than by a role."""
+    keys = {candidate.event.pubkey, *facts.authenticated}
+    is_sent = facts.origin is Origin.WIRE
+    return is_sent and all(world.who(key, None).isdisjoint(OPERATE) for key in keys)
