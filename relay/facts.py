@@ -116,7 +116,7 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     login_by_role: bool = False
     """The same of `authenticated_who`."""
     is_local: bool = False
-    """The client is a program on the relay's machine, see `relay.server.http.is_local`."""
+    """The client is a program on the relay's machine, and no proxy there says otherwise."""
     records: tuple[RecordFacts, ...] | None = None
     """The stored events that a memory record refers to, as far as its author may read them.
 

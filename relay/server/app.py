@@ -567,7 +567,9 @@ class Server:
             trusted=self._is_trusted(request),
             logged_in=self._slots.logged_in,
             counted_as=None if is_local else name,
-            is_local=is_local,
+            # A proxy that is not configured may still say for whom it passes this on.
+            is_local=is_local
+            and not http.is_from_elsewhere(request, config.server.trusted_proxies),
             unsent=self._unread.unsent,
             make_room=self._unread.make_room_soon,
             open_filters=self._open_filters,

@@ -77,10 +77,11 @@ PROXIED = '[relay]\nurl = "ws://relay.example"\n[server]\ntrusted_proxies = ["12
 
 
 async def connected_from(
-    address: str, relay: Relay, http: ClientSession, who: SecretKey | None
+    address: str | None, relay: Relay, http: ClientSession, who: SecretKey | None
 ) -> ClientWebSocketResponse:
     """A connection that a proxy forwards from this address, logged in as `who`. With `PROXIED`."""
-    socket = await http.ws_connect(f"http://{relay.at}/", headers={"X-Forwarded-For": address})
+    headers = {} if address is None else {"X-Forwarded-For": address}
+    socket = await http.ws_connect(f"http://{relay.at}/", headers=headers)
     _, challenge = await socket.receive_json()
     if who is not None:
         tags = [["relay", "ws://relay.example"], ["challenge", challenge]]
@@ -350,13 +351,16 @@ quota  = { per = "network", bytes = 3_000 }
 """
 
 
-@pytest.mark.parametrize(("settings", "taken"), [("", 3), (PROXIED, 2)])
+@pytest.mark.parametrize(
+    ("settings", "address", "taken"),
+    [("", None, 3), ("", "203.0.113.1", 2), (PROXIED, "203.0.113.1", 2)],
+)
 async def test_rules_know_which_clients_are_on_the_machine_of_the_relay(
-    settings: str, taken: int
+    settings: str, address: str | None, taken: int
 ) -> None:
-    """Those behind a proxy in `trusted_proxies` are not, although the proxy is."""
+    """Those behind a proxy are not, although the proxy is, whether or not it is trusted."""
     async with serving(settings, policy=OPEN + LARGE_EVENTS) as relay, ClientSession() as http:
-        socket = await connected_from("203.0.113.1", relay, http, None)
+        socket = await connected_from(address, relay, http, None)
         answers = []
         for number in range(3):
             large = stranger.sign(1, [], f"{number}" + "x" * 1_000, NOW)
