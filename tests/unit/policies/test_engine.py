@@ -306,3 +306,14 @@ def test_people_may_change_without_reading_the_files_again(policy: PolicySet) ->
     assert changed.actors.owners == {owner.pubkey}
     assert changed.write_rules == policy.write_rules
     assert policy.actors.owners == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("match", "may"), [("", False), ("age = 60", True), ("local = true", True)]
+)
+def test_a_rule_that_asks_more_than_the_event_refuses_nobody_before_it_is_asked(
+    tmp_path: Path, match: str, *, may: bool
+) -> None:
+    rule = f"[[rule]]\nname = 'r'\nmatch = {{ kinds = [1]{match and ', ' + match} }}\n"
+    rules = loaded(tmp_path, a=rule + "write = ['owner']")
+    assert rules.may_write(event_by(alice, 1), KNOWN.who) is may
