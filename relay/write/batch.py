@@ -314,7 +314,7 @@ class Batch:
             Removed() if self._pieces is None else self._pieces.removed,
             self._salt,
             self._pieces is not None and not self._pieces.is_last,
-            self._pieces is not None and self._pieces.took_tokens,
+            None if self._pieces is None else self._pieces.taken,
             ending=self._ending,
             vanishing={stone.by for stone in self._vanishing},
             unsigned=unsigned,
@@ -424,7 +424,8 @@ class Batch:
                 return WriteOutcome.STORED  # said to nobody
             rows = pieces.delete(candidate, judged, world, self.plan)
             self._take(judged)
-            pieces.took_tokens = True
+            if pieces.taken is None:
+                pieces.taken = judged.tokens
             if self._found.withdrawn:
                 withdraw_requests(self._changes)
             if pieces.left_groups:

@@ -731,7 +731,7 @@ class Ingest:
         """Another request to vanish of its client, or of its network, waits for a turn, and this
         one has done nothing yet."""
         assert isinstance(request, WriteEvent)
-        if request.pieces is not None and request.pieces.took_tokens:
+        if request.pieces is not None and request.pieces.taken is not None:
             return False
         client, is_known = client_or_type(request), request.author.is_known
         return self._slow.has_request(client, is_known=is_known)

@@ -501,7 +501,7 @@ def _tokens(
     """The tokens to take for an event that no other check refuses, or the refusal by a rate or
     quota. `told`: only of the limits that do not apply by these facts; they have buckets of their
     own, since the others' answers are told."""
-    if world.took_tokens:
+    if world.taken is not None:
         return ()
     limits = world.policy.usage_limits(candidate.event, facts)
     if told is not None:

@@ -38,6 +38,7 @@ from relay.write.world import Removed, is_told_of, knows_own_rows, target_row
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
+    from relay.access.quotas import Token
     from relay.groups.group import Groups
     from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan
     from relay.nostr.event import Event
@@ -81,8 +82,8 @@ class Pieces(ABC):
         """Whether this pass may take longer than others."""
         self.signed = Counter[tuple[int, str]]()
         """(kind, group) → in how many passes the relay has signed such events for the request."""
-        self.took_tokens = False
-        """The first piece did: from then on no rate or quota refuses the event."""
+        self.taken: Sequence[Token] | None = None
+        """The tokens that the first piece took: from then on no rate or quota refuses the event."""
 
     @property
     @abstractmethod

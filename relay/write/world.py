@@ -29,9 +29,10 @@ from relay.write.derived import derived_group, places
 from relay.write.pins import pinnable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Set
+    from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
     from relay.access.actors import Actors
+    from relay.access.quotas import Token
     from relay.access.visibility import Visibility
     from relay.facts import RecordFacts
     from relay.groups.group import Group, Groups
@@ -101,8 +102,9 @@ class World:
     """As of `GroupContext`."""
     is_piece: bool = False
     """The event deletes some rows now, and is neither stored nor answered."""
-    took_tokens: bool = False
-    """An earlier piece of the same deletion did: no rate or quota refuses the rest."""
+    taken: Sequence[Token] | None = None
+    """The tokens that an earlier piece of the same deletion took: no rate or quota refuses the
+    rest."""
     ending: Set[str] = frozenset()
     """Groups that end in pieces."""
     vanishing: Set[str] = frozenset()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,9 +25,10 @@ from tests.harness.relay_in_process import (
     policy_of,
     store_of,
 )
+from tests.harness.relay_program import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from policies import PolicySet
     from relay.nostr.event import Event
@@ -1011,31 +1012,72 @@ async def test_deletions_that_remove_what_others_may_not_read_count_too() -> Non
         assert letters[3].id in {event.id for event in await here.log()}, "it was not carried out"
 
 
-@pytest.mark.parametrize("last", ["private", "public", "in a private group"])
+async def removal_in_pieces(
+    here: Home, number: int, last: Event, group: str | None = None, h: str | None = None
+) -> Event:
+    """By alice, of some 30,000 bytes, of ten of her notes and this; the notes come first."""
+    kind = 1 if group is None else 9
+    notes = [await here.do(alice, kind, h=group, content=f"{n}" * 500) for n in range(10)]
+    others = [["e", f"{number:04}{target:060x}"] for target in range(410)]
+    tags = [["e", note.id] for note in notes] + others
+    return here.made(alice, 5, *tags, ["e", last.id], h=h)
+
+
+@pytest.mark.parametrize("kind", [4, 1])
 async def test_deletions_in_pieces_count_whichever_piece_deletes_what_is_private(
-    monkeypatch: pytest.MonkeyPatch, last: str
+    monkeypatch: pytest.MonkeyPatch, kind: int
 ) -> None:
     monkeypatch.setattr("relay.write.pieces.MOST_DELETED", 2_000)
-    group = "den" if last == "in a private group" else None
     async with home() as here:
-        if group is not None:
-            await here.do(alice, 9007, ["private"], h=group)
-        removals = []
-        for number in range(5):
-            notes = [
-                await here.do(alice, 1 if group is None else 9, h=group, content=f"{n}" * 500)
-                for n in range(10)
-            ]
-            letter = await here.do(alice, 1 if last == "public" else 4, ["p", bob.pubkey])
-            named = [["e", each.id] for each in (*notes, letter)]
-            others = [["e", f"{number:04}{target:060x}"] for target in range(410)]
-            # In the first half of its targets are the notes.
-            tags = [*named[:-1], *others, named[-1]]
-            removals.append(here.made(alice, 5, *tags, h=group))
+        last = [await here.do(alice, kind, ["p", bob.pubkey]) for _ in range(5)]
+        removals = [await removal_in_pieces(here, n, each) for n, each in enumerate(last)]
         answers = [await answer_to(here, each, "192.0.2.1") for each in removals]
-        assert answers == [STORED] * 3 + [PRIVATE if last == "private" else STORED] * 2
+        assert answers == [STORED] * 3 + [PRIVATE if kind == 4 else STORED] * 2
         left = {event.id for event in await here.log()}
-        assert (named[0][1] in left) is (last == "private"), "nothing of it was carried out"
+        assert (removals[4].tags[0][1] in left) is (kind == 4), "nothing of it was carried out"
+
+
+async def test_deletions_in_pieces_in_groups_that_only_members_read_do_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("relay.write.pieces.MOST_DELETED", 2_000)
+    async with home() as here:
+        await here.do(alice, 9007, ["private"], h="den")
+        last = await here.do(alice, 9, h="den")
+        for number in range(4):
+            removal = await removal_in_pieces(here, number, last, "den")
+            assert await answer_to(here, removal, "192.0.2.1") == STORED
+        removal = await removal_in_pieces(here, 4, last, "den", "den")
+        hidden = [deletion(here, alice, ["k", "4"], number=number) for number in range(3)]
+        assert [await answer_to(here, each, "192.0.2.1") for each in hidden] == [STORED] * 3
+        assert await answer_to(here, removal, "192.0.2.1") == STORED
+
+
+async def test_a_deletion_counts_whose_group_is_opened_between_its_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("relay.write.pieces.MOST_DELETED", 2_000)
+    async with home() as here:
+        await here.do(alice, 9007, ["private"], h="den")
+        removal = await removal_in_pieces(here, 0, await here.do(alice, 9, h="den"), "den", "den")
+        opening, sent = here.made(alice, 9002, ["public"], h="den"), list[Letter]()
+        stored = here.ingest._stored
+
+        async def then_open(items: Sequence[Any]) -> Any:
+            batch = await stored(items)
+            if batch.is_piece and batch.plan.removes and not sent:
+                sent.append(here.post(opening, connection=2))
+                await eventually("it waits", lambda: here.ingest.waiting["commit"] == 1)
+            return batch
+
+        monkeypatch.setattr(here.ingest, "_stored", then_open)
+        assert await answer_to(here, removal, "192.0.2.1") == STORED
+        assert await sent[0].answer == STORED
+        log = [event.id for event in await here.log()]
+        assert log.index(opening.id) < log.index(removal.id)
+        hidden = [deletion(here, alice, ["k", "4"], number=number) for number in range(3)]
+        answers = [await answer_to(here, each, "192.0.2.1") for each in hidden]
+        assert answers == [STORED] * 2 + [PRIVATE]
 
 
 async def test_those_of_groups_that_only_members_read_do_not_count() -> None:
