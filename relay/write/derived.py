@@ -45,7 +45,9 @@ def derived_group(
     candidate: Candidate, world: _World, is_told: Callable[[Stored], bool] = lambda _: True
 ) -> str | None:
     """The group of the first stored event of a group that the candidate names and its author may
-    read, and `places`; if some are of groups that only members read, of the first of these.
+    read, and `places`; if some are of groups that only members read, of the first of these. Of a
+    group that has ended nothing is left but its records, which owners read: what names these is in
+    no group, else anybody stored rows there that all others pass over.
 
     A comment names a root, which may be public, before what it answers (NIP-22). `is_told`: whether
     a row counts as stored.
@@ -58,8 +60,11 @@ def derived_group(
     if not rows:
         return None
     namer = _Namer(candidate, world)
+    keeps_ended = candidate.sender.origin.is_trusted  # one's own export: nobody else read them
     first = None
     for row in rows:
+        if row.group in world.groups.ended and not keeps_ended:
+            continue
         if is_told(row) and namer.may_name(row):
             group = world.groups.get(row.group)
             if group is None or group.only_members_read:

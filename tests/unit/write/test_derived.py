@@ -512,6 +512,25 @@ async def test_a_record_that_comes_later_takes_along_what_its_readers_said(
     assert groups[by_carol.id] == ("den" if origin is Origin.TRUSTED_IMPORT else None)
 
 
+@pytest.mark.proves("N29-109")
+@pytest.mark.parametrize("flags", [[], [["private"], ["hidden"]]])
+async def test_what_names_the_end_of_a_group_is_in_no_group(
+    home: Home, flags: list[list[str]]
+) -> None:
+    """8,000 reactions to an own 9008, with fifty popular notes each, were rows that only owners
+    read, and kept reads by these notes waiting for a minute."""
+    await home.do(alice, 9007, *flags, h="inn")
+    ended = await home.do(alice, 9008, h="inn")
+    by_kind = [await home.do(alice, kind, ["e", ended.id]) for kind in (7, 1111, 9735, 5)]
+    rows = {row.event.id: row for row in await home.store.since(0, 1_000)}
+    assert [rows[event.id].group for event in by_kind] == [None] * 4
+    assert not rows[by_kind[0].id].quiet
+    copied = home.made(alice, 7, ["e", ended.id], content="copied")
+    assert await home.take(copied, origin=Origin.TRUSTED_IMPORT) == [STORED]
+    rows = {row.event.id: row for row in await home.store.since(0, 1_000)}
+    assert rows[copied.id].group == "inn", "its own export may have had it there"
+
+
 async def test_on_the_wire_a_later_target_changes_nothing(home: Home) -> None:
     """No look-up is made for it: what people react to is here before."""
     (reaction, article) = newest_first()[0][2:]
