@@ -543,24 +543,6 @@ async def test_rows_that_a_page_listed_are_not_looked_for_again(
     assert numbers == [None, None, 3, 1, 0, 2, 0]
 
 
-async def test_behind_large_rows_pages_ask_for_twice_as_many_each_time(
-    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes = list[int]()
-    page = relay.store.page
-
-    async def first_large(query: PageQuery, *, is_long: bool = False) -> Page:
-        sizes.append(query.size)
-        relay.store.page_size = 4 if len(sizes) == 1 else None
-        return await page(query, is_long=is_long)
-
-    await relay.write(*(note(n, at=n) for n in range(130)))
-    monkeypatch.setattr(relay.store, "page", first_large)
-    relay.store.page_size = 4
-    await relay.answered(Client(), asked(kinds=[1]))
-    assert sizes == [500, 21, 42, 84]
-
-
 async def test_a_reader_removed_during_a_count_gets_the_new_count(
     relay: QuerySide,
 ) -> None:
