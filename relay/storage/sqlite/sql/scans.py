@@ -66,6 +66,10 @@ _MOST_OF_AUTHORS: Final = 20_000
 of which strangers may store any number, are not."""
 _NEAR: Final = 2_000
 """Rows of the newest that are looked at before each kind of each partition is; 0.1 us each."""
+_LEAST_NEAR: Final = 4
+_MOST_NEAR: Final = 24
+"""The same for each row of a page by many authors, 0.4 us each. More authors have more of them, and
+to merge these takes longer: 12 ms for a page of 200 by 300."""
 _MOST_COUNTED: Final = 100_000
 """Rows of these authors, of any kind; to count so many takes 10 ms."""
 _FEW_SCANS: Final = 4
@@ -394,9 +398,11 @@ class IndexScan(NamedTuple):
         is_deep = shape.is_nested and _depth(rest.sql) > _MOST_NESTED
         if is_deep or 2 * len(rest.sql) > _REPEATED_CHARS:
             return merged_._replace(sql=f"WITH found AS (SELECT 0 AS few) {merged_.sql}")
-        number = (
+        found = Condition(
             f"SELECT count(*) <= {_FEW} AS few FROM (SELECT 1 {source}"
-            f" WHERE {column} IN (SELECT value FROM json_each(?)) AND {index.sql} LIMIT {_FEW + 1})"
+            f" WHERE {column} IN (SELECT value FROM json_each(?)) AND {index.sql}"
+            f" LIMIT {_FEW + 1})",
+            (keys, *index.values),
         )
         any_ = Condition(
             f"{column} IN (SELECT value FROM json_each("
@@ -406,10 +412,34 @@ class IndexScan(NamedTuple):
         sorted_ = self._replace(start=all_of([any_, among]), many=None).in_order(
             shape, all_of([full, rest]), f"DISTINCT {self.keys}"
         )
+        far = Condition(
+            f"SELECT * FROM ({sorted_.sql}) UNION ALL SELECT * FROM ({merged_.sql})",
+            (*sorted_.values, *merged_.values),
+        )
+        if 3 * len(rest.sql) > _REPEATED_CHARS:
+            return Condition(
+                f"WITH found AS MATERIALIZED ({found.sql}) {far.sql}", (*found.values, *far.values)
+            )
+        of_keys = Condition(f"{column} IN (SELECT value FROM json_each(?))", (keys,))
+        kinds = TRUE if shape.kinds is None else one_of("n.kind", sorted(shape.kinds))
+        wanted = all_of([kinds, of_keys, full, rest])
+        times = all_of(self.times(shape))
+        number = max(_LEAST_NEAR, min((shape.authors or 0) // MAX_PARAMETERS, _MOST_NEAR))
+        newest = f"{BY_TIME.source} WHERE {times.sql}"
         return Condition(
-            f"WITH found AS MATERIALIZED ({number}) SELECT * FROM ({sorted_.sql})"
-            f" UNION ALL SELECT * FROM ({merged_.sql})",
-            (keys, *index.values, *sorted_.values, *merged_.values),
+            # First among the newest of all rows, where mostly enough of them are.
+            f"WITH near AS MATERIALIZED (SELECT {self.keys} FROM (SELECT e.seq, e.kind {newest}"
+            f" ORDER BY e.created_at DESC, e.id_key, e.seq LIMIT {number} * ?) AS n"
+            f" CROSS JOIN events AS e ON e.seq = n.seq WHERE {wanted.sql} LIMIT ?),"
+            # NULL: these are enough, or all there are.
+            " found AS MATERIALIZED (SELECT CASE WHEN (SELECT count(*) FROM near) >= ? OR"
+            f" (SELECT 1 {newest} LIMIT 1 OFFSET {number} * ?) IS NULL THEN NULL"
+            f" ELSE ({found.sql}) END AS few)"
+            f" SELECT * FROM near WHERE (SELECT few FROM found) IS NULL UNION ALL {far.sql}",
+            (
+                *(*times.values, SIZE, *wanted.values, SIZE),
+                *(SIZE, *times.values, SIZE, *found.values, *far.values),
+            ),
         )
 
     def _first_of_kinds(self, many: ManyKinds, shape: Shape, rest: Condition) -> Condition:
@@ -526,7 +556,7 @@ class IndexScan(NamedTuple):
         return Condition(
             "SELECT DISTINCT k.created_at, k.id_key, k.seq FROM"
             " (SELECT json_group_array(value) AS keys FROM json_each("
-            "CASE WHEN (SELECT few FROM found) THEN '[]' ELSE ? END)"
+            "CASE WHEN NOT (SELECT few FROM found) THEN ? ELSE '[]' END)"
             f" GROUP BY key / {MAX_PARAMETERS}) AS wanted"
             f" CROSS JOIN events AS k ON k.seq IN ({found}) {_SORTED_OUT} LIMIT ?",
             (keys, *values, *rest.values, SIZE, SIZE),
