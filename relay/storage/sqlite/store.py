@@ -136,6 +136,7 @@ _MAX_REQUESTS: Final = 10_000
 _MEMBERS: Final = 20_000
 """Rows of `members` that are read at a time."""
 _MOST_NAMED: Final = 10
+_PLACED: Final = "e.raw, e.created_at, e.id_key, e.seq"
 _STORED_COLUMNS: Final = "e.raw, e.seq, e.grp, e.quiet, e.slot, e.version, e.expires_at"
 
 
@@ -551,17 +552,22 @@ class SqliteStore:
 
     def _placed_now(self, query: PageQuery) -> tuple[list[Any], Listed] | None:
         """As `_long_page`; None: it takes long."""
+        columns = None if query.listed is not None else _PLACED
 
         def now(those: frozenset[int] | None) -> list[Any] | None:
-            sql = self._compiler.page(query, None, those)
-            return self._loop_conn.read(sql, _all_of, query.address)
+            sql = self._compiler.page(query, columns, those)
+            return self._loop_conn.read(sql, page_of if columns else _all_of, query.address)
 
-        found = self._now_in_partitions([query.filter], query.visibility, now)
-        if found is None:
+        rows = self._now_in_partitions([query.filter], query.visibility, now)
+        if rows is None:
             return None
-        asked = Query(QUERIES["placed_by_seq"], found[0])
-        rows = self._loop_conn.read(asked, page_of, query.address)
-        return None if rows is None else (rows, _behind(rows, orjson.loads(found[0][0]), query))
+        if columns:
+            is_all = len(rows) < min(query.size, query.limit) and not _are_full(rows)
+            return rows, Listed((), is_all or len(rows) == query.limit)
+        found = self._loop_conn.read(
+            Query(QUERIES["placed_by_seq"], rows[0]), page_of, query.address
+        )
+        return None if found is None else (found, _behind(found, orjson.loads(rows[0][0]), query))
 
     async def count(
         self,
@@ -1019,7 +1025,11 @@ class SqliteStore:
 
 def _number_checked(rows: Sequence[Any], seqs: Sequence[int]) -> int:
     """How many of `seqs` were looked up for a page of `rows`, which have a raw and a place."""
-    return seqs.index(rows[-1][3]) + 1 if is_full([raw for raw, *_ in rows]) else len(seqs)
+    return seqs.index(rows[-1][3]) + 1 if _are_full(rows) else len(seqs)
+
+
+def _are_full(rows: Sequence[Any]) -> bool:
+    return is_full([raw for raw, *_ in rows])
 
 
 def _behind(rows: Sequence[Any], seqs: Sequence[int], query: PageQuery) -> Listed:
