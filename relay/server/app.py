@@ -592,6 +592,7 @@ class Server:
                 trial.cancel()
             del self._connections[connection]
             self._slots.remove(connection)
+            connection.release()
             services.metrics.connections(len(self._connections))
         return socket
 

@@ -194,7 +194,7 @@ class Connection:
         limits = services.config.limits
         self._services = services
         self._outbox_bytes = limits.outbox_bytes
-        self._request = request
+        self._request: web.Request | None = request
         self._input = cast("SocketInput", request.protocol)
         self._address = address
         self.connection = next(_CONNECTION_IDS)
@@ -274,7 +274,11 @@ class Connection:
 
     @property
     def is_over(self) -> bool:
-        return self._is_over or self._request.transport is None
+        return self._is_over or self._transport is None
+
+    @property
+    def _transport(self) -> asyncio.Transport | None:
+        return None if self._request is None else self._request.transport
 
     @property
     def address(self) -> IPv4Address | IPv6Address | None:
@@ -459,8 +463,9 @@ class Connection:
 
     def cut_off(self) -> None:
         """Close the socket at once: what is unsent is dropped."""
-        if self._request.transport is not None:
-            self._request.transport.abort()
+        transport = self._transport
+        if transport is not None:
+            transport.abort()
 
     def trust(self, *, trusted: bool) -> None:
         """After a reload: whether `trusted_readers` has the client's address."""
@@ -476,6 +481,7 @@ class Connection:
         _log.debug("connected", extra={"address": str(self._address)})
         try:
             socket.started = partial(self._input.carries, self)
+            assert self._request is not None
             await socket.prepare(self._request)
             self.outbox.put(self._session.greeting())
             while True:
@@ -541,7 +547,7 @@ class Connection:
                     await self._queries.aclose()
                     await self._negentropy.aclose()
                     work.charge()
-                transport = self._request.transport
+                transport = self._transport
                 if self._hangup is not None:
                     await self._hangup
                 elif transport is not None and transport.get_write_buffer_size():
@@ -549,6 +555,12 @@ class Connection:
             finally:
                 self._set_unsent(0)
             _log.debug("connection closed")
+
+    def release(self) -> None:
+        """After `serve`, when nothing lists it any more: free what belongs to its socket, 20 kB.
+        Its last events may wait in the lane for minutes, and each keeps it."""
+        self._request = None
+        del self._socket
 
     async def _next_compressed(self) -> Any:
         """aiohttp expands a further message when it gives one: this is work too."""
@@ -752,12 +764,12 @@ class Connection:
         self._hang_up(WSCloseCode.TRY_AGAIN_LATER, f"{_SLOW.prefix}: {_SLOW.text}")
 
     def _hang_up(self, code: int, reason: str) -> None:
-        if self._hangup is None:
+        if self._hangup is None and not self._is_over:
             self.outbox.close()
             self._hangup = asyncio.create_task(self._close(code, reason), name="hang up")
 
     async def _close(self, code: int, reason: str) -> None:
-        transport = self._request.transport
+        transport = self._transport
         with contextlib.suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(2 * CLOSE_S):
                 await self._socket.close(code=code, message=reason.encode(), drain=False)
@@ -782,6 +794,7 @@ class Connection:
         for the others. So only one task waits there, which nobody cancels.
         """
         if self._drain is None or self._drain.done():
+            assert self._request is not None
             self._drain = asyncio.create_task(self._request.writer.drain(), name="drain")
             self._drain.add_done_callback(_retrieve)
         await asyncio.shield(self._drain)

@@ -6,6 +6,7 @@ Over real sockets; `serving` is a relay in this process.
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections import deque
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from string import ascii_letters
 from time import perf_counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import orjson
 import pytest
@@ -649,7 +651,7 @@ async def test_a_slow_reader_receives_a_long_answer_completely(outbox_bytes: int
         await write(relay.disk, *rows)
         slow, other = await relay.visit(), await relay.visit()
         for connection in relay.server.connections:
-            transport = connection._request.transport
+            transport = connection._transport
             assert transport is not None
             transport.get_extra_info("socket").setsockopt(
                 socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384
@@ -1011,6 +1013,24 @@ async def test_little_that_each_of_many_leaves_unread_counts_in_time(
         assert await visits[-1].publishes(note("not closed")) == (True, "")
 
 
+async def test_what_belongs_to_its_socket_does_not_wait_with_the_last_event_of_a_client(
+    relay: Relay,
+) -> None:
+    """Its connection waits with it in the lane, for minutes: 25 kB each, and the lane counted 4."""
+    visit = await relay.visit()
+    (connection,) = relay.server.connections
+    held = [ref(each) for each in (connection._socket, connection._request)]
+    visit.socket._response.close()
+    await relay.is_left()
+    async with until("its socket is freed") as tries:
+        async for _ in tries:
+            gc.collect()
+            if not any(each() for each in held):
+                break
+    assert connection.is_over
+    connection.cut_off()
+
+
 @pytest.mark.slow
 async def test_nothing_of_a_connection_that_has_ended_counts() -> None:
     """What its queries end afterwards, and a check while it may still read, counted for ever."""
@@ -1066,7 +1086,7 @@ async def test_a_client_that_was_closed_keeps_its_place_while_it_has_unread_byte
     async with serving() as relay:
         slow = await overwhelmed(relay)
         (held,) = [each for each in relay.server.connections if each.outbox.closed]
-        transport = held._request.transport
+        transport = held._transport
         assert transport is not None
         await eventually(
             "the relay waits for its close frame no longer", lambda: transport.is_closing()

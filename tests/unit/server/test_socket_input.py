@@ -149,6 +149,7 @@ async def test_an_open_websocket_holds_few_headers_of_its_request(relay: Relay) 
     visit = await relay.visit(Origin="https://example.com", **lines)
     (connection,) = relay.server.connections
     request, protocol = connection._request, connection._input
+    assert request is not None
     assert request.headers["Origin"] == "https://example.com"
     assert len(request.headers) < 9
     assert request.raw_headers == ()
