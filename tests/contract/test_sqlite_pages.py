@@ -20,13 +20,15 @@ from relay.access.visibility import ANONYMOUS, Viewer, visibility_for
 from relay.errors import TooSlow
 from relay.groups.group import Groups
 from relay.lifecycle.rows import Stored
-from relay.storage import PAGE_BYTES, PageQuery
+from relay.storage import PAGE_BYTES, Listed, PageQuery
 from relay.storage.read_turns import ReadTurns
 from relay.storage.sqlite import connections
 from relay.storage.sqlite import store as sqlite_store
 from relay.storage.sqlite.row_cache import RowCache
 from relay.storage.sqlite.sql import conditions as sql_conditions
 from relay.storage.sqlite.sql import filters, scans
+from relay.storage.sqlite.sql.conditions import Query
+from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
 from tests.contract.crowd import ORDERED, a_wide_crowd, matching
@@ -52,7 +54,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.storage.sqlite.connections import AsyncReader, TurnReader
-    from relay.storage.sqlite.sql.conditions import Query
 
 
 @pytest.fixture
@@ -138,6 +139,28 @@ async def test_large_rows_are_looked_for_once(
         page = await store.page(query)
         found += page.raws
     assert (found, looked_for) == (in_order(*events), [500])
+
+
+async def test_rows_behind_deleted_ones_are_found(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that were listed may go before they are read."""
+    events = [unsigned(cast.alice, at=at) for at in range(9)]
+    await write(store, *events)
+    read, deleted = store._loop_conn.read, list[Query]()
+
+    def noted(query: Query, *more: Any) -> list[Any] | None:
+        if query.sql == QUERIES["placed_by_seq"] and not deleted:
+            deleted.append(query)
+            return []
+        return read(query, *more)
+
+    monkeypatch.setattr(store._loop_conn, "read", noted)
+    listed = Listed((), are_last=False)
+    query = PageQuery(asked(), EVERYTHING, 500, store.committed(), 0, 4, listed=listed)
+    placed, _ = await store.places(query)
+    assert deleted
+    assert [raw for _, raw in placed] == in_order(*events)[:4]
 
 
 def steps_of(store: SqliteStore, path: Path, query: PageQuery) -> tuple[list[bytes], int]:

@@ -564,10 +564,11 @@ class SqliteStore:
         if columns:
             is_all = len(rows) < min(query.size, query.limit) and not _are_full(rows)
             return rows, Listed((), is_all or len(rows) == query.limit)
-        found = self._loop_conn.read(
-            Query(QUERIES["placed_by_seq"], rows[0]), page_of, query.address
-        )
-        return None if found is None else (found, _behind(found, orjson.loads(rows[0][0]), query))
+        placed = Query(QUERIES["placed_by_seq"], rows[0])
+        found, seqs = self._loop_conn.read(placed, page_of, query.address), orjson.loads(rows[0][0])
+        if found is None or (seqs and not found):  # all were deleted meanwhile
+            return None
+        return found, _behind(found, seqs, query)
 
     async def count(
         self,
