@@ -224,7 +224,7 @@ class _FilterScan:
         self._fewest = max(_FEWEST_ROWS // filters, 2)
         self._after: Place | None = None
         self._listed: Listed | None = None
-        """Only for `_read_as`."""
+        """Only for `_part`."""
         self._rows: Sequence[tuple[Place, bytes]] = ()
         self._row_bytes = 0
         self._average = 1
@@ -232,6 +232,8 @@ class _FilterScan:
         self._index = 0
         self._read_as: ReferenceType[Visibility] | None = None
         """Weak: rights hold all groups as they were, and the client may take long."""
+        self._part: tuple[object, ...] | None = None
+        """Of those rights, what is the viewer's own: who it is, and which groups it is in."""
         self.is_done = False
 
     @property
@@ -243,15 +245,13 @@ class _FilterScan:
         self._after, self._left = position
         self._read_as, self.is_done = None, False
         self.forget()
+        self._listed = None
 
     def forget(self) -> None:
         """Hold no row that was not taken: it is read again, but not looked for again where the
         store lists rows."""
-        rows = self._rows[self._index :]
-        if self._read_as is None:
-            self._listed = None
-        elif self._listed is not None:
-            self._list(rows)
+        if self._listed is not None:
+            self._list(self._rows[self._index :])
         self._keep(())
 
     async def page(self, visibility: Visibility, now: int, *, is_long: bool) -> Sequence[bytes]:
@@ -260,7 +260,7 @@ class _FilterScan:
         page = await self._store.page(self._query(visibility, now, PAGE_ROWS), is_long=is_long)
         self._left -= len(page.raws)
         self._after, self._listed = page.next, page.listed
-        self._read_as = ref(visibility)
+        self._reads_as(visibility)
         self.is_done = page.next is None
         return page.raws
 
@@ -282,13 +282,22 @@ class _FilterScan:
             self._held.add(self._row_bytes)
             rows, self._listed = await self._store.places(self._query(visibility, now, size))
             self._keep(rows, most)
-            self._read_as, self.is_done = ref(visibility), not rows
+            self._reads_as(visibility)
+            self.is_done = not rows
         return self.place if self._rows else None
 
     def _check_rights(self, visibility: Visibility) -> None:
-        """What was found with other rights does not count."""
+        """Rows that were read with other rights do not count. Those that are listed do, since the
+        store checks them again: else whoever changes groups had all queries look for theirs again.
+        """
         if self._read_as is not None and self._read_as() is not visibility:
-            self._read_as = self._listed = None
+            self._read_as = None
+            if self._part != _part(visibility):  # it may read others now
+                self.forget()
+                self._listed = None
+
+    def _reads_as(self, visibility: Visibility) -> None:
+        self._read_as, self._part = ref(visibility), _part(visibility)
 
     def _keep(self, rows: Sequence[tuple[Place, bytes]], most: int = 0) -> None:
         """Rows for which there is memory, `most` bytes; of the others only where they are."""
@@ -353,3 +362,7 @@ class _FilterScan:
         self._after = self.place
         self._index += 1
         self._left -= 1
+
+
+def _part(visibility: Visibility) -> tuple[object, ...]:
+    return visibility.viewer, visibility.global_words, visibility.insider_of

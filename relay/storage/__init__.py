@@ -101,7 +101,8 @@ class PageQuery(NamedTuple):
     address: str | None = None
     """The client's, as `Sharer.counted_as`: it may decide who waits, and not which rows match."""
     listed: Listed | None = None
-    """Only with the same visibility. It decides how rows are found, not which."""
+    """Only for the same viewer, whose rights may have changed; rows that they may read only since
+    then are found behind the list. It decides how rows are found, not which."""
 
     def following(self, page: Page) -> PageQuery:
         """The query for the page after this one."""

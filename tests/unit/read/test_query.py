@@ -543,6 +543,48 @@ async def test_rows_that_a_page_listed_are_not_looked_for_again(
     assert numbers == [None, None, 3, 1, 0, 2, 0]
 
 
+@pytest.mark.parametrize("who", ["stranger", "alice", "both"])
+async def test_changes_of_groups_of_others_make_no_query_look_again(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """Whoever edited an own group 60 times a second kept 60 readers of large rows waiting for 9
+    seconds instead of 1."""
+    asked_for = list[Listed | None]()
+    page, places = relay.store.page, relay.store.places
+    keys = {"stranger": (), "alice": (alice,), "both": (alice, bob)}[who]
+    relay.state.adopt(
+        relay.state.groups.with_group(replace(DEN, id="own").with_users({bob.pubkey: ()}))
+    )
+
+    def change() -> None:
+        other = Group("other").with_users({person(f"{len(asked_for)}").pubkey: ()})
+        relay.state.adopt(relay.state.groups.with_group(other))
+
+    async def noted(query: PageQuery, *, is_long: bool = False) -> Page:
+        asked_for.append(query.listed)
+        found = await page(query, is_long=is_long)
+        change()
+        return found
+
+    async def places_noted(query: PageQuery) -> Places:
+        asked_for.append(query.listed)
+        found = await places(query)
+        change()
+        return found
+
+    await relay.write(*(note(n, at=n) for n in range(9)))
+    monkeypatch.setattr(relay.store, "page", noted)
+    monkeypatch.setattr(relay.store, "places", places_noted)
+    relay.store.page_size = 2
+    wanted = [*"876543210", "<EOSE>"]
+    assert await relay.answered(Client(*keys), asked(kinds=[1])) == wanted
+    numbers = [None if each is None else len(each.seqs) for each in asked_for]
+    assert numbers == [None, 3, 1, 0, 2]
+    asked_for.clear()
+    assert await relay.answered(Client(*keys), asked(kinds=[1]), asked(kinds=[7])) == wanted
+    assert [each is None for each in asked_for].count(True) == 2
+
+
 async def test_a_reader_removed_during_a_count_gets_the_new_count(
     relay: QuerySide,
 ) -> None:
