@@ -278,8 +278,7 @@ class _FilterScan:
             if self._listed is not None and self._listed.seqs:
                 size = max(1, min(size, most // self._average))
             # Before the read: others that wait for theirs look at it too.
-            self._row_bytes = most + size * _PLACE_BYTES
-            self._held.add(self._row_bytes)
+            self._hold(most + size * _PLACE_BYTES)
             rows, self._listed = await self._store.places(self._query(visibility, now, size))
             self._keep(rows, most)
             self._reads_as(visibility)
@@ -313,11 +312,14 @@ class _FilterScan:
             for (place, raw), size in zip(rows, sizes, strict=False)
         ]
         self._index = 0
-        self._held.add(-self._row_bytes)
-        self._row_bytes = sum([_PLACE_BYTES + len(raw) for _, raw in self._rows])
-        if self._listed is not None:
-            self._row_bytes += len(self._listed.seqs) * _SEQ_BYTES
-        self._held.add(self._row_bytes)
+        listed = 0 if self._listed is None else len(self._listed.seqs)
+        rows_bytes = sum([_PLACE_BYTES + len(raw) for _, raw in self._rows])
+        self._hold(rows_bytes + listed * _SEQ_BYTES)
+
+    def _hold(self, size: int) -> None:
+        """It holds so many bytes now."""
+        self._held.add(size - self._row_bytes)
+        self._row_bytes = size
 
     def _list(self, rows: Sequence[tuple[Place, bytes]]) -> None:
         """Rows before those that are listed."""

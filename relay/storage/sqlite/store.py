@@ -387,7 +387,6 @@ class SqliteStore:
         page = self.page_now(query)
         if page is not None:
             return page
-
         rows = await self._in_partitions(
             [query.filter],
             query.visibility,
@@ -942,7 +941,6 @@ class SqliteStore:
         now: int,
         address: str | None = None,
     ) -> tuple[Sequence[bytes], int]:
-        self._check_open()
         rows, checked = await self._rows(seqs, filter_, visibility, now=now, address=address)
         return [raw for raw, *_ in rows], checked
 
@@ -956,6 +954,7 @@ class SqliteStore:
         address: str | None,
     ) -> tuple[list[Any], int]:
         """As `rows`, but gives raw and place."""
+        self._check_open()
         query = self._compiler.rows(seqs, filter_, visibility, now=now)
         rows = await self._page_within(query, visibility, address)
         return rows, _number_checked(rows, seqs)

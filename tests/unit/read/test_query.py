@@ -543,6 +543,24 @@ async def test_rows_that_a_page_listed_are_not_looked_for_again(
     assert numbers == [None, None, 3, 1, 0, 2, 0]
 
 
+async def test_of_rows_that_are_listed_only_their_place_in_the_store_counts(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8 bytes each; once more with each read, they would have counted as a megabyte."""
+    monkeypatch.setattr("relay.read.scan.PAGE_ROWS", 40)
+    await relay.write(*(note(n, at=n) for n in range(60)))
+    relay.store.page_size = 2
+    client = Client()
+    client.has_time = False
+    await scanning(relay, client, asked(kinds=[1]), asked(authors=[alice.pubkey, bob.pubkey]))
+    assert len(client.stream()) == 40
+    assert relay.queries.held_rows.used <= 2 * 8 * 5
+    client.may_read_on.set()
+    await settled()
+    assert len(client.stream()) == 61
+    assert relay.queries.held_rows.used == 0
+
+
 @pytest.mark.parametrize("who", ["stranger", "alice", "both"])
 async def test_changes_of_groups_of_others_make_no_query_look_again(
     relay: QuerySide, monkeypatch: pytest.MonkeyPatch, who: str
