@@ -80,7 +80,7 @@ from relay.storage.sqlite.readable_rows import ReadableRows
 from relay.storage.sqlite.row_cache import RowCache
 from relay.storage.sqlite.searching import Searching
 from relay.storage.sqlite.sql.conditions import Query, listed
-from relay.storage.sqlite.sql.filters import Compiler
+from relay.storage.sqlite.sql.filters import PLACED, Compiler
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.sweep import SweepQueries
 from relay.storage.sqlite.tag_buffer import TAG_BUFFER_ROWS, TagBuffer
@@ -136,7 +136,6 @@ _MAX_REQUESTS: Final = 10_000
 _MEMBERS: Final = 20_000
 """Rows of `members` that are read at a time."""
 _MOST_NAMED: Final = 10
-_PLACED: Final = "e.raw, e.created_at, e.id_key, e.seq"
 _STORED_COLUMNS: Final = "e.raw, e.seq, e.grp, e.quiet, e.slot, e.version, e.expires_at"
 
 
@@ -551,7 +550,7 @@ class SqliteStore:
 
     def _placed_now(self, query: PageQuery) -> tuple[list[Any], Listed] | None:
         """As `_long_page`; None: it takes long."""
-        columns = None if query.listed is not None else _PLACED
+        columns = None if query.listed is not None else PLACED
 
         def now(those: frozenset[int] | None) -> list[Any] | None:
             sql = self._compiler.page(query, columns, those)

@@ -79,6 +79,8 @@ if TYPE_CHECKING:
     """Hashes of tags and classes of kinds, as many as are given, of which there are rows in the tag
     table. None: these change now."""
 
+PLACED: Final = "e.raw, e.created_at, e.id_key, e.seq"
+"""raw and `Place` of a row."""
 _ITEM: Final = "e.created_at, e.id, ifnull(e.grp, '')"
 _MAX_MERGED: Final = 16
 """Up to this many keys of a filter have one ordered scan each, merged; of more see `Many`."""
@@ -561,7 +563,7 @@ class Compiler:
         def made(_: Shape) -> Condition:
             rest = all_of([UNEXPIRED, self.visible(visibility, filter_)])
             return Condition(
-                "SELECT e.raw, e.created_at, e.id_key, e.seq FROM json_each(?) AS j"
+                f"SELECT {PLACED} FROM json_each(?) AS j"
                 " CROSS JOIN events AS e ON e.seq = j.value"
                 f" WHERE {rest.sql}",
                 (None, *rest.values),
