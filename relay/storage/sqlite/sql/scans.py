@@ -59,8 +59,10 @@ _FEW: Final = 5_000
 _FEW_OF_EACH: Final = 16
 """The same for each of several keys: to begin with one of a queue takes as long."""
 _STEPS: Final = 4
-"""A queue of tags takes at most so many steps for each row of the page, then `near` is read: rows
-with many of the tags would take a step for each of them."""
+_STAGES: Final = ((1, 8), (8, 8), (64, None))
+"""A queue of tags takes at most `_STEPS` for each row of the page, then so many newest rows of a
+tag are sorted for each row of the page, then the queue goes on for so many steps, and so on."""
+_BEFORE_ALL: Final = -(1 << 63)
 _MOST_OF_AUTHORS: Final = 20_000
 """Rows of a filter's authors and kinds of which all are looked at, some 2 us each; rows of its tag,
 of which strangers may store any number, are not."""
@@ -171,48 +173,67 @@ class Queue(NamedTuple):
             f"keys (a, b) AS ({self.keys.sql}), {queue.sql}", (*self.keys.values, *queue.values)
         )
 
-    def tables_with_near(
+    def in_stages(
         self, source: str, of: str, times: Condition, since: Condition, inside: Condition
-    ) -> Condition:
-        """As `tables`, and two that together have all rows, too: `near`, the newest ones up to the
-        SIZE-th of one of the values, and `far`, a queue of those behind it.
+    ) -> tuple[Condition, Condition]:
+        """As `tables`, with more of them, and a query that reads them one after the other, perhaps
+        some rows again.
 
-        In a queue a row takes a step for each of its values, which may be hundreds; in `near` each
-        is there once, and at most SIZE of each value are read.
+        In a queue a row takes a step for each of its values, which may be hundreds. So the queue
+        ends after some steps, and the newest rows are sorted, up to the n-th of the value that
+        reaches it first: there each row is once, at most n of each value are read, and many rows
+        that are passed over take little. Then the queue goes on behind them, and so on.
         """
+        tables = [self.tables(source, of, times, since, inside)]
+        reads = [f"(SELECT * FROM queue LIMIT {_STEPS} * ?)"]
+        values: list[Bound] = [SIZE]
+        for rows, steps in _STAGES:
+            last, near, far = f"last{rows}", f"near{rows}", f"far{rows}"
+            tables.append(self._newest(last, near, source, of, all_of([times, inside]), rows))
+            behind = Condition(
+                f"{of}.created_at <= (SELECT at FROM {last})"
+                f" AND ({of}.created_at < (SELECT at FROM {last})"
+                f" OR {of}.id_key > (SELECT id_key FROM {last}))"
+            )
+            times = all_of([behind, since])
+            tables.append(self._queue(far, source, of, times, since, inside))
+            reads += [near, far if steps is None else f"(SELECT * FROM {far} LIMIT {steps} * ?)"]
+            values += [] if steps is None else [SIZE]
+        read = " UNION ALL ".join([f"SELECT created_at, id_key, seq FROM {each}" for each in reads])
+        whole = Condition(
+            ", ".join([each.sql for each in tables]),
+            tuple([value for each in tables for value in each.values]),
+        )
+        return whole, Condition(read, tuple(values))
+
+    def _newest(
+        self, last: str, near: str, source: str, of: str, inside: Condition, rows: int
+    ) -> Condition:
+        """The table `last`, with the place of the (`rows` * SIZE)-th row of the value that reaches
+        it first, if there is one, and `near`, the rows up to there, or all."""
         a, b = self.columns
         among = self.among
-        where = all_of([Condition(f"{of}.{a} = p.a AND {of}.{b} = p.b"), times, inside])
+        where = all_of([Condition(f"{of}.{a} = p.a AND {of}.{b} = p.b"), inside])
         nth = (
-            f"{source} WHERE {where.sql} ORDER BY {of}.created_at DESC, {of}.id_key, {of}.seq"
-            " LIMIT 1 OFFSET ? - 1"
+            f"(SELECT {of}.seq {source} WHERE {where.sql}"
+            f" ORDER BY {of}.created_at DESC, {of}.id_key, {of}.seq LIMIT 1 OFFSET {rows} * ? - 1)"
         )
-        columns = f"{of}.created_at, {of}.id_key, {of}.seq"
-        rows = (
-            f"SELECT {columns} FROM last AS l CROSS JOIN keys AS p"
+        found = (
+            f"SELECT {of}.created_at, {of}.id_key, {of}.seq FROM keys AS p"
             f" CROSS JOIN {source.removeprefix('FROM ')} WHERE {where.sql} AND {among.sql}"
         )
-        behind = Condition(
-            f"{of}.created_at <= coalesce((SELECT at FROM last), {of}.created_at)"
-            f" AND ((SELECT at FROM last) IS NULL OR {of}.created_at < (SELECT at FROM last)"
-            f" OR {of}.id_key > (SELECT id_key FROM last))"
-        )
-        tables = self.tables(source, of, times, since, inside)
-        far = self._queue("far", source, of, all_of([times, behind]), since, inside)
+        at, key = f"(SELECT at FROM {last})", f"(SELECT id_key FROM {last})"
         return Condition(
-            f"{tables.sql},"
-            # Of each value the place of its SIZE-th row: the newest of these.
-            f" last (at, id_key) AS MATERIALIZED (SELECT (SELECT {of}.created_at {nth}),"
-            f" (SELECT {of}.id_key {nth}) FROM keys AS p WHERE {among.sql}"
+            f"{last} (at, id_key) AS MATERIALIZED (SELECT n.created_at, n.id_key FROM keys AS p"
+            f" CROSS JOIN events AS n ON n.seq = {nth} WHERE {among.sql}"
             " ORDER BY 1 DESC, 2 LIMIT 1),"
-            f" near AS ({rows} AND {of}.created_at > l.at"
-            f" UNION {rows} AND {of}.created_at = l.at AND {of}.id_key <= l.id_key"
-            f" ORDER BY 1 DESC, 2, 3 LIMIT -1), {far.sql}",
+            f" {near} AS (SELECT DISTINCT created_at, id_key, seq FROM ("
+            f"{found} AND {of}.created_at > coalesce({at}, {_BEFORE_ALL}) UNION ALL"
+            f" {found} AND {of}.created_at = {at} AND {of}.id_key <= {key})"
+            " ORDER BY 1 DESC, 2, 3 LIMIT -1)",
             (
-                *tables.values,
-                *(*where.values, SIZE, *where.values, SIZE, *among.values),
+                *(*where.values, SIZE, *among.values),
                 *(*where.values, *among.values, *where.values, *among.values),
-                *far.values,
             ),
         )
 
@@ -514,13 +535,7 @@ class IndexScan(NamedTuple):
         how = of, times, _since(of, shape), inside
         queued = Condition("SELECT created_at, id_key, seq FROM queue")
         if repeats:  # the tags are those of stored rows
-            tables = queue.tables_with_near("FROM tags AS t", *how)
-            queued = Condition(
-                f"SELECT * FROM ({queued.sql} LIMIT {_STEPS} * ?) UNION ALL"
-                " SELECT created_at, id_key, seq FROM near UNION ALL"
-                " SELECT created_at, id_key, seq FROM far",
-                (SIZE,),
-            )
+            tables, queued = queue.in_stages("FROM tags AS t", *how)
         else:
             tables = queue.tables(self.source, *how)
         return Condition(
