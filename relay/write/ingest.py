@@ -103,6 +103,8 @@ _ORDINARY: Final = 256 << 10
 """What those of one address may have beyond that."""
 _LEAST_SHARE: Final = 4 << 10
 """An event counts as no fewer bytes, so that its number has shares too."""
+_OF_CONNECTION: Final = 8 << 10
+"""More for an event that waits alone: what is kept of its connection, if the client closes it."""
 _MAX_WAITING: Final = 9 * _MAX_WEIGHT // 4 // _LEAST_SHARE
 """As many as all clients and owners may have: their shares bound them."""
 _ROOM: Final = 2048
@@ -265,7 +267,7 @@ class Ingest:
         weight = weight_of(event)
         refusal = self._screened(event, origin)
         if refusal is None:
-            share = weight if weight > _LEAST_SHARE else _LEAST_SHARE
+            share = max(weight, _LEAST_SHARE) + (_OF_CONNECTION if is_only else 0)
             item = WriteEvent(
                 event,
                 weight,

@@ -217,6 +217,25 @@ async def test_no_address_takes_the_places_of_the_events_of_others(
     assert await member.answer == STORED
 
 
+async def test_what_is_kept_of_a_closed_connection_is_counted(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections that were closed behind one event took twice what it counted as: 1 GB."""
+    monkeypatch.setattr(ingest, "_MAX_WEIGHT", 120 * ingest._LEAST_SHARE)
+    monkeypatch.setattr(ingest, "_ORDINARY", 0)
+    relay.store.may_commit.clear()
+    letters = [Letter() for _ in range(20)]
+    for number, letter in enumerate(letters):
+        letter.counted_as = "10.0.0.1"
+        relay.ingest.submit(chat(alice, f"{number}"), letter, Origin.WIRE, is_only=True)
+    refused = [bool(letter.answers) for letter in letters]
+    relay.store.may_commit.set()
+    for letter in letters:
+        await letter.answer
+    assert refused == [False] * 10 + [True] * 10
+    assert relay.ingest.waiting_weight == 0
+
+
 @pytest.mark.parametrize("floods_are_known", [False, True])
 async def test_who_has_few_events_under_way_has_room_beside_addresses_that_have_many(
     relay: Relay, monkeypatch: pytest.MonkeyPatch, *, floods_are_known: bool
