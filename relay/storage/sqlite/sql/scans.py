@@ -323,7 +323,7 @@ class ManyTags(NamedTuple):
             first = class_.format(hash="h.value", after="")
             next_ = class_.format(hash="p.a", after=" AND t.kind_class > p.b")
             keys = Condition(
-                f"SELECT h.value, {first} FROM {hashes} {many} UNION"
+                f"SELECT DISTINCT h.value, {first} FROM {hashes} {many} UNION ALL"
                 f" SELECT p.a, {next_} FROM keys AS p WHERE p.b IS NOT NULL",
                 self.hashes.values,
             )
