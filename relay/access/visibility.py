@@ -587,11 +587,6 @@ class _OneOf:
     def __contains__(self, group_id: object) -> bool:
         return any(group_id in each for each in self._sets)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _OneOf) and self._sets == other._sets
-
-    __hash__ = None  # type: ignore[assignment]
-
 
 class _Moderated:
     """The groups in which one of the keys has a role with rights."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weakref import ReferenceType
 
     from relay.access.shares import Shares
-    from relay.access.visibility import Visibility
+    from relay.access.visibility import Viewer, Visibility
     from relay.nostr.filters import Filter
     from relay.read.peer import Peer
     from relay.storage import ClientReads, Place
@@ -224,7 +224,7 @@ class _FilterScan:
         self._fewest = max(_FEWEST_ROWS // filters, 2)
         self._after: Place | None = None
         self._listed: Listed | None = None
-        """Only for `_part`."""
+        """Only for `_viewer`."""
         self._rows: Sequence[tuple[Place, bytes]] = ()
         self._row_bytes = 0
         self._average = 1
@@ -232,8 +232,8 @@ class _FilterScan:
         self._index = 0
         self._read_as: ReferenceType[Visibility] | None = None
         """Weak: rights hold all groups as they were, and the client may take long."""
-        self._part: tuple[object, ...] | None = None
-        """Of those rights, what is the viewer's own: who it is, and which groups it is in."""
+        self._viewer: Viewer | None = None
+        """Who has those rights."""
         self.is_done = False
 
     @property
@@ -286,17 +286,18 @@ class _FilterScan:
         return self.place if self._rows else None
 
     def _check_rights(self, visibility: Visibility) -> None:
-        """Rows that were read with other rights do not count. Those that are listed do, since the
-        store checks them again: else whoever changes groups had all queries look for theirs again.
+        """Rows that were read with other rights do not count. Those that are listed do, unless the
+        viewer has logged in since: the store checks them again, and anybody may change groups, also
+        those of the viewer, at any time.
         """
         if self._read_as is not None and self._read_as() is not visibility:
             self._read_as = None
-            if self._part != _part(visibility):  # it may read others now
+            if self._viewer != visibility.viewer:
                 self.forget()
                 self._listed = None
 
     def _reads_as(self, visibility: Visibility) -> None:
-        self._read_as, self._part = ref(visibility), _part(visibility)
+        self._read_as, self._viewer = ref(visibility), visibility.viewer
 
     def _keep(self, rows: Sequence[tuple[Place, bytes]], most: int = 0) -> None:
         """Rows for which there is memory, `most` bytes; of the others only where they are."""
@@ -364,7 +365,3 @@ class _FilterScan:
         self._after = self.place
         self._index += 1
         self._left -= 1
-
-
-def _part(visibility: Visibility) -> tuple[object, ...]:
-    return visibility.viewer, visibility.global_words, visibility.insider_of
