@@ -6,7 +6,7 @@ import heapq
 from array import array
 from bisect import bisect_right
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import ref
 
 from relay.read.pace import Pace
@@ -87,7 +87,7 @@ class Scan:
         self._is_long = is_long
         self._pace = Pace(peer)
         self._sent = sent
-        self._before: Sequence[tuple[Place | None, int]] = ()
+        self._before: Sequence[_Position] = ()
 
     @property
     def is_done(self) -> bool:
@@ -139,6 +139,7 @@ class Scan:
 
     def sending(self) -> None:
         """The page is sent; its client may take long to read it, and no row is held meanwhile."""
+        self._before = ()
         self._pace.stop()
         self.forget()
 
@@ -200,6 +201,16 @@ class HeldRows:
         return max(room, few - self._own, 0)
 
 
+class _Position(NamedTuple):
+    """Where a scan is between two pages, when it holds no row."""
+
+    after: Place | None
+    """The last row taken."""
+    left: int
+    """How many rows the limit leaves."""
+    listed: Listed | None
+
+
 class _FilterScan:
     """The stored rows of one filter, from a position on."""
 
@@ -237,15 +248,13 @@ class _FilterScan:
         self.is_done = False
 
     @property
-    def position(self) -> tuple[Place | None, int]:
-        """The last row taken, and how many rows the limit leaves."""
-        return self._after, self._left
+    def position(self) -> _Position:
+        return _Position(self._after, self._left, self._listed)
 
-    def rewind(self, position: tuple[Place | None, int]) -> None:
-        self._after, self._left = position
+    def rewind(self, position: _Position) -> None:
+        self._after, self._left, self._listed = position
         self._read_as, self.is_done = None, False
-        self.forget()
-        self._listed = None
+        self._keep(())
 
     def forget(self) -> None:
         """Hold no row that was not taken: it is read again, but not looked for again where the
@@ -290,7 +299,7 @@ class _FilterScan:
         viewer has logged in since: the store checks them again, and anybody may change groups, also
         those of the viewer, at any time.
         """
-        if self._read_as is not None and self._read_as() is not visibility:
+        if self._read_as is None or self._read_as() is not visibility:
             self._read_as = None
             if self._viewer != visibility.viewer:
                 self.forget()
