@@ -17,6 +17,7 @@ from relay.errors import Prefix, Refused, StoreFault
 from relay.lifecycle.rows import Stored
 from relay.nostr import kinds, messages, nip45
 from relay.nostr.event import event_from_raw
+from relay.nostr.filters import Filter
 from relay.observe import REQUEST, SAMPLED_OF, SLOW_S, shape_of
 from relay.read.fanout import Subscription
 from relay.read.linked_rows import may_be_of
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from relay.access.visibility import Viewer, Visibility
     from relay.nostr.event import Event
-    from relay.nostr.filters import Filter
     from relay.observe import CostlyRead, Metrics, Stage
     from relay.observe.traces import Traces
     from relay.read.fanout import Fanout
@@ -67,6 +67,8 @@ _NOT_INDEXED: Final = "the search index is not up to date, try again in a moment
 _NOT_CURRENT: Final = "who may read is not known at the moment"
 _MAX_RETRIES: Final = 16
 """How often pages of one query are read again because read rights changed during the read."""
+_MAX_CHECKS: Final = 4
+"""How often the store is asked whether a page may still be sent, before it is read again."""
 _MAX_COUNTS: Final = 4
 """How often a COUNT is read because read rights changed during the read …"""
 _EXACT_COUNTS: Final = 2
@@ -340,7 +342,7 @@ class QueryRunner:
             )
             self._check_current()
             # A member may have been removed while the rows waited (N29-94).
-            if self._may_send(found[0], peer, visibility):
+            if await self._may_send(found[0], peer, visibility):
                 return found
         raise StoreFault(_RIGHTS_CHANGED)
 
@@ -491,7 +493,7 @@ class QueryRunner:
             while not scan.is_done:
                 visibility = self._state.visibility(peer.reader.viewer)
                 page = [await scan.page(visibility, self._clock())]
-                may_send = self._may_send(page[0], peer, visibility)
+                may_send = await self._may_send(page[0], peer, visibility)
                 del visibility  # it holds all groups as they were, and the client may take long
                 if may_send:
                     is_last = scan.is_done
@@ -550,7 +552,7 @@ class QueryRunner:
                 )
             )
             page = [raws]
-            may_send = self._may_send(raws, peer, visibility)
+            may_send = await self._may_send(raws, peer, visibility)
             del raws, visibility
             if may_send:
                 pace.stop()
@@ -566,16 +568,30 @@ class QueryRunner:
         if not is_all:
             raise Refused(Prefix.ERROR, _NOT_INDEXED)
 
-    def _may_send(self, raws: Sequence[bytes], peer: Peer, before: Visibility) -> bool:
+    async def _may_send(self, raws: Sequence[bytes], peer: Peer, before: Visibility) -> bool:
         """Whether the reader still may read these rows, which were read with the rights `before`.
 
         Only rows that may be of a group that it cannot read any more count: who turns an own group
-        private again and again must not break off what others read.
+        private again and again, or adds and removes the reader, must not break off what others
+        read. Where their tags do not tell whether they are of it, the store is asked.
         """
-        lost = self._state.visibility(peer.reader.viewer).lost_since(before)
-        if not lost:
-            return lost is not None
-        return not any(may_be_of(lost, event_from_raw(raw), self._state) for raw in raws)
+        for _ in range(_MAX_CHECKS):
+            rights = self._state.visibility(peer.reader.viewer)
+            lost = rights.lost_since(before)
+            if not lost:
+                return lost is not None
+            events = map(event_from_raw, raws)
+            doubtful = {each.id for each in events if may_be_of(lost, each, self._state)}
+            if not doubtful:
+                return True
+            by_id = Filter(ids=frozenset(doubtful))
+            number = await self._store.count(
+                [by_id], rights, now=self._clock(), address=peer.counted_as
+            )
+            if number < len(doubtful):
+                return False
+            before = rights
+        return False
 
     async def _is_indexed(self, upto: int, filter_: Filter) -> bool:
         """Wait for the index. False: it is not up to date, but may be searched. Raises Refused."""

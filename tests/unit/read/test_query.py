@@ -29,7 +29,7 @@ from relay.read.query_queue import QueryQueue
 from relay.storage import Listed, Page, PageQuery
 from tests.cast import admin, alice, bob, carol, owner, person, stranger
 from tests.contract.test_store_search import sought
-from tests.contract.writing import asked, change, unsigned
+from tests.contract.writing import asked, change, unsigned, write
 from tests.effort import examples
 from tests.harness.client_in_memory import Client
 from tests.harness.read_side import DEN, ReadSide
@@ -614,6 +614,38 @@ async def test_changes_of_groups_make_no_query_look_again(
     asked_for.clear()
     assert await relay.answered(Client(*keys), asked(kinds=[1]), asked(kinds=[7])) == wanted
     assert [each is None for each in asked_for].count(True) == 2
+
+
+@pytest.mark.parametrize("filters", [1, 2])
+@pytest.mark.parametrize("is_of_group", [False, True])
+async def test_of_reactions_the_store_says_which_a_removed_reader_may_still_read(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch, filters: int, *, is_of_group: bool
+) -> None:
+    """Their tags do not tell of which group they are. Who added and removed readers kept them from
+    what is of no group: each page was read again, up to 16 times."""
+    own = Group("own").with_users({alice.pubkey: ()})
+    relay.state.adopt(relay.state.groups.with_group(own))
+    reactions = [note(n, kind=7, at=n, tags=[["e", "a" * 64]]) for n in range(2, 5)]
+    await write(relay.store, *reactions, group="den" if is_of_group else None)
+    reads = 0
+
+    def removed(read: Callable[..., Any]) -> Callable[..., Any]:
+        async def noted(*args: Any, **options: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            found = await read(*args, **options)
+            await relay.remove_alice()
+            return found
+
+        return noted
+
+    for name in ("page", "places"):
+        monkeypatch.setattr(relay.store, name, removed(getattr(relay.store, name)))
+    client = Client(alice)
+    client.is_reading = False
+    answer = await relay.answered(client, *[asked(kinds=[7]), asked(kinds=[6])][:filters])
+    assert answer == (["<EOSE>"] if is_of_group else ["4", "3", "2", "<EOSE>"])
+    assert reads == {1: (1, 2), 2: (3, 5)}[filters][is_of_group]
 
 
 async def test_a_reader_removed_during_a_count_gets_the_new_count(
