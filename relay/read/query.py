@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from array import array
+from contextlib import aclosing
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from relay.access.shares import Shares
 from relay.errors import Prefix, Refused, StoreFault
+from relay.facts import Who
 from relay.lifecycle.rows import Stored
 from relay.nostr import kinds, messages, nip45
 from relay.nostr.event import event_from_raw
@@ -26,7 +28,7 @@ from relay.read.scan import LONG_S, PAGE_ROWS, HeldRows, Scan, work_of
 from relay.storage import PageQuery
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence, Set
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence, Set
 
     from relay.access.visibility import Viewer, Visibility
     from relay.nostr.event import Event
@@ -69,6 +71,14 @@ _MAX_RETRIES: Final = 16
 """How often pages of one query are read again because read rights changed during the read."""
 _MAX_CHECKS: Final = 4
 """How often the store is asked whether a page may still be sent, before it is read again."""
+_LARGE: Final = 16 << 10
+_MOST_LARGE: Final = 32 << 20
+"""Bytes of large rows in the answer to a REQ that says neither whose rows it asks for nor of which
+group: anybody may store some that all such readers get."""
+_MANY_LARGE: Final = (
+    f"older events are left out behind {_MOST_LARGE >> 20} MiB of events over {_LARGE >> 10} KiB;"
+    " ask for them with `until`"
+)
 _MAX_COUNTS: Final = 4
 """How often a COUNT is read because read rights changed during the read …"""
 _EXACT_COUNTS: Final = 2
@@ -258,17 +268,25 @@ class QueryRunner:
         try:
             if self._wants_invite(peer, subscription.filters):
                 await self._put_invite(subscription, peer, is_open)
-            async for raws, is_last in self._pages(subscription, peer):
-                if not is_open(subscription):
-                    return True
-                rows += len(raws)
-                found = perf_counter()
-                peer.outbox.put_each(subscription.head, raws, messages.EVENT_END)
-                del raws  # not held while the client reads
-                peer.worked(perf_counter() - found)
-                if not (is_last and peer.is_reading):  # else EOSE goes with it, in one write
-                    await peer.drained()
-                waited += perf_counter() - found
+            left = _MOST_LARGE if self._is_bounded(subscription.filters, peer) else None
+            async with aclosing(self._pages(subscription, peer)) as pages:
+                async for raws, is_last in pages:
+                    if not is_open(subscription):
+                        return True
+                    rows += len(raws)
+                    if left is not None:
+                        left -= sum([len(raw) for raw in raws if len(raw) > _LARGE])
+                    found = perf_counter()
+                    peer.outbox.put_each(subscription.head, raws, messages.EVENT_END)
+                    del raws  # not held while the client reads
+                    peer.worked(perf_counter() - found)
+                    if left is not None and left <= 0 and not is_last:
+                        text = f"REQ {subscription.sub}: {_MANY_LARGE}"
+                        peer.outbox.put(messages.notice(Refused(Prefix.RATE_LIMITED, text)))
+                        break
+                    if not (is_last and peer.is_reading):  # else EOSE goes with it, in one write
+                        await peer.drained()
+                    waited += perf_counter() - found
             self._check_current()
         except StoreFault as fault:
             self._fail(peer, subscription, fault)
@@ -462,13 +480,30 @@ class QueryRunner:
             self._fanout.close(subscription)
             peer.outbox.put(messages.closed(subscription.sub, refused))
 
+    def _is_bounded(self, filters: Sequence[Filter], peer: Peer) -> bool:
+        """Whether the answer has at most `_MOST_LARGE` bytes of large rows."""
+        policy, rights = self._state.policy, self._state.visibility(peer.reader.viewer)
+        if (
+            peer.counted_as is None
+            or policy.restricted_writes
+            or not rights.global_words.isdisjoint({Who.OWNER, Who.AGENT})
+        ):
+            return False
+        return any(
+            each.ids is None
+            and each.authors is None
+            and each.tag_values("h") is None
+            and (each.kinds is None or not each.kinds <= kinds.WRAPS)
+            for each in filters
+        )
+
     def _limit_of(self, filter_: Filter) -> int:
         limit = self._limits.default_limit if filter_.limit is None else filter_.limit
         return min(limit, self._limits.max_limit)
 
     async def _pages(
         self, subscription: Subscription, peer: Peer
-    ) -> AsyncIterator[tuple[Sequence[bytes], bool]]:
+    ) -> AsyncGenerator[tuple[Sequence[bytes], bool], None]:
         """Stored rows: of each search by rank, then of the other filters merged, newest first
         (N01-76). No row twice (N01-63). With whether they are known to be the last.
 

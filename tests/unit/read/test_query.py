@@ -34,6 +34,7 @@ from tests.effort import examples
 from tests.harness.client_in_memory import Client
 from tests.harness.read_side import DEN, ReadSide
 from tests.harness.reference_store import ReferenceStore
+from tests.harness.relay_in_process import policy_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -130,6 +131,51 @@ async def test_stored_rows_newest_first_then_eose_then_live_rows(
     assert await relay.answered(client, asked(kinds=[1])) == [*newest_first(*notes), "<EOSE>"]
     await relay.write(note("live", at=5))
     assert client.stream()[number:] == ["<EOSE>", "live"]
+
+
+LARGE = "x" * 20_000
+
+
+@pytest.mark.parametrize(
+    ("conditions", "is_cut"),
+    [
+        ([{"kinds": [30_000]}], True),
+        ([{"tag_p": [bob.pubkey]}], True),
+        ([{"authors": [bob.pubkey]}, {"kinds": [30_000], "tag_p": [bob.pubkey]}], True),
+        ([{"kinds": [30_000], "authors": [bob.pubkey]}], False),
+        ([{"kinds": [30_000], "tag_p": [bob.pubkey], "tag_h": ["other"]}], False),
+        ([{"kinds": [1]}], False),
+    ],
+)
+@pytest.mark.parametrize("who", ["unknown", "known", "owner", "local", "of a closed relay"])
+async def test_who_does_not_say_whose_rows_gets_few_bytes_of_large_ones(
+    policy: PolicySet,
+    monkeypatch: pytest.MonkeyPatch,
+    conditions: list[dict[str, Any]],
+    who: str,
+    *,
+    is_cut: bool,
+) -> None:
+    """Of lists of 5,000 follows a network may store ten a day: after some days the followers of
+    somebody were 195 MB, and 60 who asked for these waited for 15 s."""
+    monkeypatch.setattr("relay.read.query._MOST_LARGE", 4 * len(LARGE))
+    monkeypatch.setattr("relay.read.scan.PAGE_ROWS", PAGE)
+    relay = QuerySide(policy if who == "of a closed relay" else policy_of("open"))
+    relay.state.adopt(relay.state.groups.with_group(Group("other")))
+    tags = [["p", bob.pubkey], *([["h", "other"]] if "tag_h" in conditions[0] else [])]
+    lists = [note(LARGE, n, kind=30_000, tags=[["d", f"{n}"], *tags]) for n in range(10)]
+    await relay.write(*lists, *(note(n, at=n) for n in range(10)))
+    keys = {"known": [alice], "owner": [owner]}.get(who, [])
+    client = Client(*keys, counted_as=None if who == "local" else "192.0.2.7")
+    answer = await relay.answered(client, *[asked(**each) for each in conditions])
+    notices = [frame[1] for frame in client.received if frame[0] == "NOTICE"]
+    assert answer[-1] == "<EOSE>"
+    if is_cut and who in ("unknown", "known"):
+        assert 4 <= answer.count(LARGE) <= 4 + PAGE
+        assert ["`until`" in text for text in notices] == [True]
+    else:
+        assert answer.count(LARGE) == (0 if conditions == [{"kinds": [1]}] else 10)
+        assert not notices
 
 
 class Measured(Client):
