@@ -84,9 +84,9 @@ MAX_INVOLVED: Final = 100_000
 MAX_CHANGED: Final = 500
 """Members that one event of an author adds or removes who is neither an owner nor an agent: all
 other writes wait 60 us for each."""
-MAX_PUT_INTO: Final = 48
-_MORE_PUT_INTO: Final = 32
-"""A key that is in so many groups, or up to 31 more, is put into another only by an owner or agent,
+MAX_PUT_INTO: Final = 24
+_MORE_PUT_INTO: Final = 16
+"""A key that is in so many groups, or up to 15 more, is put into another only by an owner or agent,
 or if it asks to join: a read by a member looks into each private group, and nobody is asked
 before."""
 MAX_CODES: Final = 10_000

@@ -53,13 +53,16 @@ if TYPE_CHECKING:
 
 _MOST_PAIRS: Final = 4_096
 """Hashes with a kind each that are looked up one by one at most; each takes some 0.5 us."""
+_FEW_CLASSES: Final = 32
+"""Of more pairs with more classes, those that there are of each hash are looked up: some 340 at
+most, which anybody may store in groups that many others are in."""
 _SORTED_OUT: Final = "ORDER BY k.created_at DESC, k.id_key, k.seq"
 _FEW: Final = 5_000
 """Rows; to count so many in an index takes 1 ms."""
 _FEW_OF_EACH: Final = 16
 """The same for each of several keys: to begin with one of a queue takes as long."""
 _STEPS: Final = 4
-_STAGES: Final = ((1, 8), (8, 8), (64, None))
+_STAGES: Final = ((1, 8), (32, None))
 """A queue of tags takes at most `_STEPS` for each row of the page, then so many newest rows of a
 tag are sorted for each row of the page, then the queue goes on for so many steps, and so on."""
 _BEFORE_ALL: Final = -(1 << 63)
@@ -503,6 +506,13 @@ class IndexScan(NamedTuple):
             f"tags AS t WHERE {self.start.sql} AND {among.sql}",
             (*self.start.values, *among.values),
         )
+        if many.classes is not None and many.number * len(many.classes) > _MOST_PAIRS:
+            # Else SQLite looks at the rows of all classes.
+            found = Condition(
+                f"{many.hashes.sql} AS h CROSS JOIN json_each(?) AS c CROSS JOIN tags AS t"
+                f" WHERE t.hash = h.value AND t.kind_class = c.value AND {among.sql}",
+                (*many.hashes.values, listed(many.classes), *among.values),
+            )
         queue = many.queue(), self._unexpired(shape)
         few = many.number * _FEW_OF_EACH
         return self._first_of_pairs(found, few, *queue, shape, rest, repeats=many.repeats)
@@ -539,17 +549,15 @@ class IndexScan(NamedTuple):
         else:
             tables = queue.tables(self.source, *how)
         return Condition(
-            f"WITH RECURSIVE some AS MATERIALIZED (SELECT {self.keys} FROM {found.sql}"
-            f" LIMIT {few + 1}),"
-            f" found AS MATERIALIZED (SELECT count(*) <= {few} AS few FROM some), {tables.sql}"
+            f"WITH RECURSIVE found AS MATERIALIZED (SELECT count(*) <= {few} AS few"
+            f" FROM (SELECT 1 FROM {found.sql} LIMIT {few + 1})), {tables.sql}"
             " SELECT DISTINCT k.created_at, k.id_key, k.seq FROM (SELECT * FROM"
-            f" (SELECT {self.keys} FROM some AS {of} WHERE (SELECT few FROM found) AND {times.sql}"
+            f" (SELECT {self.keys} FROM found AS f CROSS JOIN {found.sql} AND f.few AND {times.sql}"
             " ORDER BY 1 DESC, 2, 3 LIMIT -1)"
             f" UNION ALL {queued.sql}) AS k"
             f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {rest.sql} LIMIT ?",
             (
-                *found.values,
-                *tables.values,
+                *(*found.values, *tables.values, *found.values),
                 *(*times.values, *queued.values, *rest.values, SIZE),
             ),
         )
@@ -794,8 +802,9 @@ def by_tag(
     classes = None if kinds is None else sorted(classes_of(frozenset(kinds)))
     if classes is not None and (scanned or number) * len(classes) > _MOST_PAIRS:
         # SQLite does not look up each.
-        found, among = all_of([found, one_of("+t.kind_class", classes)]), one_of("p.b", classes)
-        classes = None
+        found = all_of([found, one_of("+t.kind_class", classes)])
+        if len(classes) > _FEW_CLASSES:
+            among, classes = one_of("p.b", classes), None
     elif classes is not None:
         found = all_of([found, one_of("t.kind_class", classes)])
     return IndexScan(
