@@ -97,14 +97,14 @@ class RelaySocket(web.WebSocketResponse):
             loop = asyncio.get_running_loop()
             assert self._req is not None
             self._reader = WebSocketDataQueue(self._req.protocol, 0, loop=loop)
-        elif self.compress and self._reader is not None:
+        elif self._reader is not None:
             self._reader = cast("WebSocketDataQueue", _InTurns(self._reader))
         return await super().close(code=code, message=message, drain=drain)
 
 
 class _InTurns:
     """The messages that arrived before a close frame. aiohttp takes them all in one iteration of
-    the loop, and each that it takes may make it expand the next."""
+    the loop, and each that it takes may make it parse, or expand, the next."""
 
     def __init__(self, reader: WebSocketDataQueue) -> None:
         self._reader = reader
