@@ -211,6 +211,7 @@ async def test_rows_of_groups_that_a_reader_may_not_read_cost_him_nothing(
     and others waited for it."""
     monkeypatch.setattr(scans, "_REPEATED_CHARS", repeated)
     monkeypatch.setattr(scans, "_FEW", few)
+    monkeypatch.setattr(scans, "_FEW_OF_PAIR", 0)
     seen = visibility_for(READERS[reader], RULES, Actors(), GROUPS)
     await town.settle()
     # Those of kind 9002 stay beside the others.

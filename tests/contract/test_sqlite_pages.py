@@ -184,6 +184,7 @@ async def test_the_first_rows_of_many_keys_are_read_without_those_behind_them(
     """A feed of 17 authors read all their rows for each page: 1.2 s of 750,000. If there are few,
     all are read, which takes less time then."""
     monkeypatch.setattr(scans, "_FEW", few)
+    monkeypatch.setattr(scans, "_FEW_OF_PAIR", 0)
     monkeypatch.setattr(scans, "_LEAST_NEAR", 0)
     monkeypatch.setattr(scans, "_MOST_NEAR", 0)
     authors = [cast.person(f"author {number}") for number in range(40)]
@@ -306,6 +307,7 @@ async def test_few_rows_of_a_second_with_many_are_looked_at(
 ) -> None:
     """One of the tags has so many rows up to the end of this second, the others in its middle."""
     monkeypatch.setattr(scans, "_FEW", 0)
+    monkeypatch.setattr(scans, "_FEW_OF_PAIR", 0)
     topics = [["t", f"topic {number}"] for number in range(40)]
     newest = [unsigned(cast.alice, tags=topics, content=f"{n}", at=2_000) for n in range(5)]
     some = [
@@ -340,6 +342,7 @@ async def test_rows_with_several_of_the_tags_are_found_once_and_in_order(
     kinds: list[int] | None,
 ) -> None:
     monkeypatch.setattr(scans, "_FEW", 0)
+    monkeypatch.setattr(scans, "_FEW_OF_PAIR", 0)
     monkeypatch.setattr(scans, "_STEPS", steps)
     monkeypatch.setattr(scans, "_STAGES", ((1, steps), (2, 1), (6, None)))
     chance = Random(steps)
@@ -411,6 +414,7 @@ async def test_what_else_an_author_wrote_is_in_no_way_of_a_profile(
 ) -> None:
     """Clients look up the profile of whoever wrote a note, and somebody wrote 900,000 events."""
     monkeypatch.setattr(scans, "_FEW", few)
+    monkeypatch.setattr(scans, "_FEW_OF_PAIR", 0)
     authors = [cast.person(f"author {place}") for place in range(number)]
     store = await SqliteStore.open(path, TERMS)
     profiles = [
@@ -433,6 +437,7 @@ async def test_pages_of_statuses_follow_each_other(
     path: Path, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
     monkeypatch.setattr(scans, "_FEW", few)
+    monkeypatch.setattr(scans, "_FEW_OF_PAIR", 0)
     authors = [cast.person(f"author {place}") for place in range(40)]
     statuses = [
         unsigned(author, kind=30315, tags=[["d", str(at)]], at=at % 3)
@@ -728,6 +733,7 @@ async def test_rows_of_merged_scans_are_the_same_wherever_the_other_conditions_a
 ) -> None:
     monkeypatch.setattr(scans, "_REPEATED_CHARS", chars)
     monkeypatch.setattr(scans, "_FEW", few)
+    monkeypatch.setattr(scans, "_FEW_OF_PAIR", 0)
     crowd = a_wide_crowd()
     await write(store, *crowd)
     for name, conditions in ORDERED.items():

@@ -61,6 +61,8 @@ _FEW: Final = 5_000
 """Rows; to count so many in an index takes 1 ms."""
 _FEW_OF_EACH: Final = 16
 """The same for each of several keys: to begin with one of a queue takes as long."""
+_FEW_OF_PAIR: Final = 4
+"""The same for each pair of a tag and a class, however many there are."""
 _STEPS: Final = 4
 _STAGES: Final = ((1, 8), (32, None))
 """A queue of tags takes at most `_STEPS` for each row of the page, then so many newest rows of a
@@ -217,10 +219,7 @@ class Queue(NamedTuple):
         a, b = self.columns
         among = self.among
         where = all_of([Condition(f"{of}.{a} = p.a AND {of}.{b} = p.b"), inside])
-        nth = (
-            f"(SELECT {of}.seq {source} WHERE {where.sql}"
-            f" ORDER BY {of}.created_at DESC, {of}.id_key, {of}.seq LIMIT 1 OFFSET {rows} * ? - 1)"
-        )
+        nth = self._row(source, of, "p", inside, TRUE, f" OFFSET {rows} * ? - 1")
         found = (
             f"SELECT {of}.created_at, {of}.id_key, {of}.seq FROM keys AS p"
             f" CROSS JOIN {source.removeprefix('FROM ')} WHERE {where.sql} AND {among.sql}"
@@ -228,14 +227,14 @@ class Queue(NamedTuple):
         at, key = f"(SELECT at FROM {last})", f"(SELECT id_key FROM {last})"
         return Condition(
             f"{last} (at, id_key) AS MATERIALIZED (SELECT n.created_at, n.id_key FROM keys AS p"
-            f" CROSS JOIN events AS n ON n.seq = {nth} WHERE {among.sql}"
+            f" CROSS JOIN {self._found(of, 'p', nth.sql)} WHERE {among.sql}"
             " ORDER BY 1 DESC, 2 LIMIT 1),"
             f" {near} AS (SELECT DISTINCT created_at, id_key, seq FROM ("
             f"{found} AND {of}.created_at > coalesce({at}, {_BEFORE_ALL}) UNION ALL"
             f" {found} AND {of}.created_at = {at} AND {of}.id_key <= {key})"
             " ORDER BY 1 DESC, 2, 3 LIMIT -1)",
             (
-                *(*where.values, SIZE, *among.values),
+                *(*nth.values, SIZE, *among.values),
                 *(*where.values, *among.values, *where.values, *among.values),
             ),
         )
@@ -256,28 +255,48 @@ class Queue(NamedTuple):
         beside = self._row(source, of, "q", same, inside)
         before = all_of([Condition(f"{of}.created_at < q.created_at"), since])
         next_ = self._row(source, of, "q", before, inside)
+        if of == "t":
+            following = f"(SELECT * FROM {beside.sql} UNION ALL SELECT * FROM {next_.sql} LIMIT 1)"
+        else:
+            following = f"coalesce({beside.sql}, {next_.sql})"
         columns = "n.created_at, n.id_key, n.seq"
         return Condition(
             f"{name} (a, b, created_at, id_key, seq) AS ("
-            f"SELECT p.a, p.b, {columns} FROM keys AS p CROSS JOIN events AS n"
-            f" ON n.seq = {first.sql} WHERE {self.among.sql} UNION ALL"
-            f" SELECT q.a, q.b, {columns} FROM {name} AS q CROSS JOIN events AS n"
-            f" ON n.seq = coalesce({beside.sql}, {next_.sql})"
+            f"SELECT p.a, p.b, {columns} FROM keys AS p"
+            f" CROSS JOIN {self._found(of, 'p', first.sql)} WHERE {self.among.sql} UNION ALL"
+            f" SELECT q.a, q.b, {columns} FROM {name} AS q"
+            f" CROSS JOIN {self._found(of, 'q', following)}"
             # LIMIT -1: without it, SQLite leaves out the ORDER BY of a subquery.
             " ORDER BY 3 DESC, 4, 5 LIMIT -1)",
             (*first.values, *self.among.values, *beside.values, *next_.values),
         )
 
     def _row(
-        self, source: str, of: str, key: str, times: Condition, inside: Condition
+        self,
+        source: str,
+        of: str,
+        key: str,
+        times: Condition,
+        inside: Condition,
+        offset: str = "",
     ) -> Condition:
+        """A query for a row of these values, as `_found` takes it."""
         a, b = self.columns
         where = all_of([Condition(f"{of}.{a} = {key}.a AND {of}.{b} = {key}.b"), times, inside])
+        columns = "t.created_at, t.id_key, t.seq" if of == "t" else "e.seq"
         return Condition(
-            f"(SELECT {of}.seq {source} WHERE {where.sql}"
-            f" ORDER BY {of}.created_at DESC, {of}.id_key, {of}.seq LIMIT 1)",
+            f"(SELECT {columns} {source} WHERE {where.sql}"
+            f" ORDER BY {of}.created_at DESC, {of}.id_key, {of}.seq LIMIT 1{offset})",
             where.values,
         )
+
+    def _found(self, of: str, key: str, row: str) -> str:
+        """`n`, that row. The table of tags has its place; the events are on pages far apart."""
+        if of != "t":
+            return f"events AS n ON n.seq = {row}"
+        a, b = self.columns
+        values = f"n.{a} = {key}.a AND n.{b} = {key}.b"
+        return f"tags AS n ON {values} AND (n.created_at, n.id_key, n.seq) = {row}"
 
 
 class ManyKinds(NamedTuple):
@@ -514,7 +533,8 @@ class IndexScan(NamedTuple):
                 (*many.hashes.values, listed(many.classes), *among.values),
             )
         queue = many.queue(), self._unexpired(shape)
-        few = many.number * _FEW_OF_EACH
+        pairs = many.number * len(many.classes or (0,))
+        few = max(min(_FEW, many.number * _FEW_OF_EACH), pairs * _FEW_OF_PAIR)
         return self._first_of_pairs(found, few, *queue, shape, rest, repeats=many.repeats)
 
     def _first_of_authors(self, many: ManyAuthors, shape: Shape, rest: Condition) -> Condition:
@@ -524,7 +544,8 @@ class IndexScan(NamedTuple):
         queue = many.queue(), _HAS_AUTHOR_KIND
         full = one_of_late("e.pubkey", AUTHORS, many.number)
         rest = all_of([full, rest])
-        return self._first_of_pairs(found, pairs * _FEW_OF_EACH, *queue, shape, rest)
+        few = min(_FEW, pairs * _FEW_OF_EACH)
+        return self._first_of_pairs(found, few, *queue, shape, rest)
 
     def _first_of_pairs(
         self,
@@ -540,7 +561,6 @@ class IndexScan(NamedTuple):
         """`found`: their rows, which are sorted if they are few. `inside`: as of `Queue`.
         `repeats`: a row may be found by several of its tags."""
         times = all_of(self._times(shape))
-        few = min(_FEW, few)
         of = self.times_of
         how = of, times, _since(of, shape), inside
         queued = Condition("SELECT created_at, id_key, seq FROM queue")
