@@ -69,6 +69,8 @@ _log = logging.getLogger("rookery")
 
 _MAX_FILES: Final = 1 << 20
 _CHECK_S: Final = 60.0
+_RESTARTS: Final = "ROOKERY_RESTARTS"
+"""In the environment of a `--check` by the relay that has the folder."""
 _AGAIN_S: Final = 5.0
 """Delay until a required restart that failed is tried again."""
 _COLLECT_S: Final = 10.0
@@ -116,7 +118,10 @@ def serve_command(
         _check(folder, config, ends_move=left is not None)
         if left is not None:
             click.echo(f"{printable(left.text)}: the start ends it")
-        _check_free(folder, config.server, sockets)
+        # A relay that is killed leaves the check for its restart, which must not keep the next one
+        # from the lock.
+        if not os.environ.get(_RESTARTS):
+            _check_free(folder, config.server, sockets)
         return
     log_lines = set_up_logging(config.log)
     for text in config.ignored:
@@ -332,9 +337,10 @@ class _End:
 async def _start_fault() -> str | None:
     """Why a start would fail, by a process with `--check`: another version may be installed now."""
     command = (sys.executable, *sys.orig_argv[1:], "--check")
+    env = os.environ | {_RESTARTS: "1"}
     try:
         check = await asyncio.create_subprocess_exec(
-            *command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT
+            *command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=env
         )
     except OSError as error:
         return f"{sys.executable}: {error.strerror or error}"

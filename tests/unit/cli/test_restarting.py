@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.cli import serve
+from relay.cli.folder_lock import locked
 from relay.cli.init import fresh_folder
 from relay.cli.move_switch import Switch, note
 from relay.config import Config, load_config
@@ -89,6 +90,16 @@ async def test_a_check_ends_with_the_relay_that_stops(monkeypatch: pytest.Monkey
     with pytest.raises(asyncio.CancelledError):
         await restarting
     assert check.returncode is not None
+
+
+async def test_a_check_takes_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on when its relay is killed, and the next one was told that the folder is in use."""
+    folder = tmp_path / "data"
+    fresh_folder(folder)
+    command = ["python", "-m", "relay", "serve", "--data", str(folder), "--port", "0"]
+    monkeypatch.setattr(sys, "orig_argv", command)
+    with locked(folder):  # no relay that answers
+        await an_end().restart()
 
 
 async def test_a_python_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
