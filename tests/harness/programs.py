@@ -65,12 +65,24 @@ async def start_rookery(
         raise
     finally:
         pipes.close_child()
-    return Program(
-        process,
-        await _writer(pipes.parent.get(child_in)),
-        await _reader(pipes.parent.get(child_out)),
-        None if stderr == STDOUT else await _reader(pipes.parent.get(child_err)),
-    )
+
+    async def connected() -> Program:
+        return Program(
+            process,
+            await _writer(pipes.parent.get(child_in)),
+            await _reader(pipes.parent.get(child_out)),
+            None if stderr == STDOUT else await _reader(pipes.parent.get(child_err)),
+        )
+
+    connecting = asyncio.create_task(connected())
+    try:
+        return await asyncio.shield(connecting)
+    except asyncio.CancelledError:  # nobody has it: leave no process and no open pipe
+        program = await connecting
+        with suppress(ProcessLookupError):
+            program.kill()
+        await program.communicate()
+        raise
 
 
 class Program:
