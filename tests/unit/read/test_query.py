@@ -19,6 +19,7 @@ from blockbuster import blockbuster_ctx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relay.access.visibility import Viewer
 from relay.errors import Prefix, Refused, StoreFault
 from relay.groups.group import Group
 from relay.lifecycle.rows import Stored
@@ -460,6 +461,33 @@ async def test_a_reader_added_between_pages_gets_no_rows_from_before_the_last_pa
     first = [f"note {n}" for n in range(PAGE)]
     rest = [f"{what} {n}" for n in range(PAGE, 2 * PAGE) for what in ("note", "chat")]
     assert client.stream() == [*first, f"chat {PAGE - 1}", *rest, "<EOSE>"]
+
+
+@pytest.mark.parametrize("more", [(), (asked(kinds=[7]),)])
+@pytest.mark.parametrize("what", ["key", "group"])
+async def test_who_may_read_more_between_pages_gets_it_among_the_rest(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch, what: str, more: tuple[Filter, ...]
+) -> None:
+    """Also where rows behind the page were listed for it before."""
+    relay.store.page_size = 2
+    monkeypatch.setattr("relay.read.scan.PAGE_ROWS", 2)
+    own = replace(DEN, id="own").with_users({carol.pubkey: ()})
+    relay.state.adopt(relay.state.groups.with_group(own))
+    for n in range(4):
+        message = chat(n, at=2 * n)
+        mail = note(n, at=2 * n, who=admin, kind=4, tags=[["p", bob.pubkey]])
+        await relay.write(note(f"note {n}", at=2 * n + 1), mail if what == "key" else message)
+    client = Client(carol)
+    await scanning(relay, client, asked(kinds=[1, 4, 9]), *more)
+    if what == "key":
+        client.viewer = Viewer(frozenset({carol.pubkey, bob.pubkey}))
+    else:
+        den = DEN.with_users({carol.pubkey: ()})
+        relay.state.adopt(relay.state.groups.with_group(den))
+    client.may_read_on.set()
+    await settled()
+    told = client.stream()
+    assert told == ["note 3", "note 2", "2", "note 1", "1", "note 0", "0", "<EOSE>"]
 
 
 async def test_a_row_that_becomes_readable_during_a_page_hides_no_other(
