@@ -216,6 +216,26 @@ async def test_rows_listed_with_a_page_are_read_while_they_are_there(
     assert found == left
 
 
+@pytest.mark.parametrize("filter_", [asked(tag_t=["a", "b"]), asked(kinds=[1])])
+async def test_rows_behind_listed_ones_that_are_gone_are_found(
+    store: Store, filter_: Filter
+) -> None:
+    """Three of six fill a page, and the three that are listed with it are deleted."""
+    text = "x" * (PAGE_BYTES // 3)
+    events = [unsigned(cast.alice, tags=[["t", "a"]], content=text, at=at) for at in range(9)]
+    rows = await write(store, *events)
+    query = PageQuery(filter_, EVERYTHING, 500, MAX, now=0, size=6)
+    page = await store.page(query)
+    placed, behind = await store.places(query)
+    assert list(page.raws) == [raw for _, raw in placed] == in_order(*events[6:])
+    gone = {row.seq for row in rows[3:6] if isinstance(row, Stored)}
+    await change(store, lambda plan: plan.removes.update(gone))
+    page = await store.page(query.following(page))
+    assert list(page.raws) == in_order(*events[:3])
+    placed, _ = await store.places(query._replace(after=placed[-1][0], listed=behind))
+    assert [raw for _, raw in placed] == in_order(*events[:3])
+
+
 @on_module_loop
 async def test_a_short_page_is_given_without_waiting(crowded: EventReader) -> None:
     """`page` without waiting; None when it would take long."""
