@@ -129,6 +129,7 @@ class Connection:
     __slots__ = (
         "_address",
         "_all_answered",
+        "_at_release",
         "_counted",
         "_drain",
         "_expiry",
@@ -201,6 +202,8 @@ class Connection:
         self.message = 0
         """Number of the frame that is being handled, from 1."""
         self._socket = socket
+        self._at_release: tuple[int, int] | None = None
+        """`arrived` then: the socket may be open for longer, until its client has read all."""
         self.reader = self._session = Session(
             secrets.token_hex(16),
             addresses,
@@ -320,7 +323,7 @@ class Connection:
 
     def arrived(self) -> tuple[int, int]:
         """See `Messages.arrived`."""
-        return self._socket.arrived()
+        return self._socket.arrived() if self._at_release is None else self._at_release
 
     @property
     def is_closing(self) -> bool:
@@ -329,8 +332,8 @@ class Connection:
 
     @property
     def taken_bytes(self) -> int:
-        """Of all messages that were taken from it."""
-        return self._socket.taken_bytes
+        """Of all messages that were taken from it; no other is once it is over."""
+        return self._socket.taken_bytes if self._at_release is None else self._at_release[1]
 
     @property
     def held_bytes(self) -> int:
@@ -559,6 +562,7 @@ class Connection:
     def release(self) -> None:
         """After `serve`, when nothing lists it any more: free what belongs to its socket, 20 kB.
         Its last events may wait in the lane for minutes, and each keeps it."""
+        self._at_release = self._socket.arrived()
         self._request = None
         del self._socket
 

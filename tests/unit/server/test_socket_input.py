@@ -98,6 +98,29 @@ async def test_a_socket_that_is_lost_counts_no_more_and_nothing_of_it_is_taken(
     assert (socket._left, socket._fresh) == (b"", 0)
 
 
+async def test_a_socket_that_is_still_open_after_its_connection_may_be_counted(
+    relay: Relay,
+) -> None:
+    """While its client has not read the last bytes: it ended the sockets of others that sent large
+    messages then."""
+    visit = await relay.visit()
+    (connection,) = relay.server.connections
+    input_ = connection._input
+    client, server = visit.socket._response.connection, input_.transport
+    assert client is not None
+    assert client.transport is not None
+    assert server is not None
+    client.transport.pause_reading()
+    while not server.get_write_buffer_size():
+        server.write(b"\x8a\x00" * 1_000)  # pongs
+    closing = asyncio.create_task(visit.socket.close())
+    await eventually("the connection is over", lambda: not relay.server.connections)
+    assert input_.transport is not None
+    assert input_.unfinished() < 100
+    server.abort()
+    closing.cancel()
+
+
 async def test_few_pongs_wait_for_a_client_that_does_not_read(relay: Relay) -> None:
     """Up to 256 KiB did, of each connection."""
     visit = await relay.visit()
