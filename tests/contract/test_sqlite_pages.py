@@ -100,8 +100,22 @@ async def test_large_rows_are_paged_whatever_the_cache_holds(
     events = [unsigned(cast.alice, content=text, at=at) for at, text in enumerate(texts)]
     await write(store, *events)
     for _ in range(2):
-        assert await in_pages(store, 20) == in_order(*events)
+        pages = await read_in_pages(store, asked(kinds=[1]), size=20)
+        assert [raw for page in pages for raw in page] == in_order(*events)
+        assert all(sum(map(len, page[:-1])) < PAGE_BYTES for page in pages)
     await store.close()
+
+
+async def test_large_rows_in_memory_make_no_larger_page(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RowCache, "pays", lambda _: True)
+    events = [unsigned(cast.alice, content="x" * 60_000, at=at) for at in range(24)]
+    await write(store, *events)
+    for _ in range(2):
+        pages = await read_in_pages(store, asked(kinds=[1]), size=20)
+        assert [raw for page in pages for raw in page] == in_order(*events)
+        assert all(sum(map(len, page[:-1])) < PAGE_BYTES for page in pages)
 
 
 @pytest.mark.parametrize("pays", [True, False], ids=["looked up", "left out"])
@@ -121,9 +135,14 @@ async def test_large_rows_behind_small_ones_make_no_larger_page(
     await store.close()
 
 
+@pytest.mark.parametrize(
+    ("is_long", "pays", "times"), [(True, False, 1), (False, True, 1), (False, False, 2)]
+)
 async def test_large_rows_are_looked_for_once(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, *, is_long: bool, pays: bool, times: int
 ) -> None:
+    """Twice where the first page has fetched them at once, as it does rows that are small."""
+    monkeypatch.setattr(RowCache, "pays", lambda _: pays)
     events = [
         unsigned(cast.alice, tags=[["t", "a"]], content="x" * 99_000, at=at) for at in range(40)
     ]
@@ -136,13 +155,13 @@ async def test_large_rows_are_looked_for_once(
 
     monkeypatch.setattr(store._compiler, "page", noted)
     query = PageQuery(asked(tag_t=["a", "b"]), EVERYTHING, 500, store.committed(), 0, 500)
-    page = await store.page(query, is_long=True)
+    page = await store.page(query, is_long=is_long)
     found = [*page.raws]
     while page.next is not None:
         query = query.following(page)
         page = await store.page(query)
         found += page.raws
-    assert (found, looked_for) == (in_order(*events), [500])
+    assert (found, looked_for) == (in_order(*events), [500] * times)
 
 
 async def test_rows_behind_deleted_ones_are_found(
