@@ -434,15 +434,19 @@ class IndexScan(NamedTuple):
             return self._first_of_tags(self.many, shape, rest)
         if isinstance(self.many, ManyAuthors):
             return self._first_of_authors(self.many, shape, rest)
-        keys, column, among, full = self.many
-        source = self.source
+        return self._first_of_many(self.many, shape, rest)
+
+    def _first_of_many(self, many: Many, shape: Shape, rest: Condition) -> Condition:
+        """The keys' rows are sorted if they are few, else merged. Before, they are sought among the
+        newest of all rows, if the other conditions are short enough to stand there too."""
+        keys, column, among, full = many
         index = all_of([among, *self.times(shape)])
-        merged_ = self._merged(source, self.many, index, rest)
+        merged_ = self._merged(self.source, many, index, rest)
         is_deep = shape.is_nested and _depth(rest.sql) > _MOST_NESTED
         if is_deep or 2 * len(rest.sql) > _REPEATED_CHARS:
             return merged_._replace(sql=f"WITH found AS (SELECT 0 AS few) {merged_.sql}")
         found = Condition(
-            f"SELECT count(*) <= {_FEW} AS few FROM (SELECT 1 {source}"
+            f"SELECT count(*) <= {_FEW} AS few FROM (SELECT 1 {self.source}"
             f" WHERE {column} IN (SELECT value FROM json_each(?)) AND {index.sql}"
             f" LIMIT {_FEW + 1})",
             (keys, *index.values),
@@ -464,17 +468,22 @@ class IndexScan(NamedTuple):
                 f"WITH found AS MATERIALIZED ({found.sql}) {far.sql}", (*found.values, *far.values)
             )
         of_keys = Condition(f"{column} IN (SELECT value FROM json_each(?))", (keys,))
+        return self._near_or(found, far, all_of([of_keys, full, rest]), shape)
+
+    def _near_or(
+        self, found: Condition, far: Condition, wanted: Condition, shape: Shape
+    ) -> Condition:
+        """Those `wanted` among the newest of all rows, where mostly enough of them are; else `far`,
+        which goes by `found`: NULL if these are enough, or all there are."""
         kinds = TRUE if shape.kinds is None else one_of("n.kind", sorted(shape.kinds))
-        wanted = all_of([kinds, of_keys, full, rest])
+        wanted = all_of([kinds, wanted])
         times = all_of(self.times(shape))
-        number = max(_LEAST_NEAR, min((shape.authors or 0) // MAX_PARAMETERS, _MOST_NEAR))
         newest = f"{BY_TIME.source} WHERE {times.sql}"
+        number = max(_LEAST_NEAR, min((shape.authors or 0) // MAX_PARAMETERS, _MOST_NEAR))
         return Condition(
-            # First among the newest of all rows, where mostly enough of them are.
             f"WITH near AS MATERIALIZED (SELECT {self.keys} FROM (SELECT e.seq, e.kind {newest}"
             f" ORDER BY e.created_at DESC, e.id_key, e.seq LIMIT {number} * ?) AS n"
             f" CROSS JOIN events AS e ON e.seq = n.seq WHERE {wanted.sql} LIMIT ?),"
-            # NULL: these are enough, or all there are.
             " found AS MATERIALIZED (SELECT CASE WHEN (SELECT count(*) FROM near) >= ? OR"
             f" (SELECT 1 {newest} LIMIT 1 OFFSET {number} * ?) IS NULL THEN NULL"
             f" ELSE ({found.sql}) END AS few)"
