@@ -261,6 +261,26 @@ async def test_places_of_rows_that_are_merged_count_and_are_few_while_others_hol
     assert relay.queries.held_rows.used == 64 << 20
 
 
+async def test_of_listed_rows_no_more_are_read_than_there_is_memory_for(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others would only be listed again: 250 rows were read for each few that were given."""
+    monkeypatch.setattr("relay.read.scan._MERGED_BYTES", 2 * 3_000)
+    relay.store.page_size = 2
+    await relay.write(*(note(f"{n}".rjust(600), at=n) for n in range(9)))
+    sizes, places = list[int](), relay.store.places
+
+    async def noted(query: PageQuery) -> Places:
+        if query.listed is not None and query.listed.seqs:
+            sizes.append(query.size)
+        return await places(query)
+
+    monkeypatch.setattr(relay.store, "places", noted)
+    told = await relay.answered(Client(), asked(kinds=[1]), asked(kinds=[7]))
+    assert [text.strip() for text in told] == [*"876543210", "<EOSE>"]
+    assert set(sizes) == {2}
+
+
 @pytest.mark.proves("N01-77", "N11-18")
 async def test_limits_are_per_filter_and_capped(relay: QuerySide) -> None:
     """N01-77, N01-79, N11-18, N11-19."""
