@@ -13,7 +13,7 @@ from relay.access.visibility import everything_visible
 from relay.facts import Who
 from relay.groups.group import Groups
 from relay.nostr.filters import Filter
-from relay.storage import Page, PageQuery
+from relay.storage import Listed, Page, PageQuery
 from relay.storage.page_cache import PageCache
 
 if TYPE_CHECKING:
@@ -102,6 +102,17 @@ def test_kept_pages_and_their_filters_have_a_bound() -> None:
     many = NOTES._replace(filter=Filter(authors=frozenset(f"{n:064}" for n in range(101))))
     keep(cache, many, Page([], None))
     assert cache.page(1, many) is None
+
+
+def test_rows_that_are_listed_behind_a_page_count() -> None:
+    cache, none = PageCache(6_000), Page([NOTE], None)
+    listed = Page([NOTE], None, Listed(range(500), are_last=True))
+    for topic in ("a", "b"):
+        keep(cache, notes_about(topic), listed)
+    for topic in ("c", "d"):
+        keep(cache, notes_about(topic), none)
+    found = [cache.page(1, notes_about(topic)) is not None for topic in "abcd"]
+    assert found == [True, False, False, False]
 
 
 def test_a_full_cache_is_emptied_when_other_pages_are_asked_for() -> None:
