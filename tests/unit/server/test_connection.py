@@ -1029,6 +1029,8 @@ async def test_what_belongs_to_its_socket_does_not_wait_with_the_last_event_of_a
                 break
     assert connection.is_over
     connection.cut_off()
+    connection.close_displaced()
+    assert not connection.is_closing
 
 
 @pytest.mark.slow
