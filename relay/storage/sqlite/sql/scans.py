@@ -63,6 +63,8 @@ _FEW_OF_EACH: Final = 16
 """The same for each of several keys: to begin with one of a queue takes as long."""
 _FEW_OF_PAIR: Final = 4
 """The same for each pair of a tag and a class, however many there are."""
+_MOST_KNOWN: Final = 32_768
+"""Pairs that are counted to tell whether their rows are few: others look up as many again."""
 _STEPS: Final = 4
 _STAGES: Final = ((1, 8), (32, None))
 """A queue of tags takes at most `_STEPS` for each row of the page, then so many newest rows of a
@@ -341,15 +343,20 @@ class ManyTags(NamedTuple):
                 (*self.hashes.values, listed(self.classes)),
             )
         else:
-            class_ = "(SELECT min(t.kind_class) FROM tags AS t WHERE t.hash = {hash}{after})"
-            first = class_.format(hash="h.value", after="")
-            next_ = class_.format(hash="p.a", after=" AND t.kind_class > p.b")
-            keys = Condition(
-                f"SELECT DISTINCT h.value, {first} FROM {hashes} {many} UNION ALL"
-                f" SELECT p.a, {next_} FROM keys AS p WHERE p.b IS NOT NULL",
-                self.hashes.values,
-            )
+            keys = self.found_keys("keys", many)
         return Queue(("hash", "kind_class"), keys, self.among)
+
+    def found_keys(self, name: str, where: str = "") -> Condition:
+        """A query for the hashes with each class that they have, which goes on from its own rows,
+        `name`; the last row of each hash has NULL."""
+        class_ = "(SELECT min(t.kind_class) FROM tags AS t WHERE t.hash = {hash}{after})"
+        first = class_.format(hash="h.value", after="")
+        next_ = class_.format(hash="p.a", after=" AND t.kind_class > p.b")
+        return Condition(
+            f"SELECT DISTINCT h.value, {first} FROM {self.hashes.sql} AS h {where} UNION ALL"
+            f" SELECT p.a, {next_} FROM {name} AS p WHERE p.b IS NOT NULL",
+            self.hashes.values,
+        )
 
 
 class ManyAuthors(NamedTuple):
@@ -542,8 +549,17 @@ class IndexScan(NamedTuple):
                 (*many.hashes.values, listed(many.classes), *among.values),
             )
         queue = many.queue(), self._unexpired(shape)
-        pairs = many.number * len(many.classes or (0,))
-        few = max(min(_FEW, many.number * _FEW_OF_EACH), pairs * _FEW_OF_PAIR)
+        least = min(_FEW, many.number * _FEW_OF_EACH)
+        if many.classes is not None:
+            pairs = many.number * len(many.classes)
+            few = _most(max(least, pairs * _FEW_OF_PAIR))
+        else:
+            known = many.found_keys("known")
+            few = Condition(
+                f"known (a, b) AS ({known.sql} LIMIT {_MOST_KNOWN}), most (n) AS MATERIALIZED"
+                f" (SELECT max({least}, count(*) * {2 * _FEW_OF_PAIR}) FROM known)",
+                known.values,
+            )
         return self._first_of_pairs(found, few, *queue, shape, rest, repeats=many.repeats)
 
     def _first_of_authors(self, many: ManyAuthors, shape: Shape, rest: Condition) -> Condition:
@@ -553,13 +569,13 @@ class IndexScan(NamedTuple):
         queue = many.queue(), _HAS_AUTHOR_KIND
         full = one_of_late("e.pubkey", AUTHORS, many.number)
         rest = all_of([full, rest])
-        few = min(_FEW, pairs * _FEW_OF_EACH)
+        few = _most(min(_FEW, pairs * _FEW_OF_EACH))
         return self._first_of_pairs(found, few, *queue, shape, rest)
 
     def _first_of_pairs(
         self,
         found: Condition,
-        few: int,
+        few: Condition,
         queue: Queue,
         inside: Condition,
         shape: Shape,
@@ -567,7 +583,8 @@ class IndexScan(NamedTuple):
         *,
         repeats: bool = False,
     ) -> Condition:
-        """`found`: their rows, which are sorted if they are few. `inside`: as of `Queue`.
+        """`found`: their rows, which are sorted if they are not more than `few`: a table `most`.
+        `inside`: as of `Queue`.
         `repeats`: a row may be found by several of its tags."""
         times = all_of(self._times(shape))
         of = self.times_of
@@ -578,15 +595,17 @@ class IndexScan(NamedTuple):
         else:
             tables = queue.tables(self.source, *how)
         return Condition(
-            f"WITH RECURSIVE found AS MATERIALIZED (SELECT count(*) <= {few} AS few"
-            f" FROM (SELECT 1 FROM {found.sql} LIMIT {few + 1})), {tables.sql}"
+            f"WITH RECURSIVE {few.sql}, found AS MATERIALIZED"
+            " (SELECT count(*) <= (SELECT n FROM most) AS few"
+            f" FROM (SELECT 1 FROM {found.sql} LIMIT (SELECT n FROM most) + 1)), {tables.sql}"
             " SELECT DISTINCT k.created_at, k.id_key, k.seq FROM (SELECT * FROM"
-            f" (SELECT {self.keys} FROM found AS f CROSS JOIN {found.sql} AND f.few AND {times.sql}"
+            f" (SELECT DISTINCT {self.keys} FROM found AS f CROSS JOIN {found.sql}"
+            f" AND f.few AND {times.sql}"
             " ORDER BY 1 DESC, 2, 3 LIMIT -1)"
             f" UNION ALL {queued.sql}) AS k"
             f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {rest.sql} LIMIT ?",
             (
-                *(*found.values, *tables.values, *found.values),
+                *(*few.values, *found.values, *tables.values, *found.values),
                 *(*times.values, *queued.values, *rest.values, SIZE),
             ),
         )
@@ -613,6 +632,10 @@ class IndexScan(NamedTuple):
             f" CROSS JOIN events AS k ON k.seq IN ({found}) {_SORTED_OUT} LIMIT ?",
             (keys, *values, *rest.values, SIZE, SIZE),
         )
+
+
+def _most(rows: int) -> Condition:
+    return Condition(f"most (n) AS (SELECT {rows})")
 
 
 def _since(of: str, shape: Shape) -> Condition:
