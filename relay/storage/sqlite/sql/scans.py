@@ -79,6 +79,10 @@ _LEAST_NEAR: Final = 4
 _MOST_NEAR: Final = 24
 """The same for each row of a page by many authors, 0.4 us each. More authors have more of them, and
 to merge these takes longer: 12 ms for a page of 200 by 300."""
+_SPAN_S: Final = 3_600
+"""Of authors whose rows are not among the newest of all, first those of so many seconds are looked
+for, then of four times as many, and so on, until there are `_SPAN_ROWS` for each of the page."""
+_SPAN_ROWS: Final = 2
 _MOST_COUNTED: Final = 100_000
 """Rows of these authors, of any kind; to count so many takes 10 ms."""
 _FEW_SCANS: Final = 4
@@ -444,60 +448,78 @@ class IndexScan(NamedTuple):
         return self._first_of_many(self.many, shape, rest)
 
     def _first_of_many(self, many: Many, shape: Shape, rest: Condition) -> Condition:
-        """The keys' rows are sorted if they are few, else merged. Before, they are sought among the
-        newest of all rows, if the other conditions are short enough to stand there too."""
-        keys, column, among, full = many
-        index = all_of([among, *self.times(shape)])
-        merged_ = self._merged(self.source, many, index, rest)
+        """First sought among the newest of all rows, then among the newest of the keys' rows, which
+        are sorted if they are few; else the keys are merged. But for the last, if the other
+        conditions are short enough to be repeated."""
+        merged_ = self._merged(self.source, many, all_of([many.among, *self.times(shape)]), rest)
         is_deep = shape.is_nested and _depth(rest.sql) > _MOST_NESTED
         if is_deep or 2 * len(rest.sql) > _REPEATED_CHARS:
             return merged_._replace(sql=f"WITH found AS (SELECT 0 AS few) {merged_.sql}")
-        found = Condition(
-            f"SELECT count(*) <= {_FEW} AS few FROM (SELECT 1 {self.source}"
-            f" WHERE {column} IN (SELECT value FROM json_each(?)) AND {index.sql}"
-            f" LIMIT {_FEW + 1})",
-            (keys, *index.values),
+        near = _NO_NEAR
+        if 3 * len(rest.sql) <= _REPEATED_CHARS:
+            near = self._near(many, shape, rest)
+        recent = self._recent(many, shape, rest)
+        return Condition(
+            f"WITH RECURSIVE {near.sql}, {recent.sql},"
+            # NULL: those before it are enough, or all there are.
+            " found AS MATERIALIZED (SELECT CASE WHEN (SELECT is_enough FROM near_enough) THEN NULL"
+            f" ELSE coalesce((SELECT rows <= {_FEW} AND (rows < {_SPAN_ROWS} * ?"
+            " OR (SELECT count(*) FROM recent) >= ?) FROM span), 1) END AS few)"
+            " SELECT * FROM near WHERE (SELECT few FROM found) IS NULL"
+            " UNION ALL SELECT * FROM recent WHERE (SELECT few FROM found)"
+            f" UNION ALL SELECT * FROM ({merged_.sql})",
+            (*near.values, *recent.values, SIZE, SIZE, *merged_.values),
         )
-        any_ = Condition(
-            f"{column} IN (SELECT value FROM json_each("
-            "CASE WHEN (SELECT few FROM found) THEN ? ELSE '[]' END))",
-            (keys,),
-        )
-        sorted_ = self._replace(start=all_of([any_, among]), many=None).in_order(
-            shape, all_of([full, rest]), f"DISTINCT {self.keys}"
-        )
-        far = Condition(
-            f"SELECT * FROM ({sorted_.sql}) UNION ALL SELECT * FROM ({merged_.sql})",
-            (*sorted_.values, *merged_.values),
-        )
-        if 3 * len(rest.sql) > _REPEATED_CHARS:
-            return Condition(
-                f"WITH found AS MATERIALIZED ({found.sql}) {far.sql}", (*found.values, *far.values)
-            )
-        of_keys = Condition(f"{column} IN (SELECT value FROM json_each(?))", (keys,))
-        return self._near_or(found, far, all_of([of_keys, full, rest]), shape)
 
-    def _near_or(
-        self, found: Condition, far: Condition, wanted: Condition, shape: Shape
-    ) -> Condition:
-        """Those `wanted` among the newest of all rows, where mostly enough of them are; else `far`,
-        which goes by `found`: NULL if these are enough, or all there are."""
+    def _near(self, many: Many, shape: Shape, rest: Condition) -> Condition:
+        """The table `near`, rows among the newest of all, where mostly enough of them are, and
+        `near_enough`, which says so, or that there are no others."""
         kinds = TRUE if shape.kinds is None else one_of("n.kind", sorted(shape.kinds))
-        wanted = all_of([kinds, wanted])
+        of_keys = Condition(f"{many.column} IN (SELECT value FROM json_each(?))", (many.keys,))
+        wanted = all_of([kinds, of_keys, many.full, rest])
         times = all_of(self.times(shape))
         newest = f"{BY_TIME.source} WHERE {times.sql}"
         number = max(_LEAST_NEAR, min((shape.authors or 0) // MAX_PARAMETERS, _MOST_NEAR))
         return Condition(
-            f"WITH near AS MATERIALIZED (SELECT {self.keys} FROM (SELECT e.seq, e.kind {newest}"
+            f"near AS MATERIALIZED (SELECT {self.keys} FROM (SELECT e.seq, e.kind {newest}"
             f" ORDER BY e.created_at DESC, e.id_key, e.seq LIMIT {number} * ?) AS n"
             f" CROSS JOIN events AS e ON e.seq = n.seq WHERE {wanted.sql} LIMIT ?),"
-            " found AS MATERIALIZED (SELECT CASE WHEN (SELECT count(*) FROM near) >= ? OR"
-            f" (SELECT 1 {newest} LIMIT 1 OFFSET {number} * ?) IS NULL THEN NULL"
-            f" ELSE ({found.sql}) END AS few)"
-            f" SELECT * FROM near WHERE (SELECT few FROM found) IS NULL UNION ALL {far.sql}",
+            " near_enough AS MATERIALIZED (SELECT (SELECT count(*) FROM near) >= ? OR"
+            f" (SELECT 1 {newest} LIMIT 1 OFFSET {number} * ?) IS NULL AS is_enough)",
+            (*times.values, SIZE, *wanted.values, SIZE, SIZE, *times.values, SIZE),
+        )
+
+    def _recent(self, many: Many, shape: Shape, rest: Condition) -> Condition:
+        """The table `recent`, the first rows of the keys since a time, and `span`, which has this
+        time and how many rows there are in the index. From the newest on, the time is four times as
+        long ago in each step, until there are enough rows: a step takes a look-up for each key."""
+        keys, column, among, full = many
+        index = all_of([among, *self.times(shape)])
+        of_keys = f"{column} IN (SELECT value FROM json_each(?))"
+        rows = (
+            f"(SELECT count(*) FROM (SELECT 1 {self.source} WHERE {of_keys} AND {index.sql}"
+            f" AND e.created_at >= %s LIMIT {_FEW + 1}))"
+        )
+        first, next_ = f"top.at - {_SPAN_S}", "top.at - a.length * 4"
+        return Condition(
+            "top (at) AS MATERIALIZED (SELECT max(at) FROM (SELECT (SELECT e.created_at"
+            f" {self.source} WHERE {column} = k.value AND {index.sql}"
+            " ORDER BY e.created_at DESC LIMIT 1) AS at FROM json_each("
+            "CASE WHEN (SELECT is_enough FROM near_enough) THEN '[]' ELSE ? END) AS k)),"
+            f" ago (length, since, rows) AS (SELECT {_SPAN_S}, {first}, {rows % first} FROM top"
+            " WHERE top.at IS NOT NULL UNION ALL"
+            f" SELECT a.length * 4, {next_}, {rows % next_} FROM ago AS a CROSS JOIN top"
+            f" WHERE a.rows < {_SPAN_ROWS} * ? AND a.since > 0),"
+            " span AS MATERIALIZED (SELECT since, rows FROM ago ORDER BY length DESC LIMIT 1),"
+            " recent AS MATERIALIZED (SELECT k.created_at, k.id_key, k.seq FROM"
+            f" (SELECT DISTINCT {self.keys} {self.source} WHERE {column} IN (SELECT value FROM"
+            f" json_each(CASE WHEN (SELECT rows <= {_FEW} FROM span) THEN ? ELSE '[]' END))"
+            f" AND {index.sql} AND e.created_at >= (SELECT since FROM span)"
+            " ORDER BY 1 DESC, 2, 3 LIMIT -1) AS k CROSS JOIN events AS e ON e.seq = k.seq"
+            f" WHERE {full.sql} AND {rest.sql} LIMIT ?)",
             (
-                *(*times.values, SIZE, *wanted.values, SIZE),
-                *(SIZE, *times.values, SIZE, *found.values, *far.values),
+                *(*index.values, keys, keys, *index.values, keys, *index.values, SIZE),
+                *(keys, *index.values, *full.values, *rest.values, SIZE),
             ),
         )
 
@@ -642,6 +664,9 @@ def _since(of: str, shape: Shape) -> Condition:
     return Condition(f"{of}.created_at >= ?", (SINCE,)) if shape.has_since else TRUE
 
 
+_NO_NEAR: Final = Condition(
+    "near AS (SELECT 0, 0, 0 WHERE 0), near_enough AS (SELECT 0 AS is_enough)"
+)
 FROM_TAGS: Final = "FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq"
 _FROM_AUTHORS: Final = "FROM events AS e INDEXED BY events_author"
 _FROM_AUTHOR_KINDS: Final = "FROM events AS e INDEXED BY events_author_kind"
