@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_ACCEPTED: Final = 8
+"""Connections that each listening socket accepts in an iteration of the loop: uvloop accepts one
+for each of its handles, and who connects waits behind all that did before."""
 _STOP_TIMEOUT_S: Final = 5.0
 _SHUTDOWN_S: Final = 2.0
 _KEEPALIVE_S: Final = 30.0
@@ -256,8 +259,14 @@ class Server:
                 self._handshakes = make = Handshakes(
                     tls, make, limits.max_connections, one, self._turns
                 )
-            for each in self._listening:
-                self._servers.append(await loop.create_server(make, sock=each, backlog=BACKLOG))
+            for each in [*self._listening] * _ACCEPTED:
+                own = each.dup()
+                try:
+                    accepting = await loop.create_server(make, sock=own, backlog=BACKLOG)
+                except OSError:
+                    own.close()
+                    raise
+                self._servers.append(accepting)
         except OSError as error:  # two processes can bind one port; the second cannot listen
             await self.__aexit__()
             raise cannot_listen(self._host, self.port, error) from error

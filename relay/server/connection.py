@@ -583,17 +583,18 @@ class Connection:
         """Raises ConnectionError when it had to wait and is dropped, see `SocketInput.waiting`."""
         work = self._slice
         is_long = len(data) > _LARGE_FRAME or self._session.is_heavy
-        costly_s = self._costly_s(data)
-        if costly_s:
-            await self._take_costly(data, costly_s, is_long=is_long)
-            return
         if is_long:  # others may have sent as much just now
             async with self._input.waiting(len(data), is_kept=bool(_KEPT.match(data))):
                 await work.rest()
         elif not work.has_time:
             await work.rest()
         work.begin()
-        self._take_text(data)
+        costly_s = self._costly_s(data)
+        if costly_s:
+            work.end()
+            await self._take_costly(data, costly_s)
+        else:
+            self._take_text(data)
 
     def _costly_s(self, data: bytes) -> float:
         """Estimated seconds on the loop, if it has many filter values, tag names or searches.
@@ -610,7 +611,7 @@ class Connection:
             return 0.0
         return seconds + data.count(b"{") * FILTER_S
 
-    async def _take_costly(self, data: bytes, seconds: float, *, is_long: bool) -> None:
+    async def _take_costly(self, data: bytes, seconds: float) -> None:
         """All that send such frames rest together: networks take turns, and in each its addresses;
         9,900 values take 30 ms without a pause. `seconds`: estimated."""
         costly, work = self._turns.costly, self._slice
@@ -619,7 +620,7 @@ class Connection:
             await costly.begin(account, seconds)
         took = 0.0
         try:
-            if is_long or not work.has_time:
+            if not work.has_time:
                 await work.rest()
             work.begin()
             if not self._is_stopping and self._hangup is None:

@@ -202,7 +202,7 @@ class Handshakes:
                 _log.exception("a TLS handshake could not go on")
             took = work.so_far
             work.end()
-            # uvloop accepts one connection in each iteration of the loop. With a signature in each,
+            # Few connections are accepted in each iteration of the loop. With a signature in each,
             # those of other addresses would not be accepted before all that came earlier.
             await asyncio.sleep(took)
         self._giving = None

@@ -66,7 +66,7 @@ from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from aiohttp import ClientResponse, ClientWebSocketResponse
 
@@ -1653,6 +1653,28 @@ async def test_a_port_in_use_is_reported_with_advice() -> None:
     async with serving() as relay:
         with pytest.raises(UserError, match=r"cannot listen on 127.0.0.1 port \d+: .*--port"):
             bound_sockets("127.0.0.1", relay.server.port)
+
+
+def test_several_who_connect_are_accepted_in_one_iteration() -> None:
+    """600 sockets of one address that came again and again kept all who connected waiting for 6 s:
+    uvloop accepts one for each of its handles."""
+    uvloop = pytest.importorskip("uvloop", reason="the relay runs without it, too")
+
+    async def iterations(clients: Sequence[socket.socket]) -> int:
+        async with serving() as relay:
+            for each in clients:
+                each.settimeout(0)
+                with contextlib.suppress(BlockingIOError):
+                    each.connect(("127.0.0.1", relay.server.port))
+            server, needed = relay.server._runner.server, 0
+            assert server is not None
+            while len(server.connections) < len(clients):
+                needed += 1
+                await asyncio.sleep(0)
+            return needed
+
+    with contextlib.ExitStack() as stack, asyncio.Runner(loop_factory=uvloop.new_event_loop) as run:
+        assert run.run(iterations([stack.enter_context(socket.socket()) for _ in range(64)])) < 32
 
 
 async def test_a_port_that_two_have_bound_is_reported_by_the_second_that_listens() -> None:

@@ -28,7 +28,7 @@ from relay.lifecycle.rows import Stored
 from relay.server import eviction
 from relay.server.connection import Connection, Stop
 from relay.server.eviction import UnreadRows, close_heaviest
-from relay.server.turns import Account, CostlyWork, Turns
+from relay.server.turns import Account, CostlyWork, Slice, Turns
 from tests.cast import admin, alice, bob, owner, stranger
 from tests.contract.writing import unsigned, write
 from tests.harness.relay_program import eventually, until
@@ -498,6 +498,34 @@ async def test_what_takes_the_loop_long_waits_for_its_turn_before(
     await visit.socket.close()
     await eventually("its subscriptions have ended", lambda: not len(relay.fanout))
     assert turns[6:] == [2]  # before the first; between two, if that took long
+
+
+async def test_who_sends_large_frames_is_charged_for_looking_at_them(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To look for values in one of 520 kB takes 3 ms, which counted for nobody: 600 sockets that
+    came again kept whoever connected waiting for 6 s."""
+    clock, charged = [0.0], list[float]()
+    costly_s, end = Connection._costly_s, Slice.end
+
+    def slow(self: Connection, data: bytes) -> float:
+        clock[0] += 0.25
+        return costly_s(self, data)
+
+    def noted(self: Slice, more: float = 0.0) -> bool:
+        charged.append(self.so_far)
+        return end(self, more)
+
+    monkeypatch.setattr(Connection, "_costly_s", slow)
+    monkeypatch.setattr(Slice, "end", noted)
+    monkeypatch.setattr("relay.server.connection.perf_counter", lambda: clock[0])
+    visit = await relay.visit()
+    few: dict[str, object] = {"ids": ["0" * 64]}
+    many: dict[str, object] = {"#t": [f"{number}" for number in range(5_000)]}
+    for asked in (few, many):
+        charged.clear()
+        await visit.asks(asked)
+        assert sum(charged) >= 0.25
 
 
 async def test_costly_requests_of_all_without_a_known_key_rest_together(
