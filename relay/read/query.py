@@ -28,7 +28,14 @@ from relay.read.scan import LONG_S, PAGE_ROWS, HeldRows, Scan, work_of
 from relay.storage import PageQuery
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence, Set
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Callable,
+        Collection,
+        Sequence,
+        Set,
+    )
 
     from relay.access.visibility import Viewer, Visibility
     from relay.nostr.event import Event
@@ -74,7 +81,7 @@ _MAX_CHECKS: Final = 4
 _LARGE: Final = 16 << 10
 _MOST_LARGE: Final = 32 << 20
 """Bytes of large rows in the answer to a REQ that says neither whose rows it asks for nor of which
-group: anybody may store some that all such readers get."""
+group that strangers cannot write in: anybody may store some that all such readers get."""
 _MANY_LARGE: Final = (
     f"older events are left out behind {_MOST_LARGE >> 20} MiB of events over {_LARGE >> 10} KiB;"
     " ask for them with `until`"
@@ -492,10 +499,17 @@ class QueryRunner:
         return any(
             each.ids is None
             and each.authors is None
-            and each.tag_values("h") is None
+            and not self._are_kept(each.tag_values("h"))
             and (each.kinds is None or not each.kinds <= kinds.WRAPS)
             for each in filters
         )
+
+    def _are_kept(self, group_ids: Collection[str] | None) -> bool:
+        """Whether strangers can write in none of these groups, nor join them."""
+        if group_ids is None:
+            return False
+        groups = map(self._state.groups.get, group_ids)
+        return all(group and group.only_members_write and group.is_closed for group in groups)
 
     def _limit_of(self, filter_: Filter) -> int:
         limit = self._limits.default_limit if filter_.limit is None else filter_.limit

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from relay.access.visibility import Viewer
 from relay.errors import Prefix, Refused, StoreFault
+from relay.groups.actions import Flag
 from relay.groups.group import Group
 from relay.lifecycle.rows import Stored
 from relay.nostr.nip45 import offset_of, registers
@@ -144,7 +145,11 @@ LARGE = "x" * 20_000
         ([{"tag_p": [bob.pubkey]}], True),
         ([{"authors": [bob.pubkey]}, {"kinds": [30_000], "tag_p": [bob.pubkey]}], True),
         ([{"kinds": [30_000], "authors": [bob.pubkey]}], False),
-        ([{"kinds": [30_000], "tag_p": [bob.pubkey], "tag_h": ["other"]}], False),
+        ([{"kinds": [30_000], "tag_p": [bob.pubkey], "tag_h": ["kept"]}], False),
+        ([{"kinds": [30_000], "tag_h": ["anybody's"]}], True),
+        ([{"kinds": [30_000], "tag_h": ["joined"]}], True),
+        ([{"kinds": [30_000], "tag_h": ["kept", "anybody's"]}], True),
+        ([{"kinds": [30_000], "tag_h": ["kept", "none"]}], True),
         ([{"kinds": [1]}], False),
     ],
 )
@@ -162,8 +167,10 @@ async def test_who_does_not_say_whose_rows_gets_few_bytes_of_large_ones(
     monkeypatch.setattr("relay.read.query._MOST_LARGE", 4 * len(LARGE))
     monkeypatch.setattr("relay.read.scan.PAGE_ROWS", PAGE)
     relay = QuerySide(policy if who == "of a closed relay" else policy_of("open"))
-    relay.state.adopt(relay.state.groups.with_group(Group("other")))
-    tags = [["p", bob.pubkey], *([["h", "other"]] if "tag_h" in conditions[0] else [])]
+    groups = {"kept": {Flag.RESTRICTED, Flag.CLOSED}, "joined": {Flag.RESTRICTED}, "anybody's": ()}
+    for group, flags in groups.items():
+        relay.state.adopt(relay.state.groups.with_group(Group(group, flags=frozenset(flags))))
+    tags = [["p", bob.pubkey], *[["h", each] for each in conditions[0].get("tag_h", ())][:1]]
     lists = [note(LARGE, n, kind=30_000, tags=[["d", f"{n}"], *tags]) for n in range(10)]
     await relay.write(*lists, *(note(n, at=n) for n in range(10)))
     keys = {"known": [alice], "owner": [owner]}.get(who, [])
