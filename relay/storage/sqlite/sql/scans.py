@@ -64,11 +64,12 @@ _FEW_OF_EACH: Final = 16
 _FEW_OF_PAIR: Final = 4
 """The same for each pair of a tag and a class, however many there are."""
 _MOST_KNOWN: Final = 32_768
-"""Pairs that are counted to tell whether their rows are few: others look up as many again."""
+"""Pairs that are counted, 1 us each, to tell whether their rows are few."""
 _STEPS: Final = 4
+"""A queue of tags begins with at most so many for each row of the page."""
 _STAGES: Final = ((1, 8), (32, None))
-"""A queue of tags takes at most `_STEPS` for each row of the page, then so many newest rows of a
-tag are sorted for each row of the page, then the queue goes on for so many steps, and so on."""
+"""Then so many newest rows of a tag are sorted for each row of the page, then the queue goes on for
+so many steps, and so on."""
 _BEFORE_ALL: Final = -(1 << 63)
 _MOST_OF_AUTHORS: Final = 20_000
 """Rows of a filter's authors and kinds of which all are looked at, some 2 us each; rows of its tag,
