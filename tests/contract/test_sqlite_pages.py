@@ -173,6 +173,35 @@ async def test_large_rows_are_looked_for_once(
     assert (found, looked_for) == (in_order(*events), [500] * times)
 
 
+@pytest.mark.parametrize("large", [0, 200_000])
+async def test_a_long_look_up_lists_more_rows_than_it_reads(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, large: int
+) -> None:
+    """Each of three filters looked six times for a thousand rows."""
+    tags = [["t", "a"]]
+    events = [unsigned(cast.alice, 1, tags, "x" * (large * (n % 5 == 0)), n) for n in range(40)]
+    await write(store, *events)
+    looked_for, compiled = list[int](), store._compiler.page
+
+    def noted(query: PageQuery, *more: Any, **options: Any) -> Query:
+        looked_for.append(query.size)
+        return compiled(query, *more, **options)
+
+    monkeypatch.setattr(store._compiler, "page", noted)
+    monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)
+    query = PageQuery(asked(tag_t=["a", "b"]), EVERYTHING, 33, store.committed(), 0, 7)
+    found: list[bytes] = []
+    rows, listed = await store.places(query)
+    while rows:
+        assert len(rows) <= 7
+        found += [raw for _, raw in rows]
+        left = query.limit - len(rows)
+        query = query._replace(limit=left, after=rows[-1][0], listed=listed)
+        rows, listed = await store.places(query)
+    assert found == in_order(*events)[:33]
+    assert len([size for size in looked_for if size > 7]) == 1
+
+
 async def test_rows_behind_deleted_ones_are_found(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -554,11 +554,12 @@ class AsyncReader:
         self,
         query: Query,
         fetch: str,
+        most: int,
         seconds: float | None,
         begun: asyncio.Event | None = None,
     ) -> tuple[list[int], list[Any]]:
         """The JSON list that `query` gives, and as `PageCursor.fetchmany` the rows of `fetch`,
-        whose value is this list."""
+        whose value is this list, of its first `most` items."""
         async with self._use(seconds) as use:
             if begun is not None:
                 begun.set()
@@ -566,7 +567,10 @@ class AsyncReader:
             def read(db: sqlite3.Connection) -> tuple[list[int], list[Any]]:
                 [listed] = db.execute(*query).fetchone()
                 use.check()
-                return orjson.loads(listed), page_of(db, Query(fetch, (listed,)))
+                items = orjson.loads(listed)
+                if len(items) > most:
+                    listed = orjson.dumps(items[:most]).decode()
+                return items, page_of(db, Query(fetch, (listed,)))
 
             return await use.run(read)
 

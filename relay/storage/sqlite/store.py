@@ -121,6 +121,9 @@ T = TypeVar("T")
 
 _NO_ROWS: Final = Page((), None)
 _END: Final = Listed((), are_last=True)
+_LISTED_ROWS: Final = 500
+"""Rows that a long look-up lists at least, if there are so many."""
+_PLACED_BY_SEQ: Final = QUERIES["placed_by_seq"]
 _MANY_VALUES: Final = 4_096
 """A query with more values is not tried on the loop: it would be compiled to SQL and read twice."""
 _READ_S: Final = 10.0
@@ -398,19 +401,21 @@ class SqliteStore:
     async def _long_page(self, query: PageQuery) -> tuple[list[Any], Listed]:
         """raw and place of the first rows, and those behind them. Raises TooSlow."""
         reader = self._reader_for(query.visibility)
+        # More than a page of one of several filters has: to look for them again takes longer.
+        wide, most = query._replace(size=max(query.size, _LISTED_ROWS)), query.size
 
         async def found(those: frozenset[int] | None) -> list[Any]:
-            sql = self._compiler.page(query, None, those, is_long=True)
+            sql, fetch = self._compiler.page(wide, None, those, is_long=True), _PLACED_BY_SEQ
 
             async def read(reader: AsyncReader, begun: asyncio.Event) -> list[Any]:
-                return [*await reader.listed_within(sql, QUERIES["placed_by_seq"], _READ_S, begun)]
+                return [*await reader.listed_within(sql, fetch, most, _READ_S, begun)]
 
             return [*await reader.read(query.visibility, query.address, read)]
 
         seqs, rows = await self._in_partitions([query.filter], query.visibility, found)
         if seqs and not rows:  # all were deleted meanwhile
             return await self._long_page(query)
-        return rows, _behind(rows, seqs, query)
+        return rows, _behind(rows, seqs, wide, most)
 
     async def _of_listed(self, query: PageQuery) -> tuple[list[Any], Listed] | None:
         """The same of the rows that were listed with the page before; None: they must be looked
@@ -562,11 +567,11 @@ class SqliteStore:
         if columns:
             is_all = len(rows) < min(query.size, query.limit) and not _are_full(rows)
             return rows, Listed((), is_all or len(rows) == query.limit)
-        placed = Query(QUERIES["placed_by_seq"], rows[0])
+        placed = Query(_PLACED_BY_SEQ, rows[0])
         found, seqs = self._loop_conn.read(placed, page_of, query.address), orjson.loads(rows[0][0])
         if found is None or (seqs and not found):  # all were deleted meanwhile
             return None
-        return found, _behind(found, seqs, query)
+        return found, _behind(found, seqs, query, query.size)
 
     async def count(
         self,
@@ -1031,9 +1036,9 @@ def _are_full(rows: Sequence[Any]) -> bool:
     return is_full([raw for raw, *_ in rows])
 
 
-def _behind(rows: Sequence[Any], seqs: Sequence[int], query: PageQuery) -> Listed:
-    """Of the rows that were found, those behind `rows`."""
-    return _listed(seqs[_number_checked(rows, seqs) :], seqs, query)
+def _behind(rows: Sequence[Any], seqs: Sequence[int], query: PageQuery, most: int) -> Listed:
+    """Of the rows that were found, those behind `rows`, which are of the first `most`."""
+    return _listed(seqs[_number_checked(rows, seqs[:most]) :], seqs, query)
 
 
 def _listed(behind: Sequence[int], seqs: Sequence[int], query: PageQuery) -> Listed:
