@@ -189,17 +189,17 @@ async def test_a_long_look_up_lists_more_rows_than_it_reads(
 
     monkeypatch.setattr(store._compiler, "page", noted)
     monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)
-    query = PageQuery(asked(tag_t=["a", "b"]), EVERYTHING, 33, store.committed(), 0, 7)
+    query = PageQuery(asked(tag_t=["a", "b"]), EVERYTHING, 33, store.committed(), 0, 9)
     found: list[bytes] = []
     rows, listed = await store.places(query)
     while rows:
-        assert len(rows) <= 7
+        assert len(rows) <= 9
         found += [raw for _, raw in rows]
         left = query.limit - len(rows)
         query = query._replace(limit=left, after=rows[-1][0], listed=listed)
         rows, listed = await store.places(query)
     assert found == in_order(*events)[:33]
-    assert len([size for size in looked_for if size > 7]) == 1
+    assert len([size for size in looked_for if size > 9]) == 1
 
 
 async def test_rows_behind_deleted_ones_are_found(

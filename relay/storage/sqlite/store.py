@@ -121,8 +121,9 @@ T = TypeVar("T")
 
 _NO_ROWS: Final = Page((), None)
 _END: Final = Listed((), are_last=True)
+_LISTED: Final = 4
 _LISTED_ROWS: Final = 500
-"""Rows that a long look-up lists at least, if there are so many."""
+"""So many times as many rows as it reads a long look-up lists, up to so many: each is held."""
 _PLACED_BY_SEQ: Final = QUERIES["placed_by_seq"]
 _MANY_VALUES: Final = 4_096
 """A query with more values is not tried on the loop: it would be compiled to SQL and read twice."""
@@ -402,7 +403,8 @@ class SqliteStore:
         """raw and place of the first rows, and those behind them. Raises TooSlow."""
         reader = self._reader_for(query.visibility)
         # More than a page of one of several filters has: to look for them again takes longer.
-        wide, most = query._replace(size=max(query.size, _LISTED_ROWS)), query.size
+        most = query.size
+        wide = query._replace(size=max(most, min(_LISTED_ROWS, _LISTED * most)))
 
         async def found(those: frozenset[int] | None) -> list[Any]:
             sql, fetch = self._compiler.page(wide, None, those, is_long=True), _PLACED_BY_SEQ
