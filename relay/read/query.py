@@ -499,13 +499,13 @@ class QueryRunner:
         return any(
             each.ids is None
             and each.authors is None
-            and not self._are_kept(each.tag_values("h"))
+            and not self._only_members_write(each.tag_values("h"))
             and (each.kinds is None or not each.kinds <= kinds.WRAPS)
             for each in filters
         )
 
-    def _are_kept(self, group_ids: Collection[str] | None) -> bool:
-        """Whether strangers can write in none of these groups, nor join them."""
+    def _only_members_write(self, group_ids: Collection[str] | None) -> bool:
+        """Whether these are groups in which only members write, and that nobody joins alone."""
         if group_ids is None:
             return False
         groups = map(self._state.groups.get, group_ids)

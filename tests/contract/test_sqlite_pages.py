@@ -144,6 +144,18 @@ async def test_large_rows_behind_small_ones_make_no_larger_page(
     await store.close()
 
 
+def looks_of(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the pages that are looked for from now on."""
+    sizes, compiled = list[int](), store._compiler.page
+
+    def noted(query: PageQuery, *more: Any, **options: Any) -> Query:
+        sizes.append(query.size)
+        return compiled(query, *more, **options)
+
+    monkeypatch.setattr(store._compiler, "page", noted)
+    return sizes
+
+
 @pytest.mark.parametrize(
     ("is_long", "pays", "times"), [(True, False, 1), (False, True, 1), (False, False, 2)]
 )
@@ -156,13 +168,7 @@ async def test_large_rows_are_looked_for_once(
         unsigned(cast.alice, tags=[["t", "a"]], content="x" * 99_000, at=at) for at in range(40)
     ]
     await write(store, *events)
-    looked_for, compiled = list[int](), store._compiler.page
-
-    def noted(query: PageQuery, *more: Any, **options: Any) -> Query:
-        looked_for.append(query.size)
-        return compiled(query, *more, **options)
-
-    monkeypatch.setattr(store._compiler, "page", noted)
+    looked_for = looks_of(store, monkeypatch)
     query = PageQuery(asked(tag_t=["a", "b"]), EVERYTHING, 500, store.committed(), 0, 500)
     page = await store.page(query, is_long=is_long)
     found = [*page.raws]
@@ -181,13 +187,7 @@ async def test_a_long_look_up_lists_more_rows_than_it_reads(
     tags = [["t", "a"]]
     events = [unsigned(cast.alice, 1, tags, "x" * (large * (n % 5 == 0)), n) for n in range(40)]
     await write(store, *events)
-    looked_for, compiled = list[int](), store._compiler.page
-
-    def noted(query: PageQuery, *more: Any, **options: Any) -> Query:
-        looked_for.append(query.size)
-        return compiled(query, *more, **options)
-
-    monkeypatch.setattr(store._compiler, "page", noted)
+    looked_for = looks_of(store, monkeypatch)
     monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)
     query = PageQuery(asked(tag_t=["a", "b"]), EVERYTHING, 33, store.committed(), 0, 9)
     found: list[bytes] = []
