@@ -13,13 +13,14 @@ from contextlib import aclosing
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
+from msgspec.structs import replace
+
 from relay.access.shares import Shares
 from relay.errors import Prefix, Refused, StoreFault
 from relay.facts import Who
 from relay.lifecycle.rows import Stored
 from relay.nostr import kinds, messages, nip45
 from relay.nostr.event import event_from_raw
-from relay.nostr.filters import Filter
 from relay.observe import REQUEST, SAMPLED_OF, SLOW_S, shape_of
 from relay.read.fanout import Subscription
 from relay.read.linked_rows import may_be_of
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from relay.access.visibility import Viewer, Visibility
     from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
     from relay.observe import CostlyRead, Metrics, Stage
     from relay.observe.traces import Traces
     from relay.read.fanout import Fanout
@@ -367,7 +369,7 @@ class QueryRunner:
             )
             self._check_current()
             # A member may have been removed while the rows waited (N29-94).
-            if await self._may_send(found[0], peer, visibility):
+            if await self._may_send(found[0], [filter_], peer, visibility):
                 return found
         raise StoreFault(_RIGHTS_CHANGED)
 
@@ -539,10 +541,11 @@ class QueryRunner:
             backlog = subscription.backlog
             is_long = backlog is not None and backlog.is_long
             scan = Scan(self._store, filters, upto, peer, sent or (), held, is_long=is_long)
+            asked = [filter_ for filter_, _ in filters]
             while not scan.is_done:
                 visibility = self._state.visibility(peer.reader.viewer)
                 page = [await scan.page(visibility, self._clock())]
-                may_send = await self._may_send(page[0], peer, visibility)
+                may_send = await self._may_send(page[0], asked, peer, visibility)
                 if self._state.visibility(peer.reader.viewer).guards_more(visibility):
                     scan.look_again()
                 del visibility  # it holds all groups as they were, and the client may take long
@@ -603,7 +606,7 @@ class QueryRunner:
                 )
             )
             page = [raws]
-            may_send = await self._may_send(raws, peer, visibility)
+            may_send = await self._may_send(raws, [filter_], peer, visibility)
             del raws, visibility
             if may_send:
                 pace.stop()
@@ -619,8 +622,11 @@ class QueryRunner:
         if not is_all:
             raise Refused(Prefix.ERROR, _NOT_INDEXED)
 
-    async def _may_send(self, raws: Sequence[bytes], peer: Peer, before: Visibility) -> bool:
-        """Whether the reader still may read these rows, which were read with the rights `before`.
+    async def _may_send(
+        self, raws: Sequence[bytes], filters: Sequence[Filter], peer: Peer, before: Visibility
+    ) -> bool:
+        """Whether the reader still may read these rows, which were found by `filters` with the
+        rights `before`.
 
         Only rows that may be of a group that it cannot read any more count: who turns an own group
         private again and again, or adds and removes the reader, must not break off what others
@@ -635,9 +641,10 @@ class QueryRunner:
             doubtful = {each.id for each in events if may_be_of(lost, each, self._state)}
             if not doubtful:
                 return True
-            by_id = Filter(ids=frozenset(doubtful))
+            # With their other conditions: a rule may require one of them (`only_by`).
+            among = [_among(each, doubtful) for each in filters]
             number = await self._store.count(
-                [by_id], rights, now=self._clock(), address=peer.counted_as
+                among, rights, now=self._clock(), address=peer.counted_as
             )
             if number < len(doubtful):
                 return False
@@ -727,6 +734,12 @@ class QueryRunner:
                 address=address,
             )
         return None if authors is None else nip45.registers(authors, nip45.offset_of(value))
+
+
+def _among(filter_: Filter, ids: Set[str]) -> Filter:
+    """The same of rows with these ids, which it is known to find if it is a search."""
+    found = frozenset(ids if filter_.ids is None else ids & {*filter_.ids})
+    return replace(filter_, ids=found, search=None, impossible=filter_.impossible or not found)
 
 
 def _trace(

@@ -742,13 +742,24 @@ async def test_changes_of_groups_make_no_query_look_again(
     assert [each is None for each in asked_for].count(True) == 2
 
 
+BY_TAG = """
+[[rule]]
+name = "reactions"
+match = { kinds = [7] }
+read = ["anyone"]
+only_by = ["#e"]
+"""
+
+
 @pytest.mark.parametrize("filters", [1, 2])
 @pytest.mark.parametrize("is_of_group", [False, True])
+@pytest.mark.parametrize("rules", ["", BY_TAG])
 async def test_of_reactions_the_store_says_which_a_removed_reader_may_still_read(
-    relay: QuerySide, monkeypatch: pytest.MonkeyPatch, filters: int, *, is_of_group: bool
+    monkeypatch: pytest.MonkeyPatch, filters: int, rules: str, *, is_of_group: bool
 ) -> None:
     """Their tags do not tell of which group they are. Who added and removed readers kept them from
     what is of no group: each page was read again, up to 16 times."""
+    relay = QuerySide(policy_of("open", rules))
     own = Group("own").with_users({alice.pubkey: ()})
     relay.state.adopt(relay.state.groups.with_group(own))
     reactions = [note(n, kind=7, at=n, tags=[["e", "a" * 64]]) for n in range(2, 5)]
@@ -769,7 +780,8 @@ async def test_of_reactions_the_store_says_which_a_removed_reader_may_still_read
         monkeypatch.setattr(relay.store, name, removed(getattr(relay.store, name)))
     client = Client(alice)
     client.is_reading = False
-    answer = await relay.answered(client, *[asked(kinds=[7]), asked(kinds=[6])][:filters])
+    wanted = [asked(kinds=[7], tag_e=["a" * 64]), asked(kinds=[6])]
+    answer = await relay.answered(client, *wanted[:filters])
     assert answer == (["<EOSE>"] if is_of_group else ["4", "3", "2", "<EOSE>"])
     assert reads == {1: (1, 2), 2: (3, 5)}[filters][is_of_group]
 
