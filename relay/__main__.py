@@ -42,9 +42,10 @@ def main() -> None:
         else:  # SIGINT is ignored: it runs in the background
             raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, terminate)
     try:
+        signal.signal(signal.SIGTERM, terminate)
         code = _run()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     except KeyboardInterrupt:  # before the command began; then `run` knows
         code = 130
     if is_terminated:

@@ -6,6 +6,7 @@ Each test is an installation of its own, made of copies of our packages, run by 
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 from base64 import urlsafe_b64encode
@@ -141,3 +142,28 @@ def test_ctrl_c_while_modules_are_imported_is_no_traceback(site: Path, by: str, 
     (site / file).write_text("raise KeyboardInterrupt\n")
     outcome = started(site, by=by)
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (130, "", "")
+
+
+TERMINATED = """
+import os, signal, sys
+install, is_first = signal.signal, True
+
+def terminated(number, action):
+    global is_first
+    before = install(number, action)
+    if is_first:
+        is_first = False
+        os.kill(os.getpid(), signal.SIGTERM)
+    return before
+
+signal.signal = terminated
+sys.argv[1:] = ["--version"]
+from relay.launcher import main
+main()
+"""
+
+
+def test_sigterm_before_the_command_begins_ends_it_as_any_later_one() -> None:
+    command = [sys.executable, "-c", TERMINATED]
+    outcome = subprocess.run(command, cwd=SOURCE, capture_output=True, timeout=PROGRAM_S)
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (-signal.SIGTERM, b"", b"")
