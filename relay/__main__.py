@@ -45,11 +45,10 @@ def main() -> None:
     try:
         signal.signal(signal.SIGTERM, terminate)
         code = _run()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the relay may have set its own since
     except KeyboardInterrupt:  # before the command began; then `run` knows
         code = 130
     if is_terminated:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the relay may have set its own since
         os.kill(os.getpid(), signal.SIGTERM)
     sys.exit(code)
 

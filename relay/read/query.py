@@ -737,7 +737,7 @@ class QueryRunner:
 
 
 def _among(filter_: Filter, ids: Set[str]) -> Filter:
-    """The same of rows with these ids, which it is known to find if it is a search."""
+    """The filter, of rows with these ids; without its search, which found them."""
     found = frozenset(ids if filter_.ids is None else ids & {*filter_.ids})
     return replace(filter_, ids=found, search=None, impossible=filter_.impossible or not found)
 
