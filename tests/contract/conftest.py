@@ -187,6 +187,9 @@ STORES = [
     pytest.param("postgres", marks=pytest.mark.process),
 ]
 
+WITH_TABLES: Final = STORES[1:]
+"""Stores that look memberships up in their own tables; the reference takes them from the
+Visibility."""
 
 REPLICATED = pytest.param("postgres, read on a replica", marks=pytest.mark.process)
 READ: Final = [*STORES, REPLICATED][: tries(5, full=5, part=3)]

@@ -22,6 +22,7 @@ from relay.nostr.filters import MAX_PREFIXES
 from relay.nostr.kinds import KindSet
 from relay.storage import PAGE_BYTES, PageQuery, Place
 from tests import cast
+from tests.contract.conftest import WITH_TABLES
 from tests.contract.crowd import (
     ALICE,
     BOB,
@@ -693,6 +694,30 @@ async def test_groups_change_with_the_rows_that_change_them(store: Store) -> Non
         after = groups.without_group("tea", ended)
         assert await seen(keys(BOB), after) == bob_sees
         assert await seen(ANONYMOUS, after) == stranger_sees
+
+
+@pytest.mark.proves("N29-94")
+@pytest.mark.parametrize("reopenable", WITH_TABLES, indirect=True)
+@pytest.mark.parametrize("is_in_another", [False, True])
+@pytest.mark.parametrize("word", [Who.INSIDER, Who.GROUP, Who.VISIBLE, Who.ADMIN])
+async def test_rows_of_a_group_that_took_the_reader_in_meanwhile_are_read(
+    store: Store, word: Who, *, is_in_another: bool
+) -> None:
+    """A read with the rights before the commit, which has become private in it, too; also for who
+    was in no group before."""
+    chat = unsigned(cast.bob, 9, [["h", "tea"]])
+    await write(store, chat)
+    tea = Group("tea", flags=frozenset({Flag.PRIVATE, Flag.HIDDEN}))
+    groups = Groups().with_group(replace(tea, flags=frozenset()))
+    den = Group("den", members=OrderedMap({ALICE: ()}))
+    if is_in_another:
+        groups = groups.with_group(den)
+        await set_groups(store, den=den)
+    before = seen_by(keys(ALICE), rule(Match(h=True), word), groups=groups)
+    tea = replace(tea, members=OrderedMap({ALICE: ("admin",)}))
+    await set_groups(store, tea=tea)
+    assert await read(store, visibility=before) == raws(chat)
+    assert await store.count([asked()], before, now=0) == 1
 
 
 async def test_a_failed_change_of_a_group_reveals_nothing(store: Store) -> None:

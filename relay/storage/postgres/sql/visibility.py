@@ -126,9 +126,10 @@ class ReadConditions:
             return out
         if Who.AUTHOR in readers:
             out.append(keys_in("e.pubkey", keys, p))
-        if readers & {Who.INSIDER, Who.GROUP, Who.VISIBLE} and visibility.insider_of:
+        # Also for who is in no group: one that takes the reader in may become private meanwhile.
+        if readers & {Who.INSIDER, Who.GROUP, Who.VISIBLE}:
             out.append(_group_of("members", visibility.members, p))
-        if Who.ADMIN in readers and visibility.insider_of:
+        if Who.ADMIN in readers:
             out.append(_group_of("members", keys, p, " AND admin"))
         if Who.RECIPIENT in readers:
             out.append(self._has("p", keys, p))

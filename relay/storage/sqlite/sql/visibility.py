@@ -239,9 +239,10 @@ class ReadConditions:
             return out
         if Who.AUTHOR in readers:
             out.append(_Let(one_of("e.pubkey", blobs)))
-        if readers & {Who.INSIDER, Who.GROUP, Who.VISIBLE} and visibility.insider_of:
+        # Also for who is in no group: one that takes the reader in may become private meanwhile.
+        if readers & {Who.INSIDER, Who.GROUP, Who.VISIBLE}:
             out.append(_in_groups("SELECT grp FROM members WHERE %s", lent))
-        if Who.ADMIN in readers and visibility.insider_of:
+        if Who.ADMIN in readers:
             out.append(_in_groups("SELECT grp FROM members WHERE %s AND admin = 1", member))
         if Who.RECIPIENT in readers:
             out.append(_Let(self._has("p", keys)))
