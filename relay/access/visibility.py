@@ -247,20 +247,6 @@ class Visibility:
             + [each for each in ended if each in was and each not in is_now]
         )
 
-    def guards_more(self, before: Visibility) -> bool:
-        """Whether a group that the viewer is in has become private since: a read as `before` that
-        ended later lacks its rows."""
-        groups, earlier = self.groups, before.groups
-        if groups is earlier:
-            return False
-        for group_id in groups.by_id.differing(earlier.by_id):
-            group, former = groups.get(group_id), earlier.get(group_id)
-            if group is None or former is None or former.only_members_read:
-                continue
-            if group.only_members_read and group_id in self.insider_of:
-                return True
-        return False
-
     def _covers_group(self, group_id: str, before: Visibility) -> bool:
         """Whether the viewer has the same part in the group, if any; and it has not become hidden
         or ended, nor private, if it was not."""

@@ -546,8 +546,6 @@ class QueryRunner:
                 visibility = self._state.visibility(peer.reader.viewer)
                 page = [await scan.page(visibility, self._clock())]
                 may_send = await self._may_send(page[0], asked, peer, visibility)
-                if self._state.visibility(peer.reader.viewer).guards_more(visibility):
-                    scan.look_again()
                 del visibility  # it holds all groups as they were, and the client may take long
                 if may_send:
                     is_last = scan.is_done

@@ -148,11 +148,6 @@ class Scan:
         for scan in self._scans:
             scan.forget()
 
-    def look_again(self) -> None:
-        """What is listed behind the page may lack rows."""
-        for scan in self._scans:
-            scan.look_again()
-
     def resume(self) -> None:
         """The client has read the page."""
         self._pace.resume()
@@ -267,12 +262,6 @@ class _FilterScan:
         if self._listed is not None:
             self._list(self._rows[self._index :])
         self._keep(())
-
-    def look_again(self) -> None:
-        """Look for the next rows again."""
-        self.forget()
-        self._listed, self._read_as = None, None
-        self.is_done = self.is_done and self._after is None
 
     async def page(self, visibility: Visibility, now: int, *, is_long: bool) -> Sequence[bytes]:
         """The next page; for a query of one filter."""

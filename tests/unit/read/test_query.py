@@ -509,39 +509,6 @@ async def test_who_logs_in_between_pages_gets_what_the_key_may_read_among_the_re
     assert told == ["note 3", "note 2", "2", "note 1", "1", "note 0", "0", "<EOSE>"]
 
 
-@pytest.mark.parametrize("more", [(), (asked(kinds=[7]),)])
-async def test_a_group_that_becomes_private_during_a_page_hides_no_row_behind_it(
-    relay: QuerySide, monkeypatch: pytest.MonkeyPatch, more: tuple[Filter, ...]
-) -> None:
-    """A store that reads with the rights before finds none of its rows any more."""
-    relay.store.page_size = 2
-    monkeypatch.setattr("relay.read.scan.PAGE_ROWS", 2)
-    monkeypatch.setattr("relay.read.scan._FEW_ROWS", 2)
-    den = DEN.with_users({alice.pubkey: ()})
-    relay.state.adopt(relay.state.groups.with_group(replace(den, flags=frozenset())))
-    await relay.write(*(chat(n, at=n) for n in range(6)))
-    page, places = relay.store.page, relay.store.places
-
-    def listed(found: Listed | None) -> Listed:
-        if relay.state.groups.get("den") == den:
-            return found or Listed((), are_last=False)
-        relay.state.adopt(relay.state.groups.with_group(den))
-        return Listed((), are_last=True)
-
-    async def noted(query: PageQuery, *, is_long: bool = False) -> Page:
-        found = await page(query, is_long=is_long)
-        return replace(found, listed=listed(found.listed))
-
-    async def places_noted(query: PageQuery) -> Places:
-        rows, behind = await places(query)
-        return rows, listed(behind)
-
-    monkeypatch.setattr(relay.store, "page", noted)
-    monkeypatch.setattr(relay.store, "places", places_noted)
-    told = await relay.answered(Client(alice), asked(kinds=[9]), *more)
-    assert told == [*"543210", "<EOSE>"]
-
-
 async def test_a_row_that_becomes_readable_during_a_page_hides_no_other(
     relay: QuerySide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
