@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.errors import StoreFault
 from relay.groups.actions import Flag
 from relay.groups.group import EndedGroup, Group
 from relay.groups.key_map import OrderedMap
@@ -21,6 +22,7 @@ from relay.storage.moving import TABLES
 from relay.storage.sqlite import checkpoints, lookups, partition_moves
 from relay.storage.sqlite.checkpoints import Checkpoints
 from relay.storage.sqlite.moving import SqliteSide
+from relay.storage.sqlite.partition_moves import PartitionMoves
 from relay.storage.sqlite.repairing import repair
 from relay.storage.sqlite.row_check import hashes_of
 from relay.storage.sqlite.store import SqliteStore
@@ -649,18 +651,55 @@ async def moved(store: SqliteStore) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_the_rows_of_a_file_of_schema_13_are_moved_after_the_start(path: Path) -> None:
+async def test_the_rows_of_a_file_of_schema_13_are_moved_by_the_start(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.executescript((HERE / "schema_13.sql").read_text())
         before = db.execute("SELECT seq, raw FROM events ORDER BY seq").fetchall()
     store = await SqliteStore.open(path, TERMS)
-    await moved(store)
+    assert not store._writer.has_moves
     await store.close()
     assert faults(path) == []
     assert noted(path) == [("food", None), ("tea", own(path, "tea"))]
     assert partitions(path)["tea"] == {0: 9, own(path, "tea"): 1}
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT seq, raw FROM events ORDER BY seq").fetchall() == before
+
+
+async def test_a_start_that_is_ended_while_it_moves_rows_is_continued(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a crash of the former version, which left tags out of the table."""
+    store = await SqliteStore.open(path, TERMS)
+    await set_groups(store, den=OPEN)
+    await write(store, *chats(ROWS))
+    await store.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(
+            """
+            UPDATE groups SET guarded = 1;
+            INSERT INTO meta VALUES ('unplaced', 1);
+            DELETE FROM tags WHERE seq > 9;
+            UPDATE meta SET value = 9 WHERE name = 'tags_upto';
+            """
+        )
+    monkeypatch.setattr(partition_moves, "MOST_CHANGES", 20)
+    left = list[int]()
+
+    def ended(moves: PartitionMoves) -> None:
+        left.append(ROWS - moves.moved)
+        raise StoreFault("ended")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PartitionMoves, "note_moved", ended)
+        with pytest.raises(StoreFault, match="ended"):
+            await SqliteStore.open(path, TERMS)
+    assert 0 < left[0] < ROWS
+    assert partitions(path)["den"] == {0: left[0], own(path): ROWS - left[0]}
+    store = await SqliteStore.open(path, TERMS)
+    assert not store._writer.has_moves
+    await store.close()
+    assert partitions(path)["den"] == {own(path): ROWS}
+    assert faults(path) == []
 
 
 DAMAGES = {

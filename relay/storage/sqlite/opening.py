@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sqlite3
 from contextlib import closing
 from functools import cache
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -17,6 +19,7 @@ from relay.storage.rows import DAMAGED, event_in
 from relay.storage.sqlite.compacting import unfinished
 from relay.storage.sqlite.connections import MAX_VALUE, connection, fault_of, index_path
 from relay.storage.sqlite.kind_classes import kind_class
+from relay.storage.sqlite.partition_moves import PartitionMoves
 from relay.storage.sqlite.partitions import FIRST_ROW
 from relay.storage.sqlite.sql.moving import LOG_SCRIPT
 from relay.storage.sqlite.sql.named import FILES, QUERIES
@@ -30,8 +33,13 @@ if TYPE_CHECKING:
     from relay.storage.sqlite.tag_buffer import TagBuffer
     from relay.storage.sqlite.tag_kinds import TagRow
 
+_log = logging.getLogger(__name__)
+
 SCHEMA_VERSION: Final = 15
 APPLICATION_ID: Final = 0x526F6F6B  # "Rook"
+_PLACING: Final = 2
+"""`unplaced` in `meta` while rows are moved; 1 before."""
+_TELL_S: Final = 10.0
 _COMMENT: Final = re.compile(r"--[^\n\0]*")
 _SPACE: Final = re.compile(r"[ \n]+")
 _ROUND_MARKS: Final = re.compile(r" ?([(),]) ?")
@@ -41,18 +49,24 @@ def fill_tag_buffer(
     db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms, tag_buffer: TagBuffer
 ) -> None:
     """Restore the tags of rows after `tags_upto`, which the table may lack after a crash."""
-    upto = _needed(db, "tags_upto")
-    rows: list[TagRow] = []
+    tag_buffer.add(*_tags_after(db, hashes, terms))
+
+
+def _tags_after(
+    db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms
+) -> tuple[list[TagRow], dict[int, int]]:
+    """The tags of rows after `tags_upto`, and seq → partition of those that have one."""
+    tags: list[TagRow] = []
     partitions: dict[int, int] = {}
     for seq, at, key, kind, expires_at, raw, partition in db.execute(
-        QUERIES["rows_after"], (upto,)
+        QUERIES["rows_after"], (_needed(db, "tags_upto"),)
     ):
         if partition:
             partitions[seq] = partition
         for plain in hashes.of_event(event_in(raw), terms.index_tags):
             hash_ = plain ^ partition
-            rows.append((hash_, kind_class(kind), at, key, seq, expires_at))
-    tag_buffer.add(rows, partitions)
+            tags.append((hash_, kind_class(kind), at, key, seq, expires_at))
+    return tags, partitions
 
 
 def open_file(
@@ -81,7 +95,7 @@ def open_file(
         hashes = Hashes(key)
         _index_new_tags(db, hashes, terms)
         head = _head_of(db)
-        _place_groups(db, hashes, head)
+        _place_groups(db, hashes, terms, head)
         return db, hashes, head
     except sqlite3.Error as error:
         db.close()
@@ -208,18 +222,40 @@ def _head_of(db: sqlite3.Connection) -> int:
     return max(kept[0] if kept else 0, newest or 0)
 
 
-def _place_groups(db: sqlite3.Connection, hashes: Hashes, head: int) -> None:
-    """Have all rows of groups moved if some were written without regard to partitions: by an
-    earlier version, or by `rookery move`."""
-    if db.execute(QUERIES["get_meta"], ("unplaced",)).fetchone() is None:
+def _place_groups(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms, head: int) -> None:
+    """Move all rows of groups that were written without regard to partitions: by an earlier
+    version, or by `rookery move`. Reads would fetch and pass over them. A start that was ended
+    meanwhile is continued.
+    """
+    kept = db.execute(QUERIES["get_meta"], ("unplaced",)).fetchone()
+    if kept is None:
         return
-    db.execute("BEGIN IMMEDIATE")
     groups = db.execute(QUERIES["groups_to_place"]).fetchall()
-    guarded = [(hashes.partition(group), group) for group, is_guarded in groups if is_guarded]
-    db.executemany(QUERIES["set_partition"], guarded)
-    db.executemany(QUERIES["move_group"], [(group, *FIRST_ROW, head) for group, _ in groups])
+    guarded = {group: hashes.partition(group) for group, is_guarded in groups if is_guarded}
+    if kept[0] != _PLACING:
+        db.execute("BEGIN IMMEDIATE")
+        # The moves need all tags in the table, and a crash leaves it without the newest.
+        tags, _ = _tags_after(db, hashes, terms)
+        db.executemany(QUERIES["add_tag"], tags)
+        db.execute(QUERIES["put_meta"], ("tags_upto", head))
+        db.executemany(QUERIES["set_partition"], [(part, group) for group, part in guarded.items()])
+        db.executemany(QUERIES["move_group"], [(group, *FIRST_ROW, head) for group, _ in groups])
+        db.execute(QUERIES["put_meta"], ("unplaced", _PLACING))
+        db.execute("COMMIT")
+    moves = PartitionMoves(db, hashes, terms.index_tags, guarded)
+    db.execute("PRAGMA wal_autocheckpoint = 4000")
+    told_at = monotonic()
+    while moves.are_left:
+        db.execute("BEGIN IMMEDIATE")
+        moves.move_some(head)
+        db.execute("COMMIT")
+        moves.note_moved()
+        if monotonic() - told_at >= _TELL_S:
+            told_at = monotonic()
+            _log.info("upgrade: %d messages of private groups are moved", moves.moved)
     db.execute(QUERIES["drop_meta"], ("unplaced",))
-    db.execute("COMMIT")
+    db.execute("PRAGMA wal_autocheckpoint = 0")
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
 
 def _index_new_tags(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms) -> None:

@@ -66,6 +66,8 @@ class PartitionMoves:
         """Whether `are_left` and `closed` have to be looked up again."""
         self._slices = 0
         """Of the turn that has not ended."""
+        self.moved = 0
+        """Rows, also of a transaction that was rolled back."""
         self.are_left = False
         """Whether rows of any group may be in the wrong partition, as far as is committed."""
         self.closed = NO_GROUPS
@@ -183,6 +185,7 @@ class PartitionMoves:
             self._db.executemany(QUERIES["delete_tag"], before)
             self._db.executemany(QUERIES["add_tag"], after)
             added += after
+            self.moved += len(moved)
         return seq, are_left
 
     def _hashes_of(self, raw: bytes) -> set[int] | None:
