@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 Held = TypeVar("Held")
 
-_OF_ONE_NETWORK: Final = 16
-"""What is ordinary is in one network together at most this fraction (1/16) of what is left, …"""
 _FEW_ADDRESSES: Final = 8
-"""… or, where that is less at first, what so many addresses may have."""
+"""What is ordinary is in one network at most what so many addresses may have."""
+_NETWORKS: Final = 16, 32
+"""Where `most` is that for so many networks, it is a part of what is left, 1/16 to 1/32: known keys
+in sixteen networks leave some to unknown ones."""
 _NOTHING: Final[Mapping[str | None, int]] = MappingProxyType({})
 
 
@@ -86,7 +87,8 @@ class Shares:
         `Sharer.counted_as`. `most`: of all together, except owners. `ordinary`: what clients of one
         address may have also when others have all, up to twice `most` (unknown keys: one and a half
         times): else a few addresses would keep out all others. Those of one network have a part
-        of that together, as it may have thousands of addresses."""
+        of that together, as it may have thousands of addresses. What exceeds it must be refused:
+        an address that has nothing would get much more than what is ordinary."""
         beyond = most * (2 if rights.is_known else 1.5) if ordinary else most
         if rights.is_owner:
             return int(beyond) + most // 4 - self.used
@@ -95,9 +97,10 @@ class Shares:
         if room >= left or not ordinary:
             return max(room, left)
         network = network_of_client(address)
-        most_of_network = (int(beyond) - self.used) // _OF_ONE_NETWORK
-        if most // _OF_ONE_NETWORK < _FEW_ADDRESSES * ordinary:
-            most_of_network = _FEW_ADDRESSES * ordinary
+        least, most_networks = _NETWORKS
+        most_of_network = _FEW_ADDRESSES * ordinary
+        if (networks := most // most_of_network) >= least:
+            most_of_network = (int(beyond) - self.used) // min(networks, most_networks)
         # Not of each address what is ordinary at most: there may be thousands.
         addresses = len(self._of.get(network, _NOTHING))
         of_network = min(self._of_network[network], addresses * ordinary)

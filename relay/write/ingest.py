@@ -278,7 +278,7 @@ class Ingest:
                 screened_by=self._state.policy,
                 series=series,
             )
-            if origin is Origin.WIRE and not self._has_room_for(author):
+            if origin is Origin.WIRE and not self._has_room_for(author, share):
                 refusal = _full_for(series)
             elif is_only and self._signatures.may_pass(event):
                 self._weights.add(author.counted_as, share)
@@ -295,11 +295,11 @@ class Ingest:
             author.answered(event, weight, refusal)
         return weight
 
-    def _has_room_for(self, author: Author) -> bool:
+    def _has_room_for(self, author: Author, share: int) -> bool:
         weights, address = self._weights, author.counted_as
         return (
             weights.has_room_for(author, _MAX_WEIGHT)
-            or weights.room_for(author, address, _MAX_WEIGHT, _ORDINARY) > 0
+            or weights.room_for(author, address, _MAX_WEIGHT, _ORDINARY) >= share
         )
 
     async def published(

@@ -112,7 +112,20 @@ def test_a_few_addresses_with_much_leave_what_is_ordinary_to_others_of_their_net
     shares, rights = Shares(), Rights(is_known=True)
     for each in range(number):
         shares.add(f"192.0.2.{each}", 3200 // number)
-    assert shares.room_for(rights, "192.0.2.99", 3200, 20) == 20
+    assert shares.room_for(rights, "192.0.2.99", 3200, 10) == 10
+
+
+def test_known_keys_in_sixteen_networks_leave_some_to_unknown_ones() -> None:
+    """They kept all memory for waiting events, and each write of an unknown key was refused."""
+    shares, most, ordinary, known = Shares(), 256 << 20, 256 << 10, Rights(is_known=True)
+    for part in (1 << 20, 99_000, 4_096):
+        for network in range(16):
+            for host in range(254):
+                address = f"10.0.{network}.{host}"
+                while shares.room_for(known, address, most, ordinary) >= part:
+                    shares.add(address, part)
+    assert shares.room_for(Rights(), "10.0.99.1", most, ordinary) == ordinary
+    assert shares.room_for(known, "10.0.99.1", most, ordinary) == ordinary
 
 
 def sets_of(**held: int) -> HeldSets[str]:

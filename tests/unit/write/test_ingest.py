@@ -267,6 +267,32 @@ async def test_who_has_few_events_under_way_has_room_beside_addresses_that_have_
                 await asyncio.sleep(0)
 
 
+async def test_an_event_over_what_is_ordinary_needs_room_that_is_shared(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of 2.6 MB from each of 320 addresses with a known key took what is for all others."""
+    monkeypatch.setattr(ingest, "_MAX_WEIGHT", 40 * ingest._LEAST_SHARE)
+    monkeypatch.setattr(ingest, "_ORDINARY", 2 * ingest._LEAST_SHARE)
+    relay.store.may_commit.clear()
+    large = "x" * 4 * ingest._LEAST_SHARE
+    refused = 0
+    for place in range(40):
+        flooder = Letter()
+        flooder.counted_as, flooder.is_known = f"10.0.{place}.1", True
+        relay.ingest.submit(chat(alice, f"{large} {place}"), flooder, Origin.WIRE)
+        refused += len(flooder.answers)
+    assert refused == 40 - len(relay.ingest._weights._of) > 25
+    assert relay.ingest.waiting_weight < 50 * ingest._LEAST_SHARE
+    visitor = Letter()
+    visitor.counted_as = "10.1.0.1"
+    relay.ingest.submit(chat(alice, "hello"), visitor, Origin.WIRE)
+    assert not visitor.answers
+    relay.store.may_commit.set()
+    async with asyncio.timeout(ANSWER_S):
+        while relay.ingest.waiting_weight:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
 async def test_who_waits_for_no_other_answer_is_verified_before_a_flood(
     relay: Relay, verifiers: ThreadPoolExecutor
 ) -> None:
