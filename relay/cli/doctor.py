@@ -41,6 +41,7 @@ from relay.nostr.keys import read_key_file
 from relay.storage.sqlite.copying import schema_of
 from relay.storage.sqlite.group_flags import groups_without
 from relay.storage.sqlite.opening import SCHEMA_VERSION
+from relay.storage.sqlite.store import RESERVED_SPACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 
 _DAY_S: Final = 86_400
 _FUTURE_S: Final = 120
-_LITTLE_FREE: Final = 256 << 20
 _FULL_DAYS: Final = 14
 _BACKUP_DAYS: Final = 8
 _MOVED_DAYS: Final = 7
@@ -239,7 +239,7 @@ def _disk(seen: Examined) -> Iterator[Finding]:
         "free space, or keep less: [[retention]] in a policy file, then `rookery policy sweep"
         f" --data {shell_word(seen.folder)}`"
     )
-    if disk.free_bytes < _LITTLE_FREE:
+    if disk.free_bytes < RESERVED_SPACE:
         yield error(f"{seen.folder}: only {size_of(disk.free_bytes)} are free", cure)
     elif disk.bytes_per_day and disk.free_bytes // disk.bytes_per_day < _FULL_DAYS:
         days = disk.free_bytes // disk.bytes_per_day

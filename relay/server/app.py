@@ -653,6 +653,9 @@ class Server:
         writable = await self._is_writable()
         if not writable:
             problems["store"] = "cannot write: is the disk full?"
+        elif self._services.store.is_nearly_full():
+            writable = False
+            problems["store"] = "the disk is nearly full: only owners can write"
         lines = [f"{name}: {text}" for name, text in problems.items()] or ["ok"]
         if not self._may_see_metrics(request):
             lines = ["ok" if writable else "not ready"]

@@ -185,6 +185,9 @@ class Appender(EventLog, Protocol):
         up to its commit, without waiting for others, taking over what they stored, or what short
         statements wait for a server that is far or busy."""
 
+    def is_nearly_full(self) -> bool:
+        """Whether the rest of the disk is for owners, who make room. May be a second old."""
+
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         """Look up, let `decide` plan, apply the plan, in one transaction.
 

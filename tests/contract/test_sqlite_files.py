@@ -560,3 +560,37 @@ async def test_the_tags_of_a_file_of_version_12_are_kept(path: Path) -> None:
     await store.close()
     with closing(sqlite3.connect(path)) as db:
         assert db.execute(tags).fetchall() == before
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "is_nearly_full"),
+    [
+        (20 * GIB, GIB // 4, False),
+        (20 * GIB, GIB // 4 - 1, True),
+        (2 * GIB, GIB // 16, False),
+        (2 * GIB, GIB // 16 - 1, True),
+    ],
+)
+async def test_a_part_of_the_disk_is_for_owners(
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    total: int,
+    free: int,
+    *,
+    is_nearly_full: bool,
+) -> None:
+    """256 MiB, or a 32nd of a small disk."""
+    monkeypatch.setattr("relay.storage.sqlite.store._SPACE_S", 0.0)
+    store = await SqliteStore.open(path, TERMS)
+    space = [total, 0, free]
+    monkeypatch.setattr("relay.storage.sqlite.store.disk_usage", lambda _folder: space)
+    assert store.is_nearly_full() is is_nearly_full
+    assert store.is_nearly_full() is is_nearly_full
+    assert len(caplog.records) == is_nearly_full
+    space[2] = GIB
+    assert store.is_nearly_full() is False
+    await store.close()

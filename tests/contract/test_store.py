@@ -688,6 +688,11 @@ async def test_the_store_takes_writes(store: Store) -> None:
     assert await store.is_writable() is True
 
 
+async def test_a_disk_with_space_is_for_everybody(store: Store) -> None:
+    """Whether the rest of the disk is for owners."""
+    assert store.is_nearly_full() is False
+
+
 # the end of the process -------------------------------------------------------------------------
 
 

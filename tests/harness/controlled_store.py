@@ -52,12 +52,16 @@ class ControlledStore(ReferenceStore):
         self.may_tidy = _set_event()
         self.tidy_called = asyncio.Event()
 
+        self.has_little_space = False
         self.matching_calls = 0
         self.matching_fails = False
         self.may_match = _set_event()
 
     async def is_writable(self) -> bool:
         return not self.is_full
+
+    def is_nearly_full(self) -> bool:
+        return self.has_little_space
 
     async def append(self, wanted: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         self.appends += 1

@@ -951,6 +951,9 @@ class ReferenceStore:
             last, size = seq, size + len(self._rows[seq].event.raw)
         return last, ()
 
+    def is_nearly_full(self) -> bool:
+        return False
+
     async def is_writable(self) -> bool:
         self._must_be_open()
         return True

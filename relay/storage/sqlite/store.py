@@ -18,10 +18,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from array import array
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from itertools import accumulate
+from math import inf
+from shutil import disk_usage
 from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -119,6 +122,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 _NO_ROWS: Final = Page((), None)
 _END: Final = Listed((), are_last=True)
 _LISTED: Final = 4
@@ -132,6 +137,13 @@ _READ_S: Final = 10.0
 _COUNT_S: Final = {True: 10.0, False: 3.0}
 """The same of a count, by whether the client has a known key. Unlike a page it looks at all rows of
 all filters, and a page of another without a known key may have to wait for one."""
+RESERVED_SPACE: Final = 256 << 20
+"""Bytes of the disk that are left for owners, the log and what the relay removes. A deletion takes
+space before it gives some."""
+_OF_DISK: Final = 32
+"""Of a small disk this part is left for them."""
+_SPACE_S: Final = 1.0
+"""Shortest time between two looks at the disk."""
 _MAX_EXPLAINED: Final = 4
 _MAX_INT: Final = 2**63 - 1
 _MAX_STEPS: Final = 64
@@ -229,6 +241,9 @@ class SqliteStore:
             lambda: self._writer.has_moves,
             self._writer.repartition,
         )
+        self._path = path
+        self._space_at = -inf
+        self._is_nearly_full = False
         self._files = ExitStack()
         self._open_connections = AsyncExitStack()
         self._others_at = monotonic()
@@ -856,6 +871,25 @@ class SqliteStore:
         except StoreFault:
             return False
         return True
+
+    def is_nearly_full(self) -> bool:
+        now = monotonic()
+        if now - self._space_at >= _SPACE_S:
+            self._space_at = now
+            self._set_nearly_full()
+        return self._is_nearly_full
+
+    def _set_nearly_full(self) -> None:
+        folder = self._path.parent
+        try:
+            total, _, free = disk_usage(folder)
+        except OSError:  # as it was: the next write tells
+            return
+        is_nearly_full = free < min(RESERVED_SPACE, total // _OF_DISK)
+        if is_nearly_full and not self._is_nearly_full:
+            text = "%s: only %d MB are free: events of others than owners are refused"
+            _log.warning(text, folder, free // 1_000_000)
+        self._is_nearly_full = is_nearly_full
 
     async def _all_rows(self, query: Query) -> list[Any]:
         """For the relay itself: on the loop when it is short, else again on `relay_conn`."""

@@ -352,6 +352,10 @@ async def test_health_and_readiness_are_separate(monkeypatch: pytest.MonkeyPatch
         ready = await relay.get("/readyz", X_Forwarded_For="203.0.113.9")
         assert (ready.status, await ready.text()) == (503, "not ready\n")
         assert (await relay.get("/healthz")).status == 200
+        relay.disk.is_full, relay.disk.has_little_space = False, True
+        ready = await relay.get("/readyz")
+        assert ready.status == 503
+        assert await ready.text() == "store: the disk is nearly full: only owners can write\n"
 
 
 @pytest.mark.parametrize(

@@ -267,6 +267,28 @@ async def test_who_has_few_events_under_way_has_room_beside_addresses_that_have_
                 await asyncio.sleep(0)
 
 
+async def test_the_rest_of_the_disk_is_for_owners(relay: Relay) -> None:
+    """One address filled the disk, and then owners could not delete or ban either."""
+    relay.store.has_little_space = True
+    visitor, member, owner, itself = Letter(), Letter(), Letter(), Letter()
+    member.is_known = owner.is_known = owner.is_owner = True
+    relay.ingest.submit(chat(alice, "1"), visitor, Origin.WIRE)
+    relay.ingest.submit(chat(alice, "2"), member, Origin.WIRE)
+    relay.ingest.submit(chat(alice, "3"), owner, Origin.WIRE)
+    relay.ingest.submit(chat(alice, "4"), itself, Origin.IMPORT)
+    full = "error: the disk of this relay is nearly full, its owner has to make room"
+    for letter in (visitor, member):
+        assert await letter.answer == (False, full)
+    for letter in (owner, itself):
+        assert (await letter.answer)[0]
+    passing, later = Letter(), Letter()
+    relay.ingest.submit(on(alice, 20_001), passing, Origin.WIRE)
+    assert (await passing.answer)[0], "nothing of it is stored"
+    relay.store.has_little_space = False
+    relay.ingest.submit(chat(alice, "5"), later, Origin.WIRE)
+    assert (await later.answer)[0]
+
+
 async def test_an_event_over_what_is_ordinary_needs_room_that_is_shared(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
