@@ -263,6 +263,21 @@ def test_who_has_few_stays_when_the_trial_ends(network: str) -> None:
     assert sum(not guest.is_closed for guest in many) == MOST - MOST // 5 - len(few)
 
 
+@pytest.mark.parametrize("network", ["2001:db8:7:{}::/64", "192.0.2.{}", "10.0.0.1"])
+def test_who_has_few_stays_beside_known_keys_of_one_network(network: str) -> None:
+    """While these had all places but the fifth for logins, everybody else was closed after 10 s."""
+    door = Door(per_address=0)
+    many = [logged_in(door, door.comes(network.format(number))) for number in range(MOST * 4 // 5)]
+    few = [came(door.comes(f"10.1.{number}.1")) for number in range(MOST // 5)]
+    door.time_passes()
+    assert not any(guest.is_closed for guest in few)
+    assert sum(guest.is_closed for guest in many) == len(few)
+    more = came(door.comes("10.2.0.1"))
+    door.time_passes()
+    assert sum(guest.is_closed for guest in (*few, more)) == 1, "a fifth of all places"
+    assert sum(guest.is_closed for guest in many) == len(few)
+
+
 @pytest.mark.parametrize("known", [0, 20, 32, 40])
 def test_handshakes_of_one_network_end_no_trials_of_others(known: int) -> None:
     """Where it had four fifths of the places by known keys, and the others without, ten handshakes
