@@ -39,6 +39,8 @@ SCHEMA_VERSION: Final = 15
 APPLICATION_ID: Final = 0x526F6F6B  # "Rook"
 _PLACING: Final = 2
 """`unplaced` in `meta` while rows are moved; 1 before."""
+_SLICES: Final = 32
+"""How many times as many rows are moved at once as while the relay runs: 0.6 s."""
 _TELL_S: Final = 10.0
 _COMMENT: Final = re.compile(r"--[^\n\0]*")
 _SPACE: Final = re.compile(r"[ \n]+")
@@ -244,16 +246,19 @@ def _place_groups(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms, he
         db.execute("COMMIT")
     moves = PartitionMoves(db, hashes, terms.index_tags, guarded)
     db.execute("PRAGMA wal_autocheckpoint = 4000")
+    ((synchronous,),) = db.execute("PRAGMA synchronous").fetchall()
+    db.execute("PRAGMA synchronous = NORMAL")  # what a crash takes back is moved again
     told_at = monotonic()
     while moves.are_left:
         db.execute("BEGIN IMMEDIATE")
-        moves.move_some(head)
+        moves.move_some(head, _SLICES)
         db.execute("COMMIT")
         moves.note_moved()
         if monotonic() - told_at >= _TELL_S:
             told_at = monotonic()
             _log.info("upgrade: %d messages of private groups are moved", moves.moved)
     db.execute(QUERIES["drop_meta"], ("unplaced",))
+    db.execute(f"PRAGMA synchronous = {synchronous}")
     db.execute("PRAGMA wal_autocheckpoint = 0")
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 

@@ -92,10 +92,11 @@ class PartitionMoves:
         if self._is_outdated:
             self.note_committed()
 
-    def move_some(self, upto: int) -> list[TagRow] | None:
+    def move_some(self, upto: int, times: int = 1) -> list[TagRow] | None:
         """In a transaction: the tags that the table gets; None: no group can be moved now. `upto`:
-        the table has all tags of the rows up to this seq."""
-        slice_ = _Slice()
+        the table has all tags of the rows up to this seq. `times`: so many times as much as while a
+        relay runs."""
+        slice_ = _Slice(times)
         tags: list[TagRow] | None = None
         while not slice_.is_full():
             turn = self._next_turn(upto)
@@ -199,28 +200,31 @@ class PartitionMoves:
 class _Slice:
     """What one transaction has done, in steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: int) -> None:
         self.looked_at = 0
         self.changes = 0
         self.size = 0
-        self._until = monotonic() + MOST_S
+        self._times = times
+        self._until = monotonic() + MOST_S * times
         self._most_looked_at = self._most_changes = 0
 
     def begin_step(self) -> None:
-        self._most_looked_at = min(self.looked_at + AT_ONCE, MOST_LOOKED_AT)
-        self._most_changes = min(self.changes + AT_ONCE, MOST_CHANGES)
+        step, times = AT_ONCE * self._times, self._times
+        self._most_looked_at = min(self.looked_at + step, MOST_LOOKED_AT * times)
+        self._most_changes = min(self.changes + step, MOST_CHANGES * times)
 
     def ends_step(self) -> bool:
         return (
             self.changes >= self._most_changes
             or self.looked_at >= self._most_looked_at
-            or self.size >= MOST_BYTES
+            or self.size >= MOST_BYTES * self._times
         )
 
     def is_full(self) -> bool:
+        times = self._times
         return (
-            self.changes >= MOST_CHANGES
-            or self.looked_at >= MOST_LOOKED_AT
-            or self.size >= MOST_BYTES
+            self.changes >= MOST_CHANGES * times
+            or self.looked_at >= MOST_LOOKED_AT * times
+            or self.size >= MOST_BYTES * times
             or (self.changes > 0 and monotonic() >= self._until)
         )
