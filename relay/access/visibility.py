@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from itertools import product
+from itertools import chain, product
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from relay.access.actors import Actors, Household
     from relay.access.read_rules import Row, Target
-    from relay.groups.group import Groups
+    from relay.groups.group import Group, Groups
     from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
 
@@ -566,6 +566,60 @@ def visibility_for(
         members,
         known_as,
     )
+
+
+class Audience:
+    """Who may be able to read a row that most may not: to ask this takes a twentieth of what
+    `Visibility.reading` takes, and of many viewers no Visibility needs to be made."""
+
+    __slots__ = ("_group", "_keys")
+
+    def __init__(self, keys: frozenset[str], group: Group | None) -> None:
+        """`group`: its members, too."""
+        self._keys = keys
+        self._group = group
+
+    def may_include(self, viewer: Viewer) -> bool:
+        """False: the viewer may not read the row by any filter."""
+        if viewer.trusted or viewer.attested or not viewer.keys.isdisjoint(self._keys):
+            return True
+        group = self._group
+        return group is not None and any(key in group.members for key in viewer.keys)
+
+
+_MANY_MEMBERS: Final = 1_000
+"""With more, each key is looked up among them: to list them takes longer than to ask some hundred
+viewers."""
+_OF_OTHERS: Final = frozenset({Who.ANYONE, Who.KNOWN, Who.MEMBER})
+"""Words that may hold for a key that neither the policy files, nor the row or its group name."""
+
+
+def audience_of(
+    row: Row, rules: Iterable[ReadRule], actors: Actors, groups: Groups
+) -> Audience | None:
+    """None: others may read it, or it depends on other rows or on a group that has ended."""
+    group = None if row.group is None else groups.get(row.group)
+    if row.group is not None and group is None:
+        return None
+    if not any(_refuses_others(rule, group) and rule.applies_to(row, groups) for rule in rules):
+        return None
+    event = row.event
+    named = [tag[1] for tag in event.tags if len(tag) > 1]
+    homes = chain.from_iterable([home.keys for home in actors.households])
+    keys = actors.owners.union(actors.agents, (actors.relay, event.pubkey), homes, named)
+    if group is not None and len(group.members) <= _MANY_MEMBERS:
+        keys, group = keys.union(group.members), None
+    return Audience(keys, group)
+
+
+def _refuses_others(rule: ReadRule, group: Group | None) -> bool:
+    readers = rule.readers
+    if not readers.isdisjoint(_OF_OTHERS) or rule.effective_target is not None:
+        return False
+    if group is None:
+        return True
+    is_open = Who.GROUP in readers and not group.only_members_read
+    return not (is_open or (Who.VISIBLE in readers and not group.is_hidden))
 
 
 def _lenders(

@@ -24,7 +24,7 @@ from relay.read.subscriptions import Subscriptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from relay.access.visibility import Viewer
+    from relay.access.visibility import Audience, Viewer
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.nip50 import Search
@@ -185,7 +185,10 @@ def _indexed(row: Stored) -> Stored:
 class _Compared:
     """A row to be delivered, with the values that filters compare, each computed once."""
 
-    __slots__ = ("_readings", "_rights", "_text", "compared", "frames", "stored")
+    __slots__ = (
+        *("_audience", "_rights", "_text"),
+        *("compared", "frames", "is_public", "readings", "stored"),
+    )
 
     def __init__(self, row: Stored) -> None:
         self.stored = row
@@ -193,16 +196,30 @@ class _Compared:
         self.frames: dict[str, bytes] = {}
         """Subscription id → the whole frame."""
         self._text: tuple[str | None] | None = None
-        self._readings: dict[Viewer, Reading] = {}
         self._rights: int | None = None
-        """`RelayState.rights` of `_readings`."""
-
-    def readings_of(self, rights: int) -> dict[Viewer, Reading]:
+        """`RelayState.rights` at the last `look_at`."""
+        self.is_public = False
+        self.readings: dict[Viewer, Reading] = {}
         """Of viewers that were looked at in earlier pieces, if nothing has changed since."""
-        if self._rights != rights:
-            self._rights = rights
-            self._readings.clear()
-        return self._readings
+        self._audience: Audience | None = None
+
+    def look_at(self, state: RelayState) -> None:
+        """Find out who may read it, if that has changed."""
+        if self._rights != state.rights:
+            self._rights = state.rights
+            self.readings.clear()
+            self.is_public = state.is_public(self.stored)
+            self._audience = None if self.is_public else state.audience_of(self.compared)
+
+    def asked(
+        self, candidates: list[Sequence[Entry[Subscription]]]
+    ) -> list[Sequence[Entry[Subscription]]]:
+        """Those whose viewer may be able to read it."""
+        audience = self._audience
+        if audience is None:
+            return candidates
+        may_include = audience.may_include
+        return [each for each in candidates if may_include(each[0].subscription.reader.viewer)]
 
     def text(self, text_of: Callable[[Event], str | None]) -> str | None:
         if self._text is None:
@@ -271,6 +288,8 @@ _WORK_OF_VIEW: Final = 30
 """To find out what a viewer with one key may read, as after each change of a group: 60 us."""
 _LOOKED_S: Final = 0.02
 """Work on the viewers of linked rows after which other tasks run."""
+_PASSED_OVER_PER_WORK: Final = 4
+"""Subscriptions of viewers that may not read a row."""
 _ASKED_AT_ONCE: Final = 64
 """Subscriptions compared, each with any number of filters, before the work is counted again."""
 _READ_AT_ONCE: Final = 16
@@ -552,13 +571,18 @@ class Fanout:
             return
         compared, candidates = _Compared(row), self._live.candidates(keys)
         work_of_one = _WORK_OF_SEARCH if self._held_searches.used else 1
-        number = _ASKED_AT_ONCE // work_of_one
-        while piece := list(islice(candidates, self._at_once(number, (row,)))):
-            made = self._state.views_made
-            delivered = self._deliver_row(compared, piece, links)
-            work = sum(map(len, piece)) * work_of_one
-            work += delivered * (len(row.event.raw) // _BYTES_PER_WORK)
-            yield delivered, work + (self._state.views_made - made) * _WORK_OF_VIEW
+        while found := list(islice(candidates, _ASKED_AT_ONCE // work_of_one)):
+            compared.look_at(self._state)
+            asked = compared.asked(found)
+            at_once = len(found) if compared.is_public else _READ_AT_ONCE
+            for start in range(0, len(asked), at_once):
+                compared.look_at(self._state)
+                piece, made = asked[start : start + at_once], self._state.views_made
+                delivered = self._deliver_row(compared, piece, links)
+                work = sum(map(len, piece)) * work_of_one
+                work += delivered * (len(row.event.raw) // _BYTES_PER_WORK)
+                yield delivered, work + (self._state.views_made - made) * _WORK_OF_VIEW
+            yield 0, (len(found) - len(asked)) // _PASSED_OVER_PER_WORK
 
     def _at_once(self, number: int, rows: Sequence[Stored]) -> int:
         """How many subscriptions these rows are delivered to in one piece: `number` if they are
@@ -652,8 +676,7 @@ class Fanout:
         frames = row.frames
         if len(frames) > _ASKED_AT_ONCE:  # a client may use a new id for each subscription
             frames.clear()
-        readings = row.readings_of(self._state.rights)
-        public = self._state.is_public(stored)
+        public, readings = row.is_public, row.readings
         filter_: Filter | None = None  # the last one compared: equal ones are often one object
         matches = False
         for entries in candidates:

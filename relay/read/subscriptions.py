@@ -101,12 +101,11 @@ def _number(entries: Entry[S] | _Shared[S] | None) -> int:
     return entries.number if isinstance(entries, _Shared) else entries is not None
 
 
-def _by_owner(entries: Entry[S] | _Shared[S] | None) -> Sequence[Sequence[Entry[S]]]:
-    """A copy: delivery may close a connection, which removes its subscriptions."""
+def _by_owner(entries: Entry[S] | _Shared[S] | None) -> Iterator[Sequence[Entry[S]]]:
+    """Of a copy: delivery may close a connection, which removes its subscriptions."""
     if isinstance(entries, _Shared):
-        owned = entries.by_owner.values()
-        return [(own,) if isinstance(own, Entry) else own for own in owned]
-    return [] if entries is None else [(entries,)]
+        return map(_several, [*entries.by_owner.values()])
+    return iter(() if entries is None else ((entries,),))
 
 
 def _several(entries: Entry[S] | tuple[Entry[S], ...]) -> tuple[Entry[S], ...]:

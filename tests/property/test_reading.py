@@ -17,7 +17,7 @@ from msgspec import structs
 from policies import load
 from relay.access.actors import Attestations
 from relay.access.read_rules import judged_by_text
-from relay.access.visibility import ANONYMOUS, Reading, Viewer, visibility_for
+from relay.access.visibility import ANONYMOUS, Reading, Viewer, audience_of, visibility_for
 from relay.groups.group import Group, Groups
 from relay.groups.key_map import KeyMap, OrderedMap
 from relay.lifecycle.rows import Found, Keep, Stored, Tie, WritePlan, outline
@@ -269,7 +269,11 @@ async def _may_read_equals_its_sql(
             wanted = set[str]().union(*[readable(rows, each, visibility) for each in counted])
             assert await store.count(counted, visibility, now=0) == len(wanted)
             for row in rows:
-                reading_agrees(row, visibility, readable_targets(rows, row, visibility))
+                targets = readable_targets(rows, row, visibility)
+                reading_agrees(row, visibility, targets)
+                audience = audience_of(row, case.rules, case.actors, case.groups)
+                if audience is not None and not audience.may_include(viewer):
+                    assert visibility.reading(row, targets) is Reading.NEVER
 
 
 def reading_agrees(row: Stored, visibility: Visibility, targets: frozenset[Target]) -> None:

@@ -631,7 +631,7 @@ def test_filters_of_who_may_not_read_a_row_are_not_asked(
     relay.follows(member, asked(since=1))
     with patch.object(Visibility, "reading", autospec=True, side_effect=Visibility.reading) as read:
         relay.commits(chat("psst"))
-    assert (len(asked_filters), read.call_count) == (1, 2)
+    assert (len(asked_filters), read.call_count) == (1, 1)
     assert member.contents() == ["psst"]
     assert nosy.contents() == []
 
@@ -689,6 +689,24 @@ def test_after_a_change_of_rights_those_of_few_viewers_are_found_in_one_piece(
     assert made[-1] - made[0] == len(members)
     assert max(after - before for before, after in pairwise(made)) <= 64
     assert all(client.contents() == ["tea?"] for client in clients)
+
+
+def test_what_a_key_may_read_is_not_found_out_for_rows_that_do_not_name_it(
+    relay: Subscribed,
+) -> None:
+    """4,600 connections with a key each made each message of a private group take 0.1 s."""
+    relay.replace_den(DEN.with_users({alice.pubkey: ()}))
+    others = [Client(person(f"{number}")) for number in range(50)]
+    member, with_more_keys = Client(alice), Client(bob, alice)
+    for client in (*others, member, with_more_keys):
+        relay.follows(client, asked(kinds=[9, 4]))
+    made = relay.state.views_made
+    relay.commits(chat("tea?"))
+    assert relay.state.views_made - made == 2
+    relay.commits(unsigned(alice, 4, [["p", person("7").pubkey]], "psst"))
+    assert not any(client.contents() for client in others if client is not others[7])
+    assert others[7].contents() == ["psst"]
+    assert member.contents() == with_more_keys.contents() == ["tea?", "psst"]
 
 
 def test_after_a_change_of_rights_a_piece_finds_those_of_fewer_viewers_with_many_keys(
