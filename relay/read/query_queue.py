@@ -11,6 +11,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from relay.access.shares import network_of
 from relay.errors import Prefix, Refused
 from relay.nostr import messages
 from relay.nostr.filters import text_bytes
@@ -38,6 +39,9 @@ _VALUE_BYTES: Final = 200
 _GROUPS_BYTES: Final = 64 << 10
 """A COUNT that waits keeps the groups of its time: as much as differs for one large group."""
 _FILTER_BYTES: Final = 512
+_TOO_MANY_OF_NETWORK: Final = Refused(
+    Prefix.RATE_LIMITED, "too many subscriptions of your network get the same event"
+)
 
 
 class QueryQueue:
@@ -69,6 +73,9 @@ class QueryQueue:
             self._peer.closed_by_relay(sub)
             return
         self._open.append(subscription)
+        address = self._peer.counted_as
+        if address is not None:
+            subscription.network, subscription.on_excess = network_of(address), self._exceeds
         if subscription.backlog is not None:
             self._catching_up[sub] = subscription, perf_counter(), self._peer.request_id()
             self._start()
@@ -195,6 +202,16 @@ class QueryQueue:
         except Exception:  # as above  # noqa: BLE001
             _log.exception("a COUNT failed")
             self._peer.outbox.put(messages.closed(sub, INTERNAL))
+
+    def _exceeds(self, subscription: Subscription) -> None:
+        """Its network has too many subscriptions to the same event."""
+        if self._is_open(subscription):
+            self._peer.outbox.put(messages.closed(subscription.sub, _TOO_MANY_OF_NETWORK))
+            self._open.remove(subscription)
+            self._peer.closed_by_relay(subscription.sub)
+            self._queries.end(subscription)
+            self._ended = [*self._ended, subscription]
+            self._start()
 
     def _is_open(self, subscription: Subscription) -> bool:
         return subscription in self._open

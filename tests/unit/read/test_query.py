@@ -1625,3 +1625,36 @@ async def test_a_plan_that_cannot_be_had_hurts_nobody(
     assert await relay.answered(Client(), asked(kinds=[1])) == ["<EOSE>"]
     await asyncio.sleep(0)
     assert [read.plan for read in relay.metrics.costly_reads.most(9)] == [()]
+
+
+@pytest.mark.parametrize("by_kind", [True, False])
+async def test_one_network_gets_an_event_for_so_many_subscriptions(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch, *, by_kind: bool
+) -> None:
+    """Sixteen had 37,000 that matched every note: each took 0.1 to 0.2 s to deliver."""
+    monkeypatch.setattr("relay.read.fanout._MOST_OF_NETWORK", 3)
+    filter_ = asked(kinds=[1]) if by_kind else asked(kinds=[1], authors=[bob.pubkey])
+    network = [Client(counted_as=f"192.0.2.{number}") for number in range(5)]
+    alone = Client(counted_as="198.51.100.1")
+    own = Client(owner, counted_as="192.0.2.9")
+    local = [Client() for _ in range(5)]
+    queues = {}
+    for client in (*network, alone, own, *local):
+        queues[client] = QueryQueue(relay.queries, client)
+        queues[client].subscribe("s", (filter_,))
+    rows = [Stored(number, note(number)) for number in (1, 2)]
+    for row in rows:
+        assert [*relay.fanout.deliver([row])]
+    await settled()
+    both, full = ["<EOSE>", "1", "2"], "too many subscriptions of your network get the same event"
+    assert [client.stream() for client in (*network[:3], alone, own, *local)] == [both] * 10
+    assert [client.stream() for client in network[3:]] == [
+        ["<EOSE>", f"<CLOSED rate-limited: {full}>"]
+    ] * 2
+    assert [client.closed for client in network] == [[], [], [], ["s"], ["s"]]
+    assert len(relay.fanout) == 10
+    for client in network[:2]:
+        queues[client].cancel("s")
+    queues[network[4]].subscribe("t", (filter_,))
+    assert [*relay.fanout.deliver([Stored(3, note(3))])]
+    assert network[4].stream("t")[-1] == "3"
