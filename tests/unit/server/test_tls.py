@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import os
+import random
 import socket
 import ssl
 import weakref
@@ -26,10 +27,11 @@ from relay.server.turns import Turns
 from tests.harness.certificate import certificate
 from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import eventually, until
+from tests.harness.tls_records import CIPHER, Records
 from tests.unit.server.test_app import Relay, serving
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
 
 @dataclass
@@ -299,7 +301,7 @@ async def test_a_socket_has_a_small_buffer(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("relay.server.tls._Handshake.connection_made", noted)
     async with serving_tls() as secure, asyncio.timeout(ANSWER_S):
         _, writer = await secure.connect("127.0.0.4")
-        assert len(made[0]._ssl_buffer) <= 16_384  # type: ignore[attr-defined]
+        assert len(made[0]._ssl_buffer) <= 16_384
         writer.close()
 
 
@@ -435,3 +437,185 @@ def test_a_pipe_in_place_of_a_file_is_said_and_not_waited_for(tmp_path: Path, na
     os.mkfifo(tmp_path / name)
     with pytest.raises(UserError, match=rf"cannot be used: \S+{name}: it is a pipe, not a file"):
         tls.usable(tmp_path / "cert.pem", tmp_path / "key.pem")
+
+
+class Received(asyncio.Protocol):
+    """What a server was sent behind TLS."""
+
+    def __init__(self) -> None:
+        self.bytes = bytearray()
+        self.ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self.transport = asyncio.Transport()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.bytes += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended.set_result(exc)
+
+
+@dataclass
+class Sending:
+    """A client whose TLS records a test makes, and what it is connected to."""
+
+    records: Records
+    server: Received
+    below: asyncio.StreamWriter
+
+    async def has_sent(self, text: bytes) -> None:
+        """Until all of it has come, with nothing else."""
+        await eventually("all has come", lambda: len(self.server.bytes) >= len(text))
+        assert self.server.bytes == text
+        self.server.bytes.clear()
+
+    def send(self, records: Iterable[bytes]) -> None:
+        self.below.write(b"".join(records))
+
+
+@asynccontextmanager
+async def receiving(
+    version: ssl.TLSVersion,
+) -> AsyncIterator[tuple[int, ssl.SSLContext, list[Received]]]:
+    """The port of a server, what trusts it, and what comes to it."""
+    made = list[Received]()
+
+    def make() -> Received:
+        made.append(Received())
+        return made[-1]
+
+    with TemporaryDirectory() as folder:
+        trusting = certificate(Path(folder))
+        trusting.maximum_version = version
+        trusting.keylog_filename = f"{folder}/keys"
+        context = tls.usable(Path(folder, "cert.pem"), Path(folder, "key.pem"))
+        handshakes = tls.Handshakes(lambda: context, make, 1000, 10, Turns())
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(ANSWER_S):
+            server = await loop.create_server(handshakes, "127.0.0.1", 0)
+            yield server.sockets[0].getsockname()[1], trusting, made
+            server.close()
+
+
+@asynccontextmanager
+async def sending(first: str = "data") -> AsyncIterator[Sending]:
+    """`first`: what it sends together with the end of the handshake."""
+    async with receiving(ssl.TLSVersion.TLSv1_3) as (port, trusting, made):
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = trusting.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        reader, below = await asyncio.open_connection("127.0.0.1", port)
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                below.write(outgoing.read())
+                incoming.write(await reader.read(65_536))
+        assert (client.cipher() or [""])[0] == CIPHER
+        its = Sending(Records(Path(str(trusting.keylog_filename))), made[0], below)
+        if first == "data":
+            below.write(outgoing.read() + its.records.data(b"first"))
+            await its.has_sent(b"first")
+        else:
+            updates = [its.records.key_update() for _ in range(600)]
+            below.write(outgoing.read() + b"".join(updates))
+        yield its
+        below.close()
+
+
+async def test_a_client_that_sends_key_updates_is_closed() -> None:
+    """Each takes 60 us, not counted for anybody: 450 kB/s of one address stopped the relay."""
+    async with sending() as its:
+        updates = [its.records.key_update() for _ in range(600)]
+        updates[24:] = [bytes(len(updates[0]))] * 576  # what these cause does not happen
+        its.send([*updates, its.records.data(b"x")])
+        assert isinstance(await its.server.ended, ConnectionAbortedError)
+        assert its.server.bytes == b""
+
+
+async def test_key_updates_that_waited_are_counted_too() -> None:
+    """While messages waited, 9,700 would have."""
+    async with sending() as its:
+        its.server.transport.pause_reading()
+        its.send(its.records.key_update() for _ in range(3000))
+        await asyncio.sleep(0.1)
+        assert not its.server.ended.done()
+        its.server.transport.resume_reading()
+        assert isinstance(await its.server.ended, ConnectionAbortedError)
+
+
+@pytest.mark.parametrize("data", [1, 3])
+async def test_key_updates_between_messages_are_counted(data: int) -> None:
+    async with sending() as its:
+        made = its.records
+        its.send(
+            each
+            for _ in range(20)
+            for each in [*[made.data(b"x") for _ in range(data)], made.key_update()]
+        )
+        assert isinstance(await its.server.ended, ConnectionAbortedError)
+
+
+async def test_key_updates_with_the_end_of_a_handshake_are_counted() -> None:
+    async with sending(first="updates") as its:
+        assert isinstance(await its.server.ended, ConnectionAbortedError)
+
+
+async def test_a_client_may_send_some_key_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a long-lived connection with new keys each hour."""
+    monkeypatch.setattr("relay.server.tls._EMPTY_S", 0)
+    async with sending() as its:
+        for turn in range(40):
+            its.send([its.records.key_update(is_answered=turn % 2 == 0), its.records.data(b"x")])
+        await its.has_sent(b"x" * 40)
+        assert not its.server.transport.is_closing()
+
+
+@pytest.mark.parametrize("padding", [0, 40])
+@pytest.mark.parametrize("most", [1, 5, 300, 16_000])
+async def test_data_in_records_of_any_size_comes_as_it_was_sent(most: int, padding: int) -> None:
+    async with sending() as its:
+        chance = random.Random(most)
+        texts = [chance.randbytes(chance.randint(1, most)) for _ in range(300)]
+        its.send(its.records.data(each, padding=padding) for each in texts)
+        await its.has_sent(b"".join(texts))
+        assert not its.server.transport.is_closing()
+
+
+async def test_data_that_comes_byte_by_byte_comes_as_it_was_sent() -> None:
+    async with sending() as its:
+        sent = its.records.data(b"abc") + its.records.key_update() + its.records.data(b"de")
+        for at in range(len(sent)):
+            its.below.write(sent[at : at + 1])
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        await its.has_sent(b"abcde")
+
+
+async def test_data_that_waited_comes_as_it_was_sent() -> None:
+    async with sending() as its:
+        its.server.transport.pause_reading()
+        its.send(its.records.data(bytes(16_000)) for _ in range(100))
+        await asyncio.sleep(0.1)
+        assert its.server.bytes == b""
+        its.server.transport.resume_reading()
+        await its.has_sent(bytes(1_600_000))
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("size", [1, 200, 16_384, 1 << 20])
+async def test_messages_of_a_client_come_as_they_were_sent(
+    version: ssl.TLSVersion, size: int
+) -> None:
+    async with receiving(version) as (port, trusting, made):
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+        for _ in range(20):
+            writer.write(bytes(size))
+            await writer.drain()
+        await eventually("all has come", lambda: len(made[0].bytes) >= 20 * size)
+        writer.close()
+        assert await made[0].ended is None
+        assert made[0].bytes == bytes(20 * size)
