@@ -1543,6 +1543,23 @@ async def test_a_proxy_trusted_at_127_0_0_1_may_connect_to_localhost() -> None:
             await each.close()
 
 
+@pytest.mark.parametrize("asked", ["receipt", "history"])
+async def test_a_blocked_address_gets_no_receipt_and_no_old_version(asked: str) -> None:
+    """Not even the answer that the call is not signed."""
+    proxied = (
+        '[relay]\nurl = "wss://relay.example.org"\n[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
+    )
+    async with serving(proxied) as relay:
+        change = ListChange(ListName.BLOCKED_ADDRESSES, "203.0.113.10", "")
+        relay.state.manage(relay.state.management.after(change))
+        statuses = [
+            (await relay.get(f"/?{asked}={'0' * 64}", X_Forwarded_For=address)).status
+            for address in ("203.0.113.9", "203.0.113.10")
+        ]
+        assert statuses[0] != 403
+        assert statuses[1] == 403
+
+
 async def test_headers_are_read_again_only_when_rights_of_addresses_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

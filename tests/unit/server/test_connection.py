@@ -1127,6 +1127,24 @@ async def test_a_client_that_was_closed_keeps_its_place_while_it_has_unread_byte
         await relay.is_left()
 
 
+async def test_what_a_closed_client_does_not_read_is_dropped_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The connection has ended then, and nothing would count these bytes."""
+    monkeypatch.setattr("relay.server.connection._LINGER_S", 0.1)
+    async with serving() as relay:
+        slow = await overwhelmed(relay)
+        (held,) = [each for each in relay.server.connections if each.outbox.closed]
+        transport = held._transport
+        assert transport is not None
+        assert transport.get_write_buffer_size() > 1_000_000
+        await eventually("the connection is over", lambda: held not in relay.server.connections)
+        await eventually(
+            "what it left unread is dropped", lambda: transport.get_write_buffer_size() == 0
+        )
+        await slow.hears_all()
+
+
 async def test_a_displaced_client_with_many_unread_bytes_is_cut_off() -> None:
     """It has no place any more to keep until it reads the reason."""
     async with serving() as relay:
@@ -1136,6 +1154,18 @@ async def test_a_displaced_client_with_many_unread_bytes_is_cut_off() -> None:
         held.close_displaced()
         assert held.outbox.buffered_bytes == 0
         await relay.is_left()
+
+
+async def test_what_a_connection_has_sent_is_counted_when_it_is_taken(relay: Relay) -> None:
+    """Also of messages that are no text and get nothing but a NOTICE."""
+    visit = await relay.visit()
+    (connection,) = relay.server.connections
+    assert connection.taken_bytes == 0
+    await visit.socket.send_bytes(b"x" * 1000)
+    assert (await visit.hears())[0] == "NOTICE"
+    await visit.asks({"authors": [f"{number:064x}" for number in range(300)]})
+    assert 21_000 < connection.taken_bytes < 23_000
+    assert connection.arrived() == (2, connection.taken_bytes)
 
 
 async def test_who_holds_or_has_sent_most_is_closed_when_the_process_needs_memory(
