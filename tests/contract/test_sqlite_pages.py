@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import count, product
 from random import Random
@@ -297,6 +298,26 @@ async def test_a_feed_of_many_authors_is_the_same_wherever_it_is_found(
     await store.close()
     assert found == in_order(*filter(newest.filter.matches, events))[:20]
     assert steps < 12_000
+
+
+async def test_rows_of_many_authors_are_found_however_long_the_other_conditions_are(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of an agent for memory are between the two lengths from which on they are repeated less
+    often, and each such read of 17 authors got CLOSED: its columns had no names."""
+    authors = [cast.person(f"author {number}") for number in range(20)]
+    events = [unsigned(author, kind=1, at=at) for at in range(4) for author in authors]
+    await write(store, *events)
+    wanted = asked(authors=[author.pubkey for author in authors])
+    rights = [replace(OWN_CHATS) for _ in range(40)]  # else a text that was composed is used again
+    for number, visibility in enumerate(rights):
+        monkeypatch.setattr(scans, "_REPEATED_CHARS", 100 * number)
+        for size in (7, 100):
+            pages = await read_in_pages(store, wanted, visibility, size=size)
+            assert [raw for page in pages for raw in page] == in_order(*events)
+        query = PageQuery(wanted, visibility, 50, len(events), 0, 50)
+        rows, _ = await store.places(query)
+        assert [raw for _, raw in rows] == in_order(*events)[:50]
 
 
 async def test_newer_rows_of_others_make_no_feed_of_many_authors_merge_these(

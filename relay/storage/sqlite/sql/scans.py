@@ -666,7 +666,9 @@ def _since(of: str, shape: Shape) -> Condition:
 
 
 _NO_NEAR: Final = Condition(
-    "near AS (SELECT 0, 0, 0 WHERE 0), near_enough AS (SELECT 0 AS is_enough)"
+    # Named: the columns of a UNION have the names of its first part.
+    "near AS (SELECT 0 AS created_at, 0 AS id_key, 0 AS seq WHERE 0),"
+    " near_enough AS (SELECT 0 AS is_enough)"
 )
 FROM_TAGS: Final = "FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq"
 _FROM_AUTHORS: Final = "FROM events AS e INDEXED BY events_author"
