@@ -755,6 +755,30 @@ async def test_the_client_with_most_tags_waits_for_room_not_the_connection(relay
     assert len(second.adds) == 3
 
 
+async def test_the_client_with_most_tags_rests_as_long_as_room_was_made(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it had every second batch while others waited for room."""
+    rests: list[tuple[object, float]] = []
+    make_room = relay.store.make_room
+
+    async def slowly(tags: int) -> bool:
+        await asyncio.sleep(0.02)
+        return await make_room(tags)
+
+    monkeypatch.setattr(relay.ingest._lane, "rest", lambda *given: rests.append(given))
+    monkeypatch.setattr(relay.store, "make_room", slowly)
+    relay.store.room_to_make = 1
+    few, many = relay.letter_from("203.0.113.5"), relay.letter_from("198.51.100.7")
+    for letter, tags in ((few, 40), (many, 90)):
+        letter.counted_as = str(letter.address)
+        relay.ingest.submit(chat_of_tags(tags), letter, Origin.WIRE)
+    assert [await letter.answer for letter in (few, many)] == [STORED] * 2
+    ((client, seconds),) = rests
+    assert "198.51.100.7" in str(client)
+    assert seconds >= 0.02
+
+
 @pytest.mark.parametrize(("tags", "times"), [(1200, 1), (2400, 2), (4900, 3)])
 async def test_an_event_waits_only_until_there_is_room_for_it(
     relay: Relay, tags: int, times: int
