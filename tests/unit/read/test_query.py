@@ -614,6 +614,29 @@ async def test_a_reader_removed_between_two_pages_gets_no_more(relay: QuerySide)
     assert [text.strip() for text in client.stream()] == ["7", "6", "<EOSE>"]
 
 
+@pytest.mark.proves("N29-94")
+async def test_a_reader_removed_while_rows_that_came_meanwhile_are_read_does_not_get_them(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They came live while the client read the stored ones, and are read again after EOSE."""
+    await relay.write(*(chat(n, at=n) for n in range(2 * PAGE)))
+    await scanning(relay, client := Client(alice), *ALL_OF_THE_DEN)
+    await relay.write(chat("live", at=2000))
+    rows = relay.store.rows
+
+    async def read_meanwhile(*asked: Any, **more: Any) -> Any:
+        found = await rows(*asked, **more)
+        await relay.remove_alice()
+        return found
+
+    monkeypatch.setattr(relay.store, "rows", read_meanwhile)
+    client.may_read_on.set()
+    await settled()
+    texts = client.stream()
+    assert len(texts) == 2 * PAGE + 1
+    assert texts[-1] == "<EOSE>"
+
+
 async def test_rows_that_a_page_listed_are_not_looked_for_again(
     relay: QuerySide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
