@@ -1074,6 +1074,21 @@ async def test_a_known_key_waits_for_a_turn_whoever_else_of_its_network_does(
     await stored_by_turns(home, first, letter)
 
 
+async def test_a_request_to_vanish_that_has_begun_is_done_although_its_client_has_gone(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else some of the rows would be deleted, and the key could write and be read as before."""
+    await moderators(home, monkeypatch)
+    monkeypatch.setattr(AT_ONCE, 1)
+    await rows_of_alice(home)
+    request = vanishing(home, alice, "192.0.2.1")
+    await waiting(home, "192.0.2.1")
+    assert alice.pubkey in home.ingest.vanishing
+    request.is_over = True
+    await stored_by_turns(home, request)
+    assert alice.pubkey not in home.groups.by_id["tea"].members
+
+
 async def test_a_request_to_vanish_that_has_begun_is_done_although_another_of_its_address_waits(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
