@@ -139,16 +139,20 @@ async def test_hidden_rows_do_not_use_the_limit(relay: SearchSide) -> None:
 
 
 @pytest.mark.proves("N29-94", "N50-09")
-async def test_a_reader_removed_during_a_search_does_not_get_it(relay: SearchSide) -> None:
+@pytest.mark.parametrize("read", ["search", "rows"])
+async def test_a_reader_removed_during_a_search_does_not_get_it(
+    relay: SearchSide, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    """While it is sought, or while what was found is read."""
     await relay.write(chat("tea of the den"), note("tea of all"))
-    search = relay.store.search
+    found = getattr(relay.store, read)
 
     async def removed_meanwhile(*asked: Any, **more: Any) -> Any:
-        seqs = await search(*asked, **more)
+        answer = await found(*asked, **more)
         await relay.remove_alice()
-        return seqs
+        return answer
 
-    relay.store.search = removed_meanwhile  # type: ignore[method-assign]
+    monkeypatch.setattr(relay.store, read, removed_meanwhile)
     assert await relay.answered(Client(alice), asked(search="tea")) == ["tea of all", "<EOSE>"]
 
 
