@@ -637,6 +637,17 @@ async def test_a_reader_removed_while_rows_that_came_meanwhile_are_read_does_not
     assert texts[-1] == "<EOSE>"
 
 
+async def test_a_query_during_which_rights_are_not_known_gets_no_eose(relay: QuerySide) -> None:
+    """As while another relay on the database has written what this one has not read: the client
+    asks again."""
+    await relay.write(*(note(n, at=n) for n in range(PAGE + 1)))
+    await scanning(relay, client := Client())
+    relay.state.is_current = lambda: False
+    client.may_read_on.set()
+    await settled()
+    assert client.stream()[-1].startswith("<CLOSED error: ")
+
+
 async def test_rows_that_a_page_listed_are_not_looked_for_again(
     relay: QuerySide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
