@@ -276,6 +276,8 @@ class _Handshake(SSLProtocol):
             server_side=True,
             ssl_handshake_timeout=_HANDSHAKE_S,
         )
+        # What waits while the application reads nothing: asyncio takes 256 KiB of each socket.
+        self._set_read_buffer_limits(high=self.max_size)  # type: ignore[attr-defined]
         self._all = all_
         self._waiting = bytearray()
         """What has arrived after the handshake, and OpenSSL was not given yet."""

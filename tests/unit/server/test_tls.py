@@ -595,6 +595,19 @@ async def test_data_that_comes_byte_by_byte_comes_as_it_was_sent() -> None:
         await its.has_sent(b"abcde")
 
 
+async def test_little_is_taken_while_the_application_reads_nothing() -> None:
+    """256 KiB of each socket: 3,000 had 1.2 GB, which no bound counted."""
+    async with sending() as its:
+        transport: Any = its.server.transport
+        transport.pause_reading()
+        its.send(its.records.data(bytes(1_000)) for _ in range(400))
+        protocol = transport._ssl_protocol
+        await eventually("it reads no more", lambda: not protocol._transport.is_reading())
+        assert protocol._get_read_buffer_size() <= 2 * protocol.max_size
+        transport.resume_reading()
+        await its.has_sent(bytes(400_000))
+
+
 async def test_data_that_waited_comes_as_it_was_sent() -> None:
     async with sending() as its:
         its.server.transport.pause_reading()
