@@ -281,9 +281,12 @@ class UnreadRows:
             if not unsent.has_room_for(clients[each], MAX_UNREAD):
                 each.close_unread()
         for each in sorted(fresh, key=rank):
-            has_room = unsent.has_room_for(clients[each], 2 * MAX_UNREAD)
-            unsent.add(each.counted_as, each.unsent)
-            if not has_room:
+            client, unread = clients[each], each.unsent
+            has_room = unsent.has_room_for(client, 2 * MAX_UNREAD)
+            unsent.add(each.counted_as, unread)
+            if not client.is_known and of_unknown + unread <= MAX_UNREAD // 4:
+                of_unknown += unread
+            elif not has_room:
                 each.close_unread()
         if not all(unsent.has_room_for(clients[each], MAX_UNREAD) for each in fresh):
             self.make_room_soon(_PATIENCE_S)

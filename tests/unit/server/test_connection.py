@@ -955,6 +955,27 @@ async def test_who_reads_slowly_is_not_closed_for_what_many_of_another_network_l
     assert most - 20_000 <= clients.all.unsent.used <= most
 
 
+async def test_who_has_just_got_something_is_not_closed_for_what_known_keys_leave_unread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those without a known key were closed at once, while known ones had left 192 MiB."""
+    clients = Clients(monkeypatch)
+
+    def fresh(address: str, unsent: int, *, is_known: bool = False) -> Client:
+        made = clients.add(address, unsent, is_known=is_known)
+        made.unsent_since = perf_counter()
+        return made
+
+    for number in range(16):
+        clients.add(f"203.{number}.0.1", 60_000)
+        fresh(f"203.{number}.0.2", 50_000, is_known=True)
+    few = [fresh(f"198.51.{number}.1", 10_000) for number in range(20)]
+    many = [fresh(f"192.0.2.{number}", 10_000) for number in range(10)]
+    closed = clients.closed()
+    assert not {*few} & {*closed}
+    assert len({*many} & {*closed}) == 5, "a quarter is for who has no known key"
+
+
 async def test_owners_are_closed_last_for_what_all_leave_unread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
