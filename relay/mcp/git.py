@@ -35,8 +35,14 @@ _SHOWN: Final = 10
 """Co-changed files shown."""
 _DAY: Final = 86_400
 _REVERT: Final = re.compile(r"^revert\b|\brollback\b", re.IGNORECASE)
-_NO_FILES: Final = ("-c", "core.attributesFile=/dev/null", "-c", "diff.orderFile=/dev/null")
-"""A folder that somebody else made may name a file without end in its settings."""
+_OWN_SETTINGS: Final = (
+    *("-c", "core.attributesFile=/dev/null"),
+    *("-c", "diff.orderFile=/dev/null"),
+    *("-c", "i18n.logOutputEncoding=UTF-8"),
+    *("-c", "log.follow=false"),
+)
+"""A folder that somebody else made may name a file without end in its settings, or such as make git
+write or refuse something else than is read here."""
 _GIT_ENVIRONMENT: Final = {
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_TERMINAL_PROMPT": "0",
@@ -211,7 +217,7 @@ async def _git(folder: Path, *arguments: str) -> bytes:
     try:
         process = await asyncio.create_subprocess_exec(
             "git",
-            *_NO_FILES,
+            *_OWN_SETTINGS,
             "-C",
             str(folder),
             *arguments,

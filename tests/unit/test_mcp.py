@@ -362,6 +362,18 @@ async def test_no_file_that_the_settings_of_a_repository_name_is_read(
     assert commit.message == "first"
 
 
+@pytest.mark.slow
+@pytest.mark.process
+async def test_the_settings_of_a_repository_do_not_change_what_git_says(
+    repository: Repository,
+) -> None:
+    repository.commit("fürst", a="1\n")
+    repository.git("config", "log.follow", "true")
+    repository.git("config", "i18n.logOutputEncoding", "UTF-16")
+    _, (commit,) = await git.commits_in(repository.folder, "a", 50)
+    assert commit.message == "fürst"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="no limits of another process")
 @pytest.mark.slow
 @pytest.mark.process
