@@ -6,8 +6,8 @@ after `TRIAL_S`, or earlier, when another connection on trial needs its place.
 
 Those with a known key stay, unless they have more than four fifths of all places: then one of the
 network that has most connections makes room for a client of another, which has as long to log in:
-clients of networks that have more do not displace it. One that has not logged in by then stays in
-the place of such a one, up to a fifth of all. Owners always stay.
+clients of networks that have more do not displace it. One that has not logged in by then stays, up
+to a fifth of all; if there is no other place, in that of such a one. Owners always stay.
 
 Invariants: pure; the work of a call does not grow with the number of connections. Connections with
 new keys or none cannot keep out one with a known key, whether they stay or are being closed, and
@@ -237,11 +237,13 @@ class Slots(Generic[C]):
             return None
         displaced, is_limited = None, connection not in self._unlimited
         if not self._is_free(address, is_limited=is_limited):
+            stays = False
             if self._is_free_of(address, is_limited=is_limited):
                 displaced = self._of_largest(address)
                 if displaced is None and len(self._unknown.all) <= self._most // _KEPT:
-                    displaced = self._of_all(address)
-            if displaced is None:
+                    stays = self._number < self._most
+                    displaced = None if stays else self._of_all(address)
+            if displaced is None and not stays:
                 return self._leave(connection)
         self._on_trial.discard(connection, address)
         self._settled.add(connection, address)

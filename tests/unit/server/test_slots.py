@@ -271,11 +271,20 @@ def test_who_has_few_stays_beside_known_keys_of_one_network(network: str) -> Non
     few = [came(door.comes(f"10.1.{number}.1")) for number in range(MOST // 5)]
     door.time_passes()
     assert not any(guest.is_closed for guest in few)
-    assert sum(guest.is_closed for guest in many) == len(few)
+    assert sum(guest.is_closed for guest in many) == 1, "with that, there is a place"
     more = came(door.comes("10.2.0.1"))
     door.time_passes()
     assert sum(guest.is_closed for guest in (*few, more)) == 1, "a fifth of all places"
-    assert sum(guest.is_closed for guest in many) == len(few)
+    assert sum(guest.is_closed for guest in many) == 1
+
+
+def test_who_stays_where_places_are_free_takes_none_of_others() -> None:
+    """While four fifths of the places that were taken had known keys, each trial ended one."""
+    door = Door(per_address=0)
+    many = [logged_in(door, door.comes("192.0.2.1")) for _ in range(MOST * 4 // 5)]
+    few = [came(door.comes(f"10.1.{number}.1")) for number in range(3)]
+    door.time_passes()
+    assert not any(guest.is_closed for guest in (*many, *few))
 
 
 @pytest.mark.parametrize("known", [0, 20, 32, 40])
