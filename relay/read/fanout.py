@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from msgspec import structs
 
-from relay.access.shares import Shares
+from relay.access.shares import Shares, network_of
 from relay.access.visibility import Reading
 from relay.errors import StoreFault
 from relay.lifecycle.rows import Stored
@@ -58,6 +58,7 @@ class Subscription:
     """
 
     __slots__ = (
+        "address",
         "backlog",
         "cursor",
         "filters",
@@ -65,7 +66,6 @@ class Subscription:
         "is_indexed",
         "last_delivery",
         "last_seq",
-        "network",
         "on_excess",
         "outbox",
         "reader",
@@ -90,8 +90,8 @@ class Subscription:
         self.is_closed = False
         """Nothing is delivered any more."""
         self.is_indexed = False
-        self.network: str | None = None
-        """Whose subscriptions to the same event are bounded together."""
+        self.address: str | None = None
+        """Of whose network the subscriptions to the same event are bounded; None: they are not."""
         self.on_excess: Callable[[Subscription], None] | None = None
         """Closes it, because its network has too many."""
         self.last_seq = cursor
@@ -202,7 +202,8 @@ class _Compared:
         self.frames: dict[str, bytes] = {}
         """Subscription id → the whole frame."""
         self.receivers: dict[str, int] = {}
-        """Network → how many of its subscriptions have got it."""
+        """Address → how many of its subscriptions have got it; network → the same, without the
+        first ones of each address."""
         self._text: tuple[str | None] | None = None
         self._rights: int | None = None
         """`RelayState.rights` at the last `look_at`."""
@@ -296,9 +297,11 @@ _WORK_OF_VIEW: Final = 30
 """To find out what a viewer with one key may read, as after each change of a group: 60 us."""
 _LOOKED_S: Final = 0.02
 """Work on the viewers of linked rows after which other tasks run."""
+_OF_ADDRESS: Final = 2
+"""Subscriptions of an address that an event is delivered to, whatever its network has; …"""
 _MOST_OF_NETWORK: Final = 256
-"""Subscriptions of one network (IPv4 /24, IPv6 /48) that an event is delivered to, 2.5 to 5 us
-each: the connections of sixteen networks have place for 50,000 that match every note."""
+"""… and further ones of one network (IPv4 /24, IPv6 /48). Each takes 2.5 to 5 us, and the
+connections of sixteen networks have place for 50,000 that match every note."""
 _PASSED_OVER_PER_WORK: Final = 4
 """Subscriptions of viewers that may not read a row."""
 _ASKED_AT_ONCE: Final = 64
@@ -603,14 +606,20 @@ class Fanout:
         return max(1, number)
 
     def _is_in_excess(self, subscription: Subscription, receivers: dict[str, int]) -> bool:
-        """Count the subscription among those of its network that get an event. True: there are
-        `_MOST_OF_NETWORK`, so it is closed."""
-        network, on_excess = subscription.network, subscription.on_excess
-        if network is None or on_excess is None:
+        """Count the subscription among those of its address and network that get an event. True:
+        there are too many, so it is closed."""
+        address, on_excess = subscription.address, subscription.on_excess
+        if address is None or on_excess is None:
             return False
+        receivers[address] = number = receivers.get(address, 0) + 1
+        if number <= _OF_ADDRESS:
+            return False
+        network = network_of(address)
         receivers[network] = number = receivers.get(network, 0) + 1
-        keys = subscription.reader.viewer.keys
-        if number <= _MOST_OF_NETWORK or not keys.isdisjoint(self._state.actors.owners):
+        if number <= _MOST_OF_NETWORK:
+            return False
+        keys, actors = subscription.reader.viewer.keys, self._state.actors
+        if not (keys.isdisjoint(actors.owners) and keys.isdisjoint(actors.agents)):
             return False
         on_excess(subscription)
         return True

@@ -11,7 +11,6 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from relay.access.shares import network_of
 from relay.errors import Prefix, Refused
 from relay.nostr import messages
 from relay.nostr.filters import text_bytes
@@ -73,9 +72,7 @@ class QueryQueue:
             self._peer.closed_by_relay(sub)
             return
         self._open.append(subscription)
-        address = self._peer.counted_as
-        if address is not None:
-            subscription.network, subscription.on_excess = network_of(address), self._exceeds
+        subscription.address, subscription.on_excess = self._peer.counted_as, self._exceeds
         if subscription.backlog is not None:
             self._catching_up[sub] = subscription, perf_counter(), self._peer.request_id()
             self._start()

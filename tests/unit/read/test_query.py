@@ -29,7 +29,7 @@ from relay.observe import Metrics
 from relay.read.query import QueryRunner
 from relay.read.query_queue import QueryQueue
 from relay.storage import Listed, Page, PageQuery
-from tests.cast import admin, alice, bob, carol, owner, person, stranger
+from tests.cast import admin, alice, bob, carol, owner, person, robot, stranger
 from tests.contract.test_store_search import sought
 from tests.contract.writing import asked, change, unsigned, write
 from tests.effort import examples
@@ -1667,6 +1667,7 @@ async def test_one_network_gets_an_event_for_so_many_subscriptions(
 ) -> None:
     """Sixteen had 37,000 that matched every note: each took 0.1 to 0.2 s to deliver."""
     monkeypatch.setattr("relay.read.fanout._MOST_OF_NETWORK", 3)
+    monkeypatch.setattr("relay.read.fanout._OF_ADDRESS", 0)
     filter_ = asked(kinds=[1]) if by_kind else asked(kinds=[1], authors=[bob.pubkey])
     network = [Client(counted_as=f"192.0.2.{number}") for number in range(5)]
     alone = Client(counted_as="198.51.100.1")
@@ -1692,3 +1693,23 @@ async def test_one_network_gets_an_event_for_so_many_subscriptions(
     queues[network[4]].subscribe("t", (filter_,))
     assert [*relay.fanout.deliver([Stored(3, note(3))])]
     assert network[4].stream("t")[-1] == "3"
+
+
+@pytest.mark.parametrize("who", [None, owner, robot])
+async def test_who_shares_a_network_gets_an_event_whatever_others_of_it_have(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch, who: SecretKey | None
+) -> None:
+    """One address closed the feeds of its neighbours with 256 of its own."""
+    monkeypatch.setattr("relay.read.fanout._MOST_OF_NETWORK", 3)
+    relay.state.actors = replace(relay.state.actors, agents=frozenset({robot.pubkey}))
+    many = Client(counted_as="192.0.2.1")
+    late = Client(*([who] if who else []), counted_as="192.0.2.2")
+    for client, number in ((many, 9), (late, 4)):
+        queue = QueryQueue(relay.queries, client)
+        for sub in range(number):
+            queue.subscribe(f"{sub}", (asked(kinds=[1]),))
+    assert [*relay.fanout.deliver([Stored(1, note("tea?"))])]
+    many_get = [many.stream(f"{sub}")[-1] == "tea?" for sub in range(9)]
+    assert many_get == [*[True] * 5, *[False] * 4]
+    late_get = [late.stream(f"{sub}")[-1] == "tea?" for sub in range(4)]
+    assert late_get == [True, True, who is not None, who is not None]
