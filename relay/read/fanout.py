@@ -642,6 +642,8 @@ class Fanout:
         delivered = 0
         for entry in entries:
             subscription = entry.subscription
+            if subscription.is_closed or self._is_in_excess(subscription, receivers):
+                continue
             if (
                 subscription.backlog is not None
                 or not are_public
@@ -649,8 +651,6 @@ class Fanout:
                 or (seqs and seqs[0] <= subscription.last_seq)
             ):
                 delivered += self._deliver_one_by_one(subscription, entry.filter, rows, links)
-                continue
-            if subscription.is_closed or self._is_in_excess(subscription, receivers):
                 continue
             subscription.last_delivery = before + number
             if seqs:
@@ -745,14 +745,14 @@ class Fanout:
                 sought = entry.filter.sought
                 if sought is not None and not self._contains(row.text(self._text_of), sought):
                     continue
+                if self._is_in_excess(subscription, row.receivers):
+                    break
                 if seq:
                     subscription.last_seq = seq
                 else:
                     subscription.last_delivery = number
                 if subscription.backlog is not None:
                     self._delay(subscription, stored, entry.filter)
-                    break
-                if self._is_in_excess(subscription, row.receivers):
                     break
                 delivered += 1
                 if is_large:

@@ -202,13 +202,18 @@ class QueryQueue:
 
     def _exceeds(self, subscription: Subscription) -> None:
         """Its network has too many subscriptions to the same event."""
-        if self._is_open(subscription):
-            self._peer.outbox.put(messages.closed(subscription.sub, _TOO_MANY_OF_NETWORK))
-            self._open.remove(subscription)
-            self._peer.closed_by_relay(subscription.sub)
-            self._queries.end(subscription)
-            self._ended = [*self._ended, subscription]
-            self._start()
+        if not self._is_open(subscription):
+            return
+        sub = subscription.sub
+        self._catching_up.pop(sub, None)
+        self._open.remove(subscription)
+        self._peer.outbox.put(messages.closed(sub, _TOO_MANY_OF_NETWORK))
+        self._peer.closed_by_relay(sub)
+        self._queries.end(subscription)
+        self._ended = [*self._ended, subscription]
+        if subscription is self._answered and not self._peer.is_reading:
+            self._break_off()
+        self._start()
 
     def _is_open(self, subscription: Subscription) -> bool:
         return subscription in self._open

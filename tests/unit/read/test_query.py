@@ -1713,3 +1713,27 @@ async def test_who_shares_a_network_gets_an_event_whatever_others_of_it_have(
     assert many_get == [*[True] * 5, *[False] * 4]
     late_get = [late.stream(f"{sub}")[-1] == "tea?" for sub in range(4)]
     assert late_get == [True, True, who is not None, who is not None]
+
+
+@pytest.mark.parametrize("are_alike", [True, False])
+async def test_subscriptions_that_wait_for_stored_rows_count_for_their_network(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch, *, are_alike: bool
+) -> None:
+    """They cost twice as much: the row is kept for each."""
+    monkeypatch.setattr("relay.read.fanout._MOST_OF_NETWORK", 3)
+    monkeypatch.setattr("relay.read.fanout._OF_ADDRESS", 0)
+    await relay.write(*(note(number, at=number) for number in range(2 * PAGE)))
+    clients = [Client(counted_as=f"192.0.2.{number}") for number in range(5)]
+    wanted = asked(kinds=[1]) if are_alike else asked(kinds=[1], since=0)
+    queues = [await scanning(relay, client, wanted) for client in clients]
+    event = note("tea?")
+    await relay.write(event)
+    assert [*relay.fanout.deliver([Stored(2 * PAGE + 1, event)])]
+    for client in clients:
+        client.may_read_on.set()
+    await settled()
+    ends = [client.stream()[-2:] for client in clients]
+    assert ends[:3] == [["<EOSE>", "tea?"]] * 3
+    assert all("too many subscriptions of your network" in last for _, last in ends[3:])
+    assert len(relay.fanout) == 3
+    assert not any(queue._catching_up for queue in queues)
