@@ -89,7 +89,8 @@ def test_judging_twice_says_the_same_and_counts_nothing(policy: PolicySet) -> No
     assert first == second
     assert first.outcome is WriteOutcome.STORED
     assert not first.quiet
-    assert [(rate.burst, name) for rate, name, _ in first.tokens] == [(1, alice.pubkey)]
+    own = [rate.burst for rate, name, _ in first.tokens if name == alice.pubkey]
+    assert own == [1]
     assert len(here.buckets) == 0
     assert here.found == before
 
