@@ -272,7 +272,9 @@ class Ingest:
         if (
             refusal is None
             and self._store.is_nearly_full()
-            and not (origin is not Origin.WIRE or author.is_owner or is_ephemeral(event.kind))
+            and origin is Origin.WIRE
+            and not (author.is_owner or event.pubkey in self._state.actors.owners)
+            and not is_ephemeral(event.kind)
         ):
             refusal = _NEARLY_FULL
         if refusal is None:

@@ -270,16 +270,17 @@ async def test_who_has_few_events_under_way_has_room_beside_addresses_that_have_
 async def test_the_rest_of_the_disk_is_for_owners(relay: Relay) -> None:
     """One address filled the disk, and then owners could not delete or ban either."""
     relay.store.has_little_space = True
-    visitor, member, owner, itself = Letter(), Letter(), Letter(), Letter()
-    member.is_known = owner.is_known = owner.is_owner = True
+    visitor, member, of_owner, signed, itself = [Letter() for _ in range(5)]
+    member.is_known = of_owner.is_known = of_owner.is_owner = True
     relay.ingest.submit(chat(alice, "1"), visitor, Origin.WIRE)
     relay.ingest.submit(chat(alice, "2"), member, Origin.WIRE)
-    relay.ingest.submit(chat(alice, "3"), owner, Origin.WIRE)
+    relay.ingest.submit(chat(alice, "3"), of_owner, Origin.WIRE)
+    relay.ingest.submit(article(1), signed, Origin.WIRE)  # not logged in
     relay.ingest.submit(chat(alice, "4"), itself, Origin.IMPORT)
     full = "error: the disk of this relay is nearly full, its owner has to make room"
     for letter in (visitor, member):
         assert await letter.answer == (False, full)
-    for letter in (owner, itself):
+    for letter in (of_owner, signed, itself):
         assert (await letter.answer)[0]
     passing, later = Letter(), Letter()
     relay.ingest.submit(on(alice, 20_001), passing, Origin.WIRE)
