@@ -25,9 +25,10 @@ Held = TypeVar("Held")
 
 _FEW_ADDRESSES: Final = 8
 """What is ordinary is in one network at most what so many addresses may have."""
-_NETWORKS: Final = 16, 32
-"""Where `most` is that for so many networks, it is a part of what is left, 1/16 to 1/32: known keys
-in sixteen networks leave some to unknown ones."""
+_LEAST_PARTS: Final = 16
+_MOST_PARTS: Final = 32
+"""If `most` is that for at least 16 networks, the bound of a network is 1/16 to 1/32 of what is
+left: known keys in sixteen networks leave some to unknown ones."""
 _NOTHING: Final[Mapping[str | None, int]] = MappingProxyType({})
 
 
@@ -97,10 +98,9 @@ class Shares:
         if room >= left or not ordinary:
             return max(room, left)
         network = network_of_client(address)
-        least, most_networks = _NETWORKS
         most_of_network = _FEW_ADDRESSES * ordinary
-        if (networks := most // most_of_network) >= least:
-            most_of_network = (int(beyond) - self.used) // min(networks, most_networks)
+        if (parts := most // most_of_network) >= _LEAST_PARTS:
+            most_of_network = (int(beyond) - self.used) // min(parts, _MOST_PARTS)
         # Not of each address what is ordinary at most: there may be thousands.
         addresses = len(self._of.get(network, _NOTHING))
         of_network = min(self._of_network[network], addresses * ordinary)

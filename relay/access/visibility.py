@@ -590,7 +590,7 @@ class Audience:
 _MANY_MEMBERS: Final = 1_000
 """With more, each key is looked up among them: to list them takes longer than to ask some hundred
 viewers."""
-_OF_OTHERS: Final = frozenset({Who.ANYONE, Who.KNOWN, Who.MEMBER})
+_WORDS_OF_OTHERS: Final = frozenset({Who.ANYONE, Who.KNOWN, Who.MEMBER})
 """Words that may hold for a key that neither the policy files, nor the row or its group name."""
 
 
@@ -605,8 +605,8 @@ def audience_of(
         return None
     event = row.event
     named = [tag[1] for tag in event.tags if len(tag) > 1]
-    homes = chain.from_iterable([home.keys for home in actors.households])
-    keys = actors.owners.union(actors.agents, (actors.relay, event.pubkey), homes, named)
+    of_households = chain.from_iterable([home.keys for home in actors.households])
+    keys = actors.owners.union(actors.agents, (actors.relay, event.pubkey), of_households, named)
     if group is not None and len(group.members) <= _MANY_MEMBERS:
         keys, group = keys.union(group.members), None
     return Audience(keys, group)
@@ -614,7 +614,7 @@ def audience_of(
 
 def _refuses_others(rule: ReadRule, group: Group | None) -> bool:
     readers = rule.readers
-    if not readers.isdisjoint(_OF_OTHERS) or rule.effective_target is not None:
+    if not readers.isdisjoint(_WORDS_OF_OTHERS) or rule.effective_target is not None:
         return False
     if group is None:
         return True

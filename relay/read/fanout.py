@@ -206,13 +206,13 @@ class _Compared:
         first ones of each address."""
         self._text: tuple[str | None] | None = None
         self._rights: int | None = None
-        """`RelayState.rights` at the last `look_at`."""
+        """`RelayState.rights` at the last `update_rights`."""
         self.is_public = False
         self.readings: dict[Viewer, Reading] = {}
         """Of viewers that were looked at in earlier pieces, if nothing has changed since."""
         self._audience: Audience | None = None
 
-    def look_at(self, state: RelayState) -> None:
+    def update_rights(self, state: RelayState) -> None:
         """Find out who may read it, if that has changed."""
         if self._rights != state.rights:
             self._rights = state.rights
@@ -220,7 +220,7 @@ class _Compared:
             self.is_public = state.is_public(self.stored)
             self._audience = None if self.is_public else state.audience_of(self.compared)
 
-    def asked(
+    def possible_readers(
         self, candidates: list[Sequence[Entry[Subscription]]]
     ) -> list[Sequence[Entry[Subscription]]]:
         """Those whose viewer may be able to read it."""
@@ -586,11 +586,11 @@ class Fanout:
         compared, candidates = _Compared(row), self._live.candidates(keys)
         work_of_one = _WORK_OF_SEARCH if self._held_searches.used else 1
         while found := list(islice(candidates, _ASKED_AT_ONCE // work_of_one)):
-            compared.look_at(self._state)
-            asked = compared.asked(found)
+            compared.update_rights(self._state)
+            asked = compared.possible_readers(found)
             at_once = len(found) if compared.is_public else _READ_AT_ONCE
             for start in range(0, len(asked), at_once):
-                compared.look_at(self._state)
+                compared.update_rights(self._state)
                 piece, made = asked[start : start + at_once], self._state.views_made
                 delivered = self._deliver_row(compared, piece, links)
                 work = sum(map(len, piece)) * work_of_one

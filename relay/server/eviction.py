@@ -244,8 +244,9 @@ class UnreadRows:
 
         `MAX_UNREAD` is for connections with unread bytes for longer than `_PATIENCE_S`, twice as
         much for all. Closed first are those without a known key while they have more than a
-        quarter, owners last; of the network with most unread bytes, in it of the address with most,
-        the connection with most of them. `clients`: of those that were looked at."""
+        quarter (of fresh bytes too), owners last; of the network with most unread bytes, in it of
+        the address with most, the connection with most of them. `clients`: of those that were
+        looked at."""
         unsent, now = self.unsent, perf_counter()
         fresh, late = list[Connection](), list[Connection]()
         of_address, of_network = Counter[str | None](), Counter[str]()

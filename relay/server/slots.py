@@ -6,8 +6,9 @@ after `TRIAL_S`, or earlier, when another connection on trial needs its place.
 
 Those with a known key stay, unless they have more than four fifths of all places: then one of the
 network that has most connections makes room for a client of another, which has as long to log in:
-clients of networks that have more do not displace it. One that has not logged in by then stays, up
-to a fifth of all; if there is no other place, in that of such a one. Owners always stay.
+clients of networks that have more do not displace it. One that has not logged in by then stays,
+while all of these have up to a fifth; if no place is free, another one of the network with most is
+closed. Owners always stay.
 
 Invariants: pure; the work of a call does not grow with the number of connections. Connections with
 new keys or none cannot keep out one with a known key, whether they stay or are being closed, and

@@ -52,6 +52,7 @@ _EMPTY_S: Final = 60
 _AT_ONCE: Final = 16
 """TLS records that OpenSSL is given before they are counted: 1 ms if all are KeyUpdates."""
 _OPEN: Final = SSLProtocolState.WRAPPED
+"""An attribute of an Enum class takes 0.1 us each time."""
 
 
 class Certificate:
@@ -260,7 +261,7 @@ class _Handshake(SSLProtocol):
     _missing = 0
     """Bytes of the TLS record that OpenSSL was given last which have not arrived."""
     _empty = 0
-    """TLS records that gave no data; the last one may not have arrived whole."""
+    """TLS records that OpenSSL was given, without those that gave data."""
     _empty_since = 0.0
 
     def __init__(

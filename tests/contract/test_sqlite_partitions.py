@@ -682,7 +682,7 @@ async def test_a_start_that_is_ended_while_it_moves_rows_is_continued(
             UPDATE meta SET value = 9 WHERE name = 'tags_upto';
             """
         )
-    monkeypatch.setattr("relay.storage.sqlite.opening._SLICES", 1)
+    monkeypatch.setattr("relay.storage.sqlite.opening._TIMES", 1)
     monkeypatch.setattr(partition_moves, "MOST_CHANGES", 20)
     left = list[int]()
 

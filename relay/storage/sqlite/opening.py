@@ -38,9 +38,9 @@ _log = logging.getLogger(__name__)
 SCHEMA_VERSION: Final = 15
 APPLICATION_ID: Final = 0x526F6F6B  # "Rook"
 _PLACING: Final = 2
-"""`unplaced` in `meta` while rows are moved; 1 before."""
-_SLICES: Final = 32
-"""How many times as many rows are moved at once as while the relay runs: 0.6 s."""
+"""`unplaced` in `meta` while rows are moved. 1: not begun."""
+_TIMES: Final = 32
+"""A transaction of a start moves so many times as much as one of a running relay: for 0.6 s."""
 _TELL_S: Final = 10.0
 _COMMENT: Final = re.compile(r"--[^\n\0]*")
 _SPACE: Final = re.compile(r"[ \n]+")
@@ -251,7 +251,7 @@ def _place_groups(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms, he
     told_at = monotonic()
     while moves.are_left:
         db.execute("BEGIN IMMEDIATE")
-        moves.move_some(head, _SLICES)
+        moves.move_some(head, _TIMES)
         db.execute("COMMIT")
         moves.note_moved()
         if monotonic() - told_at >= _TELL_S:
