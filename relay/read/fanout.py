@@ -642,7 +642,9 @@ class Fanout:
         delivered = 0
         for entry in entries:
             subscription = entry.subscription
-            if subscription.is_closed or self._is_in_excess(subscription, receivers):
+            if subscription.is_closed or (
+                subscription.address is not None and self._is_in_excess(subscription, receivers)
+            ):
                 continue
             if (
                 subscription.backlog is not None
@@ -745,7 +747,9 @@ class Fanout:
                 sought = entry.filter.sought
                 if sought is not None and not self._contains(row.text(self._text_of), sought):
                     continue
-                if self._is_in_excess(subscription, row.receivers):
+                if subscription.address is not None and self._is_in_excess(
+                    subscription, row.receivers
+                ):
                     break
                 if seq:
                     subscription.last_seq = seq
