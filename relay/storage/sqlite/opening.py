@@ -251,9 +251,11 @@ def _place_groups(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms, he
     told_at = monotonic()
     while moves.are_left:
         db.execute("BEGIN IMMEDIATE")
-        moves.move_some(head, _TIMES)
+        moved = moves.move_some(head, _TIMES)
         db.execute("COMMIT")
         moves.note_moved()
+        if moved is None:  # what is left is moved while the relay runs
+            break
         if monotonic() - told_at >= _TELL_S:
             told_at = monotonic()
             _log.info("upgrade: %d messages of private groups are moved", moves.moved)

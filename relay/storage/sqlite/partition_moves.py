@@ -204,27 +204,28 @@ class _Slice:
         self.looked_at = 0
         self.changes = 0
         self.size = 0
-        self._times = times
         self._until = monotonic() + MOST_S * times
+        self._at_once = AT_ONCE * times
+        self._max_looked_at = MOST_LOOKED_AT * times
+        self._max_changes = MOST_CHANGES * times
+        self._max_bytes = MOST_BYTES * times
         self._most_looked_at = self._most_changes = 0
 
     def begin_step(self) -> None:
-        step, times = AT_ONCE * self._times, self._times
-        self._most_looked_at = min(self.looked_at + step, MOST_LOOKED_AT * times)
-        self._most_changes = min(self.changes + step, MOST_CHANGES * times)
+        self._most_looked_at = min(self.looked_at + self._at_once, self._max_looked_at)
+        self._most_changes = min(self.changes + self._at_once, self._max_changes)
 
     def ends_step(self) -> bool:
         return (
             self.changes >= self._most_changes
             or self.looked_at >= self._most_looked_at
-            or self.size >= MOST_BYTES * self._times
+            or self.size >= self._max_bytes
         )
 
     def is_full(self) -> bool:
-        times = self._times
         return (
-            self.changes >= MOST_CHANGES * times
-            or self.looked_at >= MOST_LOOKED_AT * times
-            or self.size >= MOST_BYTES * times
+            self.changes >= self._max_changes
+            or self.looked_at >= self._max_looked_at
+            or self.size >= self._max_bytes
             or (self.changes > 0 and monotonic() >= self._until)
         )
