@@ -186,7 +186,8 @@ class Appender(EventLog, Protocol):
         statements wait for a server that is far or busy."""
 
     def is_nearly_full(self) -> bool:
-        """Whether the rest of the disk is for owners, who make room. May be a second old."""
+        """Whether so little space is left that only owners may write, to free some. May be a second
+        old."""
 
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         """Look up, let `decide` plan, apply the plan, in one transaction.

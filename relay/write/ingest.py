@@ -127,7 +127,7 @@ TOOK_TOO_LONG: Final = Reject(
     Prefix.ERROR, "storing the event would keep others waiting for too long", "store"
 )
 _NEARLY_FULL: Final = Reject(
-    Prefix.ERROR, "the disk of this relay is nearly full, its owner has to make room", "store"
+    Prefix.ERROR, "the disk of this relay is nearly full, its owner has to free space", "store"
 )
 STORE_FAILED: Final = Reject(
     Prefix.ERROR, "the event could not be stored, try again later", "store"
@@ -269,14 +269,9 @@ class Ingest:
         it weighs, as `weight_of` estimates it. `is_only`: no other of its connection waits."""
         weight = weight_of(event)
         refusal = self._screened(event, origin)
-        if (
-            refusal is None
-            and self._store.is_nearly_full()
-            and origin is Origin.WIRE
-            and not (author.is_owner or event.pubkey in self._state.actors.owners)
-            and not is_ephemeral(event.kind)
-        ):
-            refusal = _NEARLY_FULL
+        if refusal is None and origin is Origin.WIRE and self._store.is_nearly_full():
+            is_of_owner = author.is_owner or event.pubkey in self._state.actors.owners
+            refusal = None if is_of_owner or is_ephemeral(event.kind) else _NEARLY_FULL
         if refusal is None:
             share = max(weight, _LEAST_SHARE) + (_OF_CONNECTION if is_only else 0)
             item = WriteEvent(

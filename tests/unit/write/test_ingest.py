@@ -277,7 +277,7 @@ async def test_the_rest_of_the_disk_is_for_owners(relay: Relay) -> None:
     relay.ingest.submit(chat(alice, "3"), of_owner, Origin.WIRE)
     relay.ingest.submit(article(1), signed, Origin.WIRE)  # not logged in
     relay.ingest.submit(chat(alice, "4"), itself, Origin.IMPORT)
-    full = "error: the disk of this relay is nearly full, its owner has to make room"
+    full = "error: the disk of this relay is nearly full, its owner has to free space"
     for letter in (visitor, member):
         assert await letter.answer == (False, full)
     for letter in (of_owner, signed, itself):
