@@ -72,7 +72,8 @@ class QueryQueue:
             self._peer.closed_by_relay(sub)
             return
         self._open.append(subscription)
-        subscription.address, subscription.on_excess = self._peer.counted_as, self._exceeds
+        if self._peer.counted_as is not None:
+            subscription.bound = self._peer.counted_as, self._close_in_excess
         if subscription.backlog is not None:
             self._catching_up[sub] = subscription, perf_counter(), self._peer.request_id()
             self._start()
@@ -100,14 +101,28 @@ class QueryQueue:
 
     def cancel(self, sub: str) -> None:
         """CLOSE, or a REQ with the same id: nothing more is sent for the old one."""
-        self._catching_up.pop(sub, None)
-        for index, subscription in enumerate(self._open):
+        for subscription in self._open:
             if subscription.sub == sub:
-                del self._open[index]
+                self._withdraw(subscription)
                 self._queries.stop(subscription)
-                if subscription is self._answered and not self._peer.is_reading:
-                    self._break_off()
                 return
+
+    def _close_in_excess(self, subscription: Subscription) -> None:
+        """Its network has too many subscriptions to the same event."""
+        if self._is_open(subscription):
+            self._peer.outbox.put(messages.closed(subscription.sub, _TOO_MANY_OF_NETWORK))
+            self._peer.closed_by_relay(subscription.sub)
+            self._withdraw(subscription)
+            self._queries.end(subscription)
+            self._ended = [*self._ended, subscription]
+            self._start()
+
+    def _withdraw(self, subscription: Subscription) -> None:
+        """It is not open any more, and its answer ends."""
+        self._open.remove(subscription)
+        self._catching_up.pop(subscription.sub, None)
+        if subscription is self._answered and not self._peer.is_reading:
+            self._break_off()
 
     def _break_off(self) -> None:
         """End an answer that would keep its filters until the client reads."""
@@ -199,21 +214,6 @@ class QueryQueue:
         except Exception:  # as above  # noqa: BLE001
             _log.exception("a COUNT failed")
             self._peer.outbox.put(messages.closed(sub, INTERNAL))
-
-    def _exceeds(self, subscription: Subscription) -> None:
-        """Its network has too many subscriptions to the same event."""
-        if not self._is_open(subscription):
-            return
-        sub = subscription.sub
-        self._catching_up.pop(sub, None)
-        self._open.remove(subscription)
-        self._peer.outbox.put(messages.closed(sub, _TOO_MANY_OF_NETWORK))
-        self._peer.closed_by_relay(sub)
-        self._queries.end(subscription)
-        self._ended = [*self._ended, subscription]
-        if subscription is self._answered and not self._peer.is_reading:
-            self._break_off()
-        self._start()
 
     def _is_open(self, subscription: Subscription) -> bool:
         return subscription in self._open
