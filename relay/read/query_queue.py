@@ -39,7 +39,7 @@ _GROUPS_BYTES: Final = 64 << 10
 """A COUNT that waits keeps the groups of its time: as much as differs for one large group."""
 _FILTER_BYTES: Final = 512
 _TOO_MANY_OF_NETWORK: Final = Refused(
-    Prefix.RATE_LIMITED, "too many subscriptions of your network get the same event"
+    Prefix.RATE_LIMITED, "too many filters of your network wait for the same event"
 )
 
 
@@ -108,7 +108,7 @@ class QueryQueue:
                 return
 
     def _close_in_excess(self, subscription: Subscription) -> None:
-        """Its network has too many subscriptions to the same event."""
+        """Its network has too many filters that wait for the same event."""
         if self._is_open(subscription):
             self._peer.outbox.put(messages.closed(subscription.sub, _TOO_MANY_OF_NETWORK))
             self._peer.closed_by_relay(subscription.sub)
