@@ -136,6 +136,9 @@ class SearchIndexer:
     async def _step(self) -> None:
         try:
             await self._catch_up()
+            if self._store.is_nearly_full():
+                await asyncio.sleep(_RETRY_S)
+                return
             if await self._tidy() or await self._embed():
                 return
             async with asyncio.timeout(_IDLE_S):
@@ -151,8 +154,10 @@ class SearchIndexer:
             await asyncio.sleep(_RETRY_S)
 
     async def _catch_up(self) -> None:
+        """Until all is indexed, or the disk is nearly full: what is left is for owners, who delete,
+        and the index can be several times as large as its texts."""
         loop = asyncio.get_running_loop()
-        while not self._is_indexed(self._store.committed()):
+        while not (self._is_indexed(self._store.committed()) or self._store.is_nearly_full()):
             policy, newest = self._state.policy, self._store.committed()
             began = loop.time()
             gives_way = self._gives_way()

@@ -165,6 +165,10 @@ class EventLog(Protocol):
     def committed(self) -> int:
         """`head` without waiting, as far as this process knows; rows up to it can be read."""
 
+    def is_nearly_full(self) -> bool:
+        """Whether so little space is left that only owners may write, to free some. May be a second
+        old."""
+
     async def ended_groups(self) -> Mapping[str, EndedGroup]:
         """id → the EndedGroup that plans stored."""
 
@@ -184,10 +188,6 @@ class Appender(EventLog, Protocol):
         """Processor seconds of the last `append`, also if it stored nothing; on a server, seconds
         up to its commit, without waiting for others, taking over what they stored, or what short
         statements wait for a server that is far or busy."""
-
-    def is_nearly_full(self) -> bool:
-        """Whether so little space is left that only owners may write, to free some. May be a second
-        old."""
 
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         """Look up, let `decide` plan, apply the plan, in one transaction.

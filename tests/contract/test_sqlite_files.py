@@ -11,6 +11,7 @@ import sys
 import threading
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,7 +25,7 @@ from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.storage.sqlite.beside_relay import growth_of
 from relay.storage.sqlite.compacting import compact
-from relay.storage.sqlite.connections import index_path
+from relay.storage.sqlite.connections import fault_of, index_path
 from relay.storage.sqlite.copying import copy_store, facts_of, schema_of
 from relay.storage.sqlite.group_flags import groups_without
 from relay.storage.sqlite.moving import SqliteSide
@@ -562,6 +563,24 @@ async def test_the_tags_of_a_file_of_version_12_are_kept(path: Path) -> None:
         assert db.execute(tags).fetchall() == before
 
 
+@pytest.mark.parametrize(
+    ("error", "free", "is_named"),
+    [("disk I/O error", 4096, True), ("disk I/O error", 1 << 30, False), ("locked", 4096, False)],
+)
+def test_an_error_on_a_full_disk_says_so(
+    path: Path, monkeypatch: pytest.MonkeyPatch, error: str, free: int, *, is_named: bool
+) -> None:
+    """It was `disk I/O error`, and the advice was to restore a backup."""
+    space = SimpleNamespace(free=free)
+    monkeypatch.setattr("relay.storage.sqlite.connections.disk_usage", lambda _folder: space)
+    failed = sqlite3.OperationalError(error)
+    codes = {"disk I/O error": sqlite3.SQLITE_IOERR_SHMSIZE, "locked": sqlite3.SQLITE_BUSY}
+    failed.sqlite_errorcode = codes[error]
+    no_space = "; no space is left on this disk, free some" if is_named else ""
+    assert f"{fault_of(failed, path)}" == f"{path}: {error}{no_space}"
+    assert f"{fault_of(failed)}" == f"store: {error}"
+
+
 GIB = 1 << 30
 
 
@@ -583,10 +602,12 @@ async def test_a_part_of_the_disk_is_for_owners(
     *,
     is_nearly_full: bool,
 ) -> None:
-    """256 MiB, or a 32nd of a small disk."""
+    """256 MiB, or a 32nd of a small disk, beside what the next checkpoint needs."""
     monkeypatch.setattr("relay.storage.sqlite.store._SPACE_S", 0.0)
     store = await SqliteStore.open(path, TERMS)
-    space = [total, 0, free]
+    wals = sum([wal.stat().st_size for wal in path.parent.glob("*-wal")])
+    assert wals
+    space = [total, 0, free + wals]
     monkeypatch.setattr("relay.storage.sqlite.store.disk_usage", lambda _folder: space)
     assert store.is_nearly_full() is is_nearly_full
     assert store.is_nearly_full() is is_nearly_full

@@ -15,6 +15,8 @@ import time
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
 from math import inf
+from pathlib import Path
+from shutil import disk_usage
 from threading import get_native_id
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
         Sequence,
     )
     from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
 
     from relay.access.visibility import Visibility
     from relay.storage import Verb
@@ -53,6 +54,9 @@ T = TypeVar("T")
 
 MAX_VALUE: Final = 64 * 2**20
 """Bytes of a text or blob that may be read; parsed it takes ten times as much memory."""
+_NO_SPACE: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+"""What SQLite fails with on a full disk, where it cannot even make rookery.db-shm."""
+_LEAST_SPACE: Final = 1 << 20
 _INTERRUPT_S: Final = 0.05
 """Between two interrupts of the same query."""
 _MMAP_BYTES: Final = 1 << 30
@@ -167,12 +171,22 @@ async def open_threaded(connector: Callable[[], sqlite3.Connection]) -> aiosqlit
 
 
 def fault_of(error: sqlite3.Error, where: object = "store") -> StoreFault:
-    """Names `where`, and what to do about a damaged file."""
-    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_TOOBIG:
+    """Names `where`, and what to do about a damaged file or, if it is a file, a full disk."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    if code & 0xFF in _NO_SPACE and isinstance(where, Path) and _has_no_space(where.parent):
+        return StoreFault(f"{where}: {error}; no space is left on this disk, free some")
+    if code == sqlite3.SQLITE_TOOBIG:
         return StoreFault(
             f"{where}: a value is over {MAX_VALUE:,} bytes; `rookery verify` names it"
         )
     return StoreFault(f"{where}: {error}{f'; {DAMAGED}' if is_damage(error) else ''}")
+
+
+def _has_no_space(folder: Path) -> bool:
+    try:
+        return disk_usage(folder).free < _LEAST_SPACE
+    except OSError:
+        return False
 
 
 def is_damage(error: BaseException | None) -> bool:

@@ -883,12 +883,17 @@ class SqliteStore:
         folder = self._path.parent
         try:
             total, _, free = disk_usage(folder)
+            # A checkpoint copies what is in these to the end of their files.
+            free -= sum([wal.stat().st_size for wal in folder.glob("*.db-wal")])
         except OSError:  # as it was: the next write tells
             return
         is_nearly_full = free < min(RESERVED_SPACE, total // _OF_DISK)
         if is_nearly_full and not self._is_nearly_full:
-            text = "%s: only %d MB are free: events of others than owners are refused"
-            _log.warning(text, folder, free // 1_000_000)
+            text = (
+                "%s: only %d MB are free: events of others than owners are refused, and new texts"
+                " are not indexed"
+            )
+            _log.warning(text, folder, max(0, free) // 1_000_000)
         self._is_nearly_full = is_nearly_full
 
     async def _all_rows(self, query: Query) -> list[Any]:

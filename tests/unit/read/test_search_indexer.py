@@ -71,6 +71,22 @@ async def test_waiting_for_the_index_times_out(relay: IndexSide) -> None:
     assert not await follower.reached(2)
 
 
+async def test_nothing_is_indexed_while_the_disk_is_nearly_full(
+    relay: IndexSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index took what was left for owners, and then they could not even delete."""
+    monkeypatch.setattr("relay.read.search_indexer._RETRY_S", 0.01)
+    relay.store.has_little_space = True
+    await relay.write_texts("tea")
+    async with relay.another(timeout_s=0.1) as follower:
+        assert not await follower.reached(1)
+        assert (relay.store.index_calls, relay.store.tidy_called.is_set()) == (0, False)
+        relay.store.has_little_space = False
+        async with asyncio.timeout(ANSWER_S):
+            while not await follower.reached(1):
+                pass
+
+
 async def test_indexing_continues_after_a_fault(
     relay: IndexSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
