@@ -33,7 +33,7 @@ help:  ## what can be made
 run: $(VENV)/.with-run  ## start a relay on ws://127.0.0.1:7777 (PORT=7000: another port), its data in ./data
 	@exec $(BIN)/rookery serve --data ./data $(if $(PORT),--port $(PORT)) $(ARGS)
 
-test: $(VENV)/.with-test  ## the whole test suite, on all cores; EFFORT=full, as in CI: more examples, and mutants
+test: $(VENV)/.with-test  ## the whole test suite, on all cores; EFFORT=full: more examples, and mutants
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-quick: $(VENV)/.with-test  ## the tests that start no program and take less than a quarter of a second

@@ -2,8 +2,8 @@
 
 Unset or `part`, by `make test`: every test but those of broken programs (`mutant`), with a tenth
 of the examples where these are many, and one variant or a small load where others prove the same.
-`full`, by CI: several times as many. `all`, by `make faults` and `make fuzz`: as many as one has
-hours for.
+`full`, by CI in the time that is left: several times as many. `all`, by `make faults` and
+`make fuzz`: as many as one has hours for.
 """
 
 from __future__ import annotations
