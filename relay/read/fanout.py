@@ -400,6 +400,11 @@ class Fanout:
         subscription.is_closed = True
         subscription.end_backlog()
 
+    def postpone(self, subscription: Subscription) -> None:
+        """Until it is opened again, nothing is delivered to it."""
+        subscription.end_backlog()
+        self._forget(subscription)
+
     def close(self, subscription: Subscription) -> None:
         self.end(subscription)
         self._forget(subscription)

@@ -187,8 +187,11 @@ class QueryRunner:
                 return None
         return Subscription(sub, filters, peer.reader, peer.outbox, self._store.committed())
 
-    def start(self, peer: Peer, sub: str, filters: tuple[Filter, ...]) -> Subscription | None:
+    def start(
+        self, peer: Peer, sub: str, filters: tuple[Filter, ...], *, is_late: bool = False
+    ) -> Subscription | None:
         """Open a subscription. One short read is sent at once with EOSE; then `backlog` is None.
+        Else `catch_up` follows; `is_late`: and `open` before.
 
         None: CLOSED was sent, instead of everything or of EOSE, or behind EOSE.
         """
@@ -199,13 +202,23 @@ class QueryRunner:
         # Before the first read: rows committed after the cursor are sent as live.
         self._fanout.open(subscription, peer.counted_as)
         try:
-            return self._started(peer, subscription, arrived)
+            if self._started(peer, subscription, arrived) is None:
+                return None
+            if is_late and subscription.backlog is not None:
+                self._fanout.postpone(subscription)
+            return subscription
         except StoreFault as fault:
             self._fail(peer, subscription, fault)
         except Exception:  # the other requests of the connection must go on  # noqa: BLE001
             _log.exception("a query failed")
             self._close_failed(peer, subscription, INTERNAL)
         return None
+
+    def open(self, subscription: Subscription, peer: Peer) -> None:
+        """Of a late one: what is committed until now is a stored row for it."""
+        subscription.cursor = subscription.last_seq = self._store.committed()
+        self._fanout.open(subscription, peer.counted_as)
+        subscription.begin_backlog(_MAX_BACKLOG)
 
     def _started(
         self, peer: Peer, subscription: Subscription, arrived: float

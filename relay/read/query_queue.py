@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_MOST_BACKLOGS: Final = 8
+"""REQs that wait and get live rows behind their stored ones. A later one is opened when its turn
+comes, so that no event waits for it in the meantime: its stored rows have what was committed."""
 _MAX_COUNTS: Final = 16
 """Queued COUNTs per connection."""
 _MAX_BYTES: Final = 8 << 20
@@ -67,14 +70,15 @@ class QueryQueue:
         self._answered: Subscription | None = None
 
     def subscribe(self, sub: str, filters: tuple[Filter, ...]) -> None:
-        subscription = self._queries.start(self._peer, sub, filters)
+        is_late = len(self._catching_up) >= _MOST_BACKLOGS
+        subscription = self._queries.start(self._peer, sub, filters, is_late=is_late)
         if subscription is None:
             self._peer.closed_by_relay(sub)
             return
         self._open.append(subscription)
         if self._peer.counted_as is not None:
             subscription.bound = self._peer.counted_as, self._close_in_excess
-        if subscription.backlog is not None:
+        if subscription.backlog is not None or not subscription.is_indexed:
             self._catching_up[sub] = subscription, perf_counter(), self._peer.request_id()
             self._start()
 
@@ -170,8 +174,11 @@ class QueryQueue:
             await self._turn(subscription.filters)
             self._queries.waited(perf_counter() - since)
             # It may have been closed while it waited for its turn.
-            if self._is_open(subscription) and not await self._catch_up(subscription):
-                self._close(subscription)
+            if self._is_open(subscription):
+                if subscription.backlog is None:
+                    self._queries.open(subscription, self._peer)
+                if not await self._catch_up(subscription):
+                    self._close(subscription)
         finally:
             self._answered = None
 

@@ -1715,6 +1715,32 @@ async def test_who_shares_a_network_gets_an_event_whatever_others_of_it_have(
     assert late_get == [True, True, who is not None, who is not None]
 
 
+async def test_only_the_first_reqs_that_wait_get_live_rows(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """185 connections had 30,000 that waited; to keep each note for these took 0.1 s and more."""
+    monkeypatch.setattr("relay.read.query_queue._MOST_BACKLOGS", 2)
+    await relay.write(*(note(number, at=number) for number in range(2 * PAGE)))
+    client = Client()
+    queue = await scanning(relay, client, asked(kinds=[1]))
+    for sub in range(4):
+        queue.subscribe(f"{sub}", (asked(kinds=[1], since=2 * PAGE), asked(kinds=[2])))
+    queue.cancel("3")
+    assert len(relay.fanout) == 1 + 2
+    meanwhile, later = note("tea?", at=9999), note("milk?", at=9999)
+    await relay.write(meanwhile)
+    client.may_read_on.set()
+    await settled()
+    assert len(relay.fanout) == 1 + 3
+    await relay.write(later)
+    assert client.stream("s")[-3:] == ["<EOSE>", "tea?", "milk?"]
+    assert [client.stream(f"{sub}") for sub in range(4)] == [
+        *[["<EOSE>", "tea?", "milk?"]] * 2,
+        ["tea?", "<EOSE>", "milk?"],
+        [],
+    ]
+
+
 async def test_filters_that_do_not_match_count_for_their_network(
     relay: QuerySide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
