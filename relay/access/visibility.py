@@ -581,10 +581,13 @@ class Audience:
 
     def may_include(self, viewer: Viewer) -> bool:
         """False: the viewer may not read the row by any filter."""
-        if viewer.trusted or viewer.attested or not viewer.keys.isdisjoint(self._keys):
+        keys = viewer.keys
+        if viewer.attested:  # they may lend what they are members of
+            keys = keys.union([attestation.owner for attestation in viewer.attested])
+        if viewer.trusted or not keys.isdisjoint(self._keys):
             return True
         group = self._group
-        return group is not None and any(key in group.members for key in viewer.keys)
+        return group is not None and any(key in group.members for key in keys)
 
 
 _MANY_MEMBERS: Final = 1_000
