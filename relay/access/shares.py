@@ -77,6 +77,10 @@ class Shares:
         """What the clients of one address have."""
         return self._of.get(network_of_client(address), _NOTHING).get(address, 0)
 
+    def of_network(self, address: str | None) -> int:
+        """What the clients of its network have; 0 if it is None."""
+        return 0 if address is None else self._of_network[network_of(address)]
+
     def has_room_for(self, client: Sharer, most: int) -> bool:
         """Whether it may have more. `most`: bytes of all together."""
         if self.used < most // 4:

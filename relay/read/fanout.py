@@ -58,8 +58,9 @@ class Subscription:
     """
 
     __slots__ = (
+        "address",
         "backlog",
-        "bound",
+        "close_in_excess",
         "cursor",
         "filters",
         "is_closed",
@@ -78,20 +79,22 @@ class Subscription:
         reader: Reader,
         outbox: Outbox,
         cursor: int,
+        address: str | None = None,
     ) -> None:
+        """`address`: see `Sharer.counted_as`."""
         self.sub = sub
         self.filters = filters
         self.reader = reader
         self.outbox = outbox
         self.cursor = cursor
+        self.address = address
         self.backlog: Backlog | None = None
         """None: live rows are sent at once."""
         self.is_closed = False
         """Nothing is delivered any more."""
         self.is_indexed = False
-        self.bound: tuple[str, Callable[[Subscription], None]] | None = None
-        """The address of whose network the subscriptions to the same event are bounded, and what
-        closes this one if there are too many; None: they are not."""
+        self.close_in_excess: Callable[[Subscription], None] | None = None
+        """Called when the filters of its network that wait for the same event are too many."""
         self.last_seq = cursor
         """Stored rows up to this seq are not delivered any more: they come in order of seq, and
         some are read again because their delivery was broken off."""
@@ -200,8 +203,7 @@ class _Compared:
         self.frames: dict[str, bytes] = {}
         """Subscription id → the whole frame."""
         self.receivers: dict[str, int] = {}
-        """Address → how many of its filters were compared; network → the same, without the first
-        ones of each address."""
+        """Address, and network → how many of its filters were compared."""
         self._text: tuple[str | None] | None = None
         self._rights: int | None = None
         """`RelayState.rights` at the last `update_rights`."""
@@ -295,12 +297,13 @@ _WORK_OF_VIEW: Final = 30
 """To find out what a viewer with one key may read, as after each change of a group: 60 us."""
 _LOOKED_S: Final = 0.02
 """Work on the viewers of linked rows after which other tasks run."""
-_OF_ADDRESS: Final = 2
-"""Filters of an address that an event is compared with, whatever its network has; …"""
-_MOST_OF_NETWORK: Final = 512
-"""… and further ones of one network (IPv4 /24, IPv6 /48). Each takes 2.5 to 5 us, and the
-connections of sixteen networks have place for 37,000 that get every note, or for 140,000 that wait
-for a message of one group and match none."""
+_MOST_OF_NETWORK: Final = 256
+"""Filters of one network (IPv4 /24, IPv6 /48) that an event is compared with. Each takes 2.5 to
+10 us, and the connections of sixteen networks have place for 37,000 that get every note, or for
+140,000 that wait for a message of one group and match none."""
+_FOR_FEW: Final = 2
+"""Half as many again are compared, of addresses with few."""
+_FEW_OF_ADDRESS: Final = 2
 _PASSED_OVER_PER_WORK: Final = 4
 """Subscriptions of viewers that may not read a row."""
 _ASKED_AT_ONCE: Final = 64
@@ -337,12 +340,14 @@ class Fanout:
         self._linked_rows = linked_rows
         self._flush_queue = flush_queue
         self._live: Subscriptions[Subscription] = Subscriptions()
-        self._costs: dict[int, tuple[_Costs, str | None]] = {}
-        """id() of an open subscription → its costs, and the address that they count for."""
+        self._costs: dict[int, _Costs] = {}
+        """id() of an open subscription → its costs."""
         self._delivered = 0
         """Rows delivered so far; the number of the next one is higher."""
         self._unfinished: Stored | None = None
         """A row that was delivered to only some of its subscriptions so far."""
+        self._filters = Shares()
+        """Open ones, of each address."""
         self._held_searches = Shares()
         self._held = (Shares(), self._held_searches, Shares())
         """Of each field of `_Costs`."""
@@ -367,9 +372,14 @@ class Fanout:
         number, _ = self._live.numbers_for(event)
         return number
 
-    def open(self, subscription: Subscription, address: str | None = None) -> bool:
+    def filters_of(self, address: str | None) -> int:
+        """As in `Subscribers`."""
+        return self._filters.of_network(address)
+
+    def open(self, subscription: Subscription) -> bool:
         """False: all subscriptions together, or those of its client's address, would cost too much.
-        Then nothing is delivered. `address`: see `Sharer.counted_as`."""
+        Then nothing is delivered."""
+        address = subscription.address
         costs = _costs_of(subscription.filters)
         if costs is not None:
             rights = self._state.visibility(subscription.reader.viewer)
@@ -381,7 +391,8 @@ class Fanout:
                 self._matcher.prepare(_searches_of(subscription))
             for cost, held in zip(costs, self._held, strict=True):
                 held.add(address, cost)
-            self._costs[id(subscription)] = costs, address
+            self._costs[id(subscription)] = costs
+        self._filters.add(subscription.address, len(subscription.filters))
         self._live.add(subscription, subscription.filters)
         subscription.is_indexed = True
         return True
@@ -413,11 +424,11 @@ class Fanout:
         if not subscription.is_indexed:  # it left when its backlog overflowed, or was too costly
             return
         subscription.is_indexed = False
-        known = self._costs.pop(id(subscription), None)
-        if known is not None:
-            costs, address = known
+        self._filters.add(subscription.address, -len(subscription.filters))
+        costs = self._costs.pop(id(subscription), None)
+        if costs is not None:
             for cost, held in zip(costs, self._held, strict=True):
-                held.add(address, -cost)
+                held.add(subscription.address, -cost)
             if costs.searches and self._matcher is not None:
                 self._matcher.forget(_searches_of(subscription))
         self._live.remove(subscription, subscription.filters)
@@ -614,15 +625,17 @@ class Fanout:
     ) -> bool:
         """Count its filters among those of its address and network that are compared with an event,
         and close the subscription if there are too many. Whether it was closed."""
-        if subscription.bound is None:
-            return False
-        address, close = subscription.bound
-        receivers[address] = number = receivers.get(address, 0) + filters
-        if number <= _OF_ADDRESS:
+        address, close = subscription.address, subscription.close_in_excess
+        if address is None or close is None:
             return False
         network = network_of(address)
-        receivers[network] = number = receivers.get(network, 0) + filters
-        if number <= _MOST_OF_NETWORK:
+        of_address = receivers.get(address, 0) + filters
+        number = receivers.get(network, 0) + filters
+        most = _MOST_OF_NETWORK
+        if of_address <= _FEW_OF_ADDRESS:
+            most += most // _FOR_FEW
+        if number <= most:
+            receivers[address], receivers[network] = of_address, number
             return False
         keys, actors = subscription.reader.viewer.keys, self._state.actors
         if not (keys.isdisjoint(actors.owners) and keys.isdisjoint(actors.agents)):
@@ -739,7 +752,7 @@ class Fanout:
                     continue
             # Asked here too: a call takes 4 % of a delivery. Only of who may read it: what is
             # closed would tell others that there was an event.
-            if subscription.bound is not None and self._close_in_excess(
+            if subscription.address is not None and self._close_in_excess(
                 subscription, len(entries), row.receivers
             ):
                 continue

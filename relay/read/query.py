@@ -185,7 +185,8 @@ class QueryRunner:
             if refusal is not None:
                 peer.outbox.put(messages.closed(sub, refusal.refused()))
                 return None
-        return Subscription(sub, filters, peer.reader, peer.outbox, self._store.committed())
+        cursor, address = self._store.committed(), peer.counted_as
+        return Subscription(sub, filters, peer.reader, peer.outbox, cursor, address)
 
     def start(
         self, peer: Peer, sub: str, filters: tuple[Filter, ...], *, is_late: bool = False
@@ -200,7 +201,7 @@ class QueryRunner:
         if subscription is None:
             return None
         # Before the first read: rows committed after the cursor are sent as live.
-        self._fanout.open(subscription, peer.counted_as)
+        self._fanout.open(subscription)
         try:
             if self._started(peer, subscription, arrived) is None:
                 return None
@@ -214,10 +215,10 @@ class QueryRunner:
             self._close_failed(peer, subscription, INTERNAL)
         return None
 
-    def open(self, subscription: Subscription, peer: Peer) -> None:
+    def open(self, subscription: Subscription) -> None:
         """Of a late one: what is committed until now is a stored row for it."""
         subscription.cursor = subscription.last_seq = self._store.committed()
-        self._fanout.open(subscription, peer.counted_as)
+        self._fanout.open(subscription)
         subscription.begin_backlog(_MAX_BACKLOG)
 
     def _started(

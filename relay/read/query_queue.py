@@ -76,8 +76,7 @@ class QueryQueue:
             self._peer.closed_by_relay(sub)
             return
         self._open.append(subscription)
-        if self._peer.counted_as is not None:
-            subscription.bound = self._peer.counted_as, self._close_in_excess
+        subscription.close_in_excess = self._close_in_excess
         if subscription.backlog is not None or not subscription.is_indexed:
             self._catching_up[sub] = subscription, perf_counter(), self._peer.request_id()
             self._start()
@@ -176,7 +175,7 @@ class QueryQueue:
             # It may have been closed while it waited for its turn.
             if self._is_open(subscription):
                 if subscription.backlog is None:
-                    self._queries.open(subscription, self._peer)
+                    self._queries.open(subscription)
                 if not await self._catch_up(subscription):
                     self._close(subscription)
         finally:

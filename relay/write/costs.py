@@ -99,6 +99,7 @@ class FilterNumbers(Protocol):
 
     def number_for(self, event: Event) -> int: ...
     def receivers_for(self, event: Event) -> int: ...
+    def filters_of(self, address: str | None) -> int: ...
 
 
 def cost_of_check(item: WriteEvent) -> int:
@@ -135,6 +136,12 @@ def cost_of(
             return MAX_BATCH
         case _:
             assert_never(item)
+
+
+def charge_of(item: LaneItem, cost: int) -> int:
+    """What of its cost counts for whose turn comes next: not what others have subscribed to, or
+    they would choose how long its author waits."""
+    return max(1, cost - item.cost_of_others) if isinstance(item, WriteEvent) else cost
 
 
 def _cost_of_event(
@@ -179,15 +186,19 @@ def _cost_of_event(
                 cost += _CHILD_COST + number_for(signed) // _FILTERS_PER_COST
     if cost > _MAX_SHARED:
         cost = max(cost, _ALONE)
+    item.cost_of_others = 0
     if filters:
         is_private = group is not None and group.only_members_read
         of_one = _PRIVATE_FILTERS_PER_COST if is_private else _FILTERS_PER_COST
-        # At most a batch: others, who have subscribed, would choose how long it waits.
-        cost += min(filters // of_one, MAX_BATCH)
+        delivery = min(filters // of_one, MAX_BATCH)
         # Few of the filters that are compared may match: more than a batch would be too much.
         if filters * len(event.raw) >= _BYTES_PER_COST:
             sent = subscribers.receivers_for(event) * len(event.raw)
-            cost += min(sent // _BYTES_PER_COST, MAX_BATCH)
+            delivery += min(sent // _BYTES_PER_COST, MAX_BATCH)
+        cost += delivery
+        own = subscribers.filters_of(item.author.counted_as)
+        if own < filters:
+            item.cost_of_others = delivery - delivery * own // filters
     if event.tag("previous") is not None:
         # Each is looked up, 16 us, or 1 ms if 1,000 rows begin so; and judged, up to 40 us a row.
         cost += min(len(previous_in(event)), MAX_PREVIOUS)

@@ -51,6 +51,9 @@ class Subscribers(Protocol[Links]):
     def receivers_for(self, event: Event) -> int:
         """How many filters match it or are compared with it: as often at most it is sent."""
 
+    def filters_of(self, address: str | None) -> int:
+        """How many filters the clients of its network (IPv4 /24, IPv6 /48) have open."""
+
     async def links_of(self, rows: Sequence[Stored]) -> Links:
         """What `deliver` must know beside these rows."""
 

@@ -60,7 +60,7 @@ from relay.write.commit_limits import (
     rights_first,
     shrink,
 )
-from relay.write.costs import MAX_BATCH, cost_of
+from relay.write.costs import MAX_BATCH, charge_of, cost_of
 from relay.write.delivery import Delivery
 from relay.write.judge import BAD_SIGNATURE, TOO_MANY_VANISH, screen, screen_and_judge
 from relay.write.lane import Lane
@@ -200,6 +200,7 @@ class Ingest:
             turn_of=client_or_type,
             line_of=connection_or_type,
             cost_of=self._cost_of,
+            charge_of=charge_of,
             share_of=share_of,
             is_held=self._is_held,
             waited=metrics.write.commit_queue.add,

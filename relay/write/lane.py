@@ -104,20 +104,22 @@ class Lane(Generic[T]):
         turn_of: Callable[[T], object] = lambda _: None,
         line_of: Callable[[T], object] = lambda _: None,
         cost_of: Callable[[T], int] = lambda _: 1,
+        charge_of: Callable[[T, int], int] = lambda _, cost: cost,
         share_of: Callable[[T], tuple[object, object]] = lambda _: (None, None),
         is_held: Callable[[T], bool] = lambda _: False,
         waited: Callable[[float], None] = lambda _: None,
     ) -> None:
         """`turn_of`: the key of the item's queue; `line_of`: of its line there. `cost_of`: at least
-        1, called when the item is next in its queue. `share_of`: what has an equal share of the
-        lane, and of that, among which queues have one of the latter; of the first item of a queue
-        that was empty. `is_held`: whether such an item, and what is
-        behind it in its line, waits until `release`. `waited` gets the seconds that one item of a
-        batch was queued."""
+        1, called when the item is next in its queue. `charge_of`: what of this cost its queue is
+        charged for, at least 1. `share_of`: what has an equal share of the lane, and of that, among
+        which queues have one of the latter; of the first item of a queue that was empty. `is_held`:
+        whether such an item, and what is behind it in its line, waits until `release`. `waited`
+        gets the seconds that one item of a batch was queued."""
         self._commit = commit
         self._turn_of = turn_of
         self._line_of = line_of
         self._cost_of = cost_of
+        self._charge_of = charge_of
         self._share_of = share_of
         self._is_held = is_held
         self._waited = waited
@@ -130,6 +132,8 @@ class Lane(Generic[T]):
         """Turn → its queue, which is not empty."""
         self._costs: dict[object, int] = {}
         """Turn → cost of the first item of its queue."""
+        self._charges: dict[object, int] = {}
+        """Turn → what of it the queue is charged for."""
         self._weighted: dict[object, float] = {}
         """The same, as many times more as the share of the queue is smaller than an even one."""
         self._shares: dict[object, tuple[object, object]] = {}
@@ -139,8 +143,8 @@ class Lane(Generic[T]):
         self._parts_of: Counter[object] = Counter()
         """Number of these in each share of the lane."""
         self._turns: list[tuple[float, int, object]] = []
-        """A heap: (cost so far and of the first item, number, turn), one for each queue that does
-        not rest; -1 as cost for one that is next."""
+        """A heap: (charge so far and of the first item, number, turn), one for each queue that does
+        not rest; -1 as charge for one that is next."""
         self._resting: dict[object, tuple[asyncio.TimerHandle, float | None]] = {}
         """Turn → the end of its rest, and what its queue has cost so far; None: it is in `_turns`,
         or empty."""
@@ -228,7 +232,8 @@ class Lane(Generic[T]):
         return queue
 
     def _remove_queue(self, turn: object) -> None:
-        del self._queues[turn], self._costs[turn], self._weighted[turn]
+        for kept in (self._queues, self._costs, self._charges, self._weighted):
+            del kept[turn]
         share = self._shares.pop(turn)
         self._queues_of[share] -= 1
         if not self._queues_of[share]:
@@ -238,11 +243,12 @@ class Lane(Generic[T]):
                 del self._parts_of[share[0]]
 
     def _weigh(self, turn: object, cost: int) -> float:
-        """Note the cost of the queue's first item; returns it weighted."""
+        """Note the cost of the queue's first item; returns what it is charged for, weighted."""
         share = self._shares[turn]
         parts = len(self._parts_of) * self._parts_of[share[0]] * self._queues_of[share]
         self._costs[turn] = cost
-        weighted = self._weighted[turn] = cost * parts / len(self._queues)
+        charge = self._charges[turn] = self._charge_of(self._queues[turn].first, cost)
+        weighted = self._weighted[turn] = charge * parts / len(self._queues)
         return weighted
 
     def release(self, item: T) -> None:
@@ -366,7 +372,7 @@ class Lane(Generic[T]):
                     self._timed = None
                 left = 0 if cost > half else left - cost
                 used += weighted[turn]
-                served += cost
+                served += self._charges[turn]
                 if not queue:
                     break
                 cost = self._cost_of(queue.first)
@@ -392,8 +398,10 @@ class Lane(Generic[T]):
         self._left = []
         self._queues.clear()
         self._held.clear()
-        for kept in (self._costs, self._weighted, self._shares, self._queues_of, self._parts_of):
-            kept.clear()
+        for of_turns in (self._costs, self._charges, self._weighted, self._shares):
+            of_turns.clear()
+        self._queues_of.clear()
+        self._parts_of.clear()
         self._turns.clear()
         self._resting = {turn: (end, None) for turn, (end, _) in self._resting.items()}
         self._size = 0

@@ -84,9 +84,10 @@ class Subscribed(ReadSide):
             client,
             client.outbox,
             self.head if cursor is None else cursor,
+            client.counted_as,
         )
         subscription.begin_backlog(max_backlog)
-        self.fanout.open(subscription, client.counted_as)
+        self.fanout.open(subscription)
         return subscription
 
     def follows(self, client: Client, *filters: Filter, sub: str = "s") -> Subscription:

@@ -1667,7 +1667,7 @@ async def test_one_network_gets_an_event_for_so_many_subscriptions(
 ) -> None:
     """Sixteen had 37,000 that matched every note: each took 0.1 to 0.2 s to deliver."""
     monkeypatch.setattr("relay.read.fanout._MOST_OF_NETWORK", 3)
-    monkeypatch.setattr("relay.read.fanout._OF_ADDRESS", 0)
+    monkeypatch.setattr("relay.read.fanout._FEW_OF_ADDRESS", 0)
     filter_ = asked(kinds=[1]) if by_kind else asked(kinds=[1], authors=[bob.pubkey])
     network = [Client(counted_as=f"192.0.2.{number}") for number in range(5)]
     alone = Client(counted_as="198.51.100.1")
@@ -1700,7 +1700,7 @@ async def test_who_shares_a_network_gets_an_event_whatever_others_of_it_have(
     relay: QuerySide, monkeypatch: pytest.MonkeyPatch, who: SecretKey | None
 ) -> None:
     """One address closed the feeds of its neighbours with 256 of its own."""
-    monkeypatch.setattr("relay.read.fanout._MOST_OF_NETWORK", 3)
+    monkeypatch.setattr("relay.read.fanout._MOST_OF_NETWORK", 5)
     relay.state.actors = replace(relay.state.actors, agents=frozenset({robot.pubkey}))
     many = Client(counted_as="192.0.2.1")
     late = Client(*([who] if who else []), counted_as="192.0.2.2")
@@ -1769,7 +1769,7 @@ async def test_subscriptions_that_wait_for_stored_rows_count_for_their_network(
 ) -> None:
     """They cost twice as much: the row is kept for each."""
     monkeypatch.setattr("relay.read.fanout._MOST_OF_NETWORK", 3)
-    monkeypatch.setattr("relay.read.fanout._OF_ADDRESS", 0)
+    monkeypatch.setattr("relay.read.fanout._FEW_OF_ADDRESS", 0)
     await relay.write(*(note(number, at=number) for number in range(2 * PAGE)))
     clients = [Client(counted_as=f"192.0.2.{number}") for number in range(5)]
     wanted = asked(kinds=[1]) if are_alike else asked(kinds=[1], since=0)

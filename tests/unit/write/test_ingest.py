@@ -29,7 +29,7 @@ from relay.read.fanout import Subscription
 from relay.write import ingest, list_signing
 from relay.write.batch import Batch
 from relay.write.commands import ManagementChange, Series, Unconnected, WriteEvent
-from relay.write.costs import MAX_BATCH
+from relay.write.costs import MAX_BATCH, charge_of
 from relay.write.list_signing import ListSigning
 from relay.write.replay import rebuilt_groups
 from tests.cast import alice, bob, carol, dave, owner, person, robot
@@ -521,6 +521,28 @@ async def test_filters_of_others_make_an_event_no_costlier_than_a_batch(
     alone = relay.ingest._cost_of(item)
     monkeypatch.setattr(relay.live, "number_for", lambda _: 50_000)
     assert relay.ingest._cost_of(item) == alone + MAX_BATCH
+
+
+@pytest.mark.parametrize(
+    ("address", "charged"),
+    [("198.51.100.1", 1), ("192.0.2.9", 1 + 150 // 16)],
+)
+async def test_who_writes_is_charged_for_the_filters_of_the_own_network(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch, address: str, charged: int
+) -> None:
+    """Sixteen networks subscribed to each other's events and those of others, so that a note of
+    anybody cost as much as theirs, and waited 5 s for one of each."""
+    for number in range(3):
+        client = Client(counted_as=f"192.0.2.{number}")
+        filters = (Filter(kinds=frozenset({1})),) * 50
+        relay.live.open(Subscription("s", filters, client, client.outbox, 0, client.counted_as))
+    monkeypatch.setattr(relay.live, "number_for", lambda _: 1000)
+    author = Letter()
+    author.counted_as = address
+    item = WriteEvent(article(NOON), 1, 1, author, Origin.WIRE)
+    cost = relay.ingest._cost_of(item)
+    assert cost == 1 + 1000 // 16
+    assert charge_of(item, cost) == pytest.approx(charged, abs=1)
 
 
 async def test_bytes_count_as_often_as_they_are_sent_not_for_what_searches_cost(

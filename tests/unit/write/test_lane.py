@@ -344,6 +344,24 @@ async def test_one_network_has_its_part_beside_others(clerk: Clerk) -> None:
     assert all(20 <= counted[each] <= 30 for each in "abcdefgh")
 
 
+async def test_a_queue_is_charged_for_less_than_the_cost_of_its_items(clerk: Clerk) -> None:
+    """Those of `z` cost as much as others, and come first, as they are charged for a tenth."""
+    lane = Lane(
+        clerk.commit,
+        max_batch=10,
+        max_waiting=PLENTY,
+        turn_of=str.lower,
+        cost_of=lambda _: 10,
+        charge_of=lambda item, cost: 1 if item == "z" else cost,
+    )
+    put_all(lane, "abcd" * 3)
+    put_all(lane, "zzz")
+    async with running(lane):
+        await lane.drained()
+    assert len(clerk.batches) == 15
+    assert clerk.committed[:3] == [*"zzz"]
+
+
 @pytest.fixture
 async def resting(clerk: Clerk) -> Lane[str]:
     """The first of two characters is the client, the second one its connection. A capital costs
