@@ -23,7 +23,7 @@ from relay.nostr.nip42 import RelayAddress, relay_address
 from relay.nostr.nip98 import HttpRequest
 from relay.server import http
 from relay.server.connection import Connection, Stop, check_all
-from relay.server.eviction import HttpSockets, UnreadRows, close_heaviest
+from relay.server.eviction import HttpSockets, UnreadRows, close_heaviest, places_of
 from relay.server.history import BEFORE, HISTORY
 from relay.server.listening import (
     BACKLOG,
@@ -122,16 +122,13 @@ class Server:
         self._checked_at = float("-inf")
         self._writable = True
         limits = services.config.limits
-        self._slots: Slots[Connection] = Slots(
-            limits.max_connections, limits.connections_per_address
-        )
+        self._places = places_of(limits.max_connections)
+        self._slots: Slots[Connection] = Slots(self._places, limits.connections_per_address)
         self._turns = Turns()
         self._unfinished = Unfinished()
         self._unread = UnreadRows(self._connections)
         self._open_filters = Shares()
-        self._http_sockets = HttpSockets(
-            lambda: (limits.max_connections or sys.maxsize) - len(self._slots)
-        )
+        self._http_sockets = HttpSockets(lambda: (self._places or sys.maxsize) - len(self._slots))
         services.metrics.watch(
             "connections_logged_in",
             "Open connections with a login.",
@@ -256,9 +253,7 @@ class Server:
             if tls is not None:
                 # An address may reconnect all its connections at once, also after a restart.
                 one = 2 * limits.connections_per_address
-                self._handshakes = make = Handshakes(
-                    tls, make, limits.max_connections, one, self._turns
-                )
+                self._handshakes = make = Handshakes(tls, make, self._places, one, self._turns)
             for each in [*self._listening] * _ACCEPTED:
                 own = each.dup()
                 try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 from collections import Counter
 from math import inf
 from time import perf_counter
@@ -29,6 +30,8 @@ without a request. When there are more, some are closed, before file descriptors
 of the network that has most, and in it of the address that has most; of each address those whose
 request is being answered last. New ones, and those that wait for the relay with a handshake, do not
 count as long as there is room for so many websockets."""
+_OTHER_FILES: Final = 128
+"""Descriptors of files, of plug-ins and of listening sockets."""
 _SILENT_AT_ONCE: Final = 100
 """So many of them are counted, or closed, without a pause, 25 us each …"""
 _PIECES: Final = 32
@@ -55,6 +58,19 @@ _CONNECTION_BYTES: Final = 15 << 10
 _NEW_S: Final = 60.0
 _OF_UNKNOWN: Final = 4
 """What clients without a known key hold counts so many times."""
+
+
+def places_of(max_connections: int) -> int:
+    """`max_connections`, or fewer if this process may not open so many files: once it had opened
+    all, nobody could connect, nor be displaced."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return max_connections
+    most = max(files - _MAX_SILENT - _OTHER_FILES, files // 2)
+    if max_connections > most:
+        text = "%d connections instead of %d: this process may open %d files, see `ulimit -n`"
+        _log.warning(text, most, max_connections, files)
+    return min(max_connections or most, most)
 
 
 async def close_heaviest(connections: Iterable[Connection], needed: int) -> str:

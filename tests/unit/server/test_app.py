@@ -11,6 +11,7 @@ import contextlib
 import errno
 import gc
 import os
+import resource
 import socket
 import sys
 from collections import Counter
@@ -48,7 +49,7 @@ from relay.read.versions import VersionReader
 from relay.server import app
 from relay.server.app import Server
 from relay.server.connection import Stop
-from relay.server.eviction import HttpSockets
+from relay.server.eviction import HttpSockets, places_of
 from relay.server.history import HistoryRequests
 from relay.server.listening import bound_sockets, has_ipv6_loopback
 from relay.server.nip86 import UsedAuthorizations
@@ -1084,6 +1085,30 @@ async def test_a_socket_whose_upgrade_was_declined_is_closed(
         writer.write(head.encode())
         assert (await reader.read()).startswith(f"HTTP/1.1 {status} ".encode())
         writer.close()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "files", "places"),
+    [
+        (5000, 65_536, 5000),
+        (5000, 4096, 4096 - 1024 - 128),
+        (5000, 1024, 512),
+        (100, 1024, 100),
+        (0, 4096, 4096 - 1024 - 128),
+        (0, resource.RLIM_INFINITY, 0),
+    ],
+)
+def test_there_are_no_more_places_than_files_may_be_open(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    wanted: int,
+    files: int,
+    places: int,
+) -> None:
+    """4,800 connections opened all of 4,096 files, and owners could not even ask for `status`."""
+    monkeypatch.setattr("relay.server.eviction.resource.getrlimit", lambda _: (files, files))
+    assert places_of(wanted) == places
+    assert len(caplog.records) == (0 < places < wanted)
 
 
 def test_of_unread_answers_those_of_the_address_with_most_are_dropped(
