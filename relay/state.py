@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from relay.access.management import ListName, Management
 from relay.access.read_rules import targets_of
-from relay.access.visibility import audience_of, visibility_for
+from relay.access.visibility import row_readers, visibility_for
 from relay.lifecycle.rows import Stored
 from relay.nostr.kinds import ByKind
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from relay.access.membership import MemberSettings
     from relay.access.quotas import Quota, UsageLimit
     from relay.access.read_rules import ReadRule, Target
-    from relay.access.visibility import Audience, Viewer, Visibility
+    from relay.access.visibility import RowReaders, Viewer, Visibility
     from relay.errors import Reject
     from relay.facts import Facts, Origin, Who
     from relay.groups.context import GroupSettings
@@ -240,9 +240,9 @@ class RelayState:
         groups = self.groups
         return not any(rule.applies_to(row, groups) for rule in self._rules_for(row.event.kind))
 
-    def audience_of(self, row: Stored) -> Audience | None:
-        """See `relay.access.visibility.audience_of`."""
-        return audience_of(row, self._rules_for(row.event.kind), self.actors, self.groups)
+    def row_readers(self, row: Stored) -> RowReaders | None:
+        """See `relay.access.visibility.row_readers`."""
+        return row_readers(row, self._rules_for(row.event.kind), self.actors, self.groups)
 
     def rules_about(self, event: Event, group_id: str | None) -> Sequence[ReadRule]:
         """The read rules that apply to an event that is stored as a row of this group."""

@@ -26,11 +26,20 @@ from relay.nostr.filters import Filter
 from relay.nostr.kinds import DELETE_GROUP, GROUP_MEMBER_NOTICES, is_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
+    from collections.abc import (
+        Callable,
+        Collection,
+        Container,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+        Set,
+    )
 
     from relay.access.actors import Actors, Household
     from relay.access.read_rules import Row, Target
-    from relay.groups.group import Group, Groups
+    from relay.groups.group import Groups
     from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
 
@@ -568,61 +577,75 @@ def visibility_for(
     )
 
 
-class Audience:
-    """Who may be able to read a row that most may not: to ask this takes a twentieth of what
-    `Visibility.reading` takes, and of many viewers no Visibility needs to be made."""
+class RowReaders:
+    """Which viewers read a row alike: those of whom the same who-words hold that its rules name,
+    while neither the row nor the policy names a key of theirs. To find that out takes a fiftieth of
+    a Visibility, which then is made for one of them only."""
 
-    __slots__ = ("_group", "_keys")
+    __slots__ = ("_apart", "_tests")
 
-    def __init__(self, keys: frozenset[str], group: Group | None) -> None:
-        """`group`: its members, too."""
-        self._keys = keys
-        self._group = group
+    def __init__(self, apart: Set[str], tests: Sequence[Callable[[str], bool]]) -> None:
+        """`apart`: keys that may read the row otherwise than others; `tests`: of one key, for each
+        word."""
+        self._apart = apart
+        self._tests = tests
 
-    def may_include(self, viewer: Viewer) -> bool:
-        """False: the viewer may not read the row by any filter."""
-        keys = viewer.keys
-        if viewer.attested:  # they may lend what they are members of
-            keys = keys.union([attestation.owner for attestation in viewer.attested])
-        if viewer.trusted or not keys.isdisjoint(self._keys):
-            return True
-        group = self._group
-        return group is not None and any(key in group.members for key in keys)
+    def alike(self, viewer: Viewer) -> Viewer | int:
+        """Equal for viewers who read the row alike: what words hold, as bits, or the viewer."""
+        if viewer.trusted or not viewer.keys.isdisjoint(self._apart):
+            return viewer
+        if viewer.attested:
+            owners = {attestation.owner for attestation in viewer.attested}
+            # They may lend what they are.
+            if not owners.isdisjoint(self._apart) or self._words_of(owners):
+                return viewer
+        return self._words_of(viewer.keys)
+
+    def _words_of(self, keys: Set[str]) -> int:
+        words = 0
+        for number, test in enumerate(self._tests):
+            if any(map(test, keys)):
+                words |= 1 << number
+        return words
 
 
-_MANY_MEMBERS: Final = 1_000
-"""With more, each key is looked up among them: to list them takes longer than to ask some hundred
-viewers."""
-_WORDS_OF_OTHERS: Final = frozenset({Who.ANYONE, Who.KNOWN, Who.MEMBER})
-"""Words that may hold for a key that neither the policy files, nor the row or its group name."""
-
-
-def audience_of(
+def row_readers(
     row: Row, rules: Iterable[ReadRule], actors: Actors, groups: Groups
-) -> Audience | None:
-    """None: others may read it, or it depends on other rows or on a group that has ended."""
-    group = None if row.group is None else groups.get(row.group)
-    if row.group is not None and group is None:
-        return None
-    if not any(_refuses_others(rule, group) and rule.applies_to(row, groups) for rule in rules):
-        return None
+) -> RowReaders | None:
+    """None: it also depends on other rows."""
+    readers = set[Who]()
+    names = set[str]()
+    for rule in rules:
+        if rule.applies_to(row, groups):
+            if rule.effective_target is not None:
+                return None
+            readers |= rule.readers
+            names.update(rule.tag_readers)
+    if Who.RECIPIENT in readers:
+        names.add("p")
     event = row.event
-    named = [tag[1] for tag in event.tags if len(tag) > 1]
+    named = [tag[1] for tag in event.tags if len(tag) > 1 and tag[0] in names]
     of_households = chain.from_iterable([home.keys for home in actors.households])
-    keys = actors.owners.union(actors.agents, (actors.relay, event.pubkey), of_households, named)
-    if group is not None and len(group.members) <= _MANY_MEMBERS:
-        keys, group = keys.union(group.members), None
-    return Audience(keys, group)
+    special = (actors.agents, actors.banned, (actors.relay, event.pubkey), of_households, named)
+    return RowReaders(actors.owners.union(*special), _tests_of(readers, row.group, actors, groups))
 
 
-def _refuses_others(rule: ReadRule, group: Group | None) -> bool:
-    readers = rule.readers
-    if not readers.isdisjoint(_WORDS_OF_OTHERS) or rule.effective_target is not None:
-        return False
-    if group is None:
-        return True
-    is_open = Who.GROUP in readers and not group.only_members_read
-    return not (is_open or (Who.VISIBLE in readers and not group.is_hidden))
+def _tests_of(
+    readers: Set[Who], group_id: str | None, actors: Actors, groups: Groups
+) -> list[Callable[[str], bool]]:
+    """For each of the words that may hold of a key that nobody names, whether it does."""
+    tests: list[Callable[[str], bool]] = []
+    if Who.KNOWN in readers:
+        tests.append(lambda key: is_known(key, actors, groups))
+    if Who.MEMBER in readers:
+        tests.append(groups.is_member)
+    if group_id is not None and not readers.isdisjoint(OF_A_GROUP):
+        group = groups.get(group_id)
+        if group is None:
+            tests.append(lambda key: group_id in groups.ended_with(key))
+        else:
+            tests += [group.members.__contains__, group.is_moderated_by]
+    return tests
 
 
 def _lenders(

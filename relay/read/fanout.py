@@ -24,7 +24,7 @@ from relay.read.subscriptions import Subscriptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from relay.access.visibility import Audience, Viewer
+    from relay.access.visibility import RowReaders, Viewer
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.nip50 import Search
@@ -193,7 +193,7 @@ class _Compared:
     """A row to be delivered, with the values that filters compare, each computed once."""
 
     __slots__ = (
-        *("_audience", "_rights", "_text"),
+        *("_readers", "_rights", "_text"),
         *("compared", "frames", "is_public", "readings", "receivers", "stored"),
     )
 
@@ -208,9 +208,10 @@ class _Compared:
         self._rights: int | None = None
         """`RelayState.rights` at the last `update_rights`."""
         self.is_public = False
-        self.readings: dict[Viewer, Reading] = {}
-        """Of viewers that were looked at in earlier pieces, if nothing has changed since."""
-        self._audience: Audience | None = None
+        self.readings: dict[Viewer | int, Reading] = {}
+        """Of viewers that were looked at in earlier pieces, if nothing has changed since, and of
+        those who read it alike."""
+        self._readers: RowReaders | None = None
 
     def update_rights(self, state: RelayState) -> None:
         """Find out who may read it, if that has changed."""
@@ -218,17 +219,11 @@ class _Compared:
             self._rights = state.rights
             self.readings.clear()
             self.is_public = state.is_public(self.stored)
-            self._audience = None if self.is_public else state.audience_of(self.compared)
+            self._readers = None if self.is_public else state.row_readers(self.compared)
 
-    def possible_readers(
-        self, candidates: list[Sequence[Entry[Subscription]]]
-    ) -> list[Sequence[Entry[Subscription]]]:
-        """Those whose viewer may be able to read it."""
-        audience = self._audience
-        if audience is None:
-            return candidates
-        may_include = audience.may_include
-        return [each for each in candidates if may_include(each[0].subscription.reader.viewer)]
+    def alike(self, viewer: Viewer) -> Viewer | int:
+        """Equal for viewers who read it alike."""
+        return viewer if self._readers is None else self._readers.alike(viewer)
 
     def text(self, text_of: Callable[[Event], str | None]) -> str | None:
         if self._text is None:
@@ -304,8 +299,6 @@ _MOST_OF_NETWORK: Final = 256
 _FOR_FEW: Final = 2
 """Half as many again are compared, of addresses with few."""
 _FEW_OF_ADDRESS: Final = 2
-_PASSED_OVER_PER_WORK: Final = 4
-"""Subscriptions of viewers that may not read a row."""
 _ASKED_AT_ONCE: Final = 64
 """Subscriptions compared, each with any number of filters, before the work is counted again."""
 _READ_AT_ONCE: Final = 16
@@ -600,18 +593,16 @@ class Fanout:
             return
         compared, candidates = _Compared(row), self._live.candidates(keys)
         work_of_one = _WORK_OF_SEARCH if self._held_searches.used else 1
-        while found := list(islice(candidates, _ASKED_AT_ONCE // work_of_one)):
+        while True:
             compared.update_rights(self._state)
-            asked = compared.possible_readers(found)
-            at_once = len(found) if compared.is_public else _READ_AT_ONCE
-            for start in range(0, len(asked), at_once):
-                compared.update_rights(self._state)
-                piece, made = asked[start : start + at_once], self._state.views_made
-                delivered = self._deliver_row(compared, piece, links)
-                work = sum(map(len, piece)) * work_of_one
-                work += delivered * (len(row.event.raw) // _BYTES_PER_WORK)
-                yield delivered, work + (self._state.views_made - made) * _WORK_OF_VIEW
-            yield 0, (len(found) - len(asked)) // _PASSED_OVER_PER_WORK
+            at_once = _ASKED_AT_ONCE // work_of_one if compared.is_public else _READ_AT_ONCE
+            piece, made = list(islice(candidates, at_once)), self._state.views_made
+            if not piece:
+                return
+            delivered = self._deliver_row(compared, piece, links)
+            work = sum(map(len, piece)) * work_of_one
+            work += delivered * (len(row.event.raw) // _BYTES_PER_WORK)
+            yield delivered, work + (self._state.views_made - made) * _WORK_OF_VIEW
 
     def _at_once(self, number: int, rows: Sequence[Stored]) -> int:
         """How many subscriptions these rows are delivered to in one piece: `number` if they are
@@ -747,7 +738,11 @@ class Fanout:
                 viewer = subscription.reader.viewer
                 reading = readings.get(viewer)
                 if reading is None:
-                    reading = readings[viewer] = self._reading(viewer, compared, links)
+                    alike = row.alike(viewer)
+                    reading = readings.get(alike)
+                    if reading is None:
+                        reading = readings[alike] = self._reading(viewer, compared, links)
+                    readings[viewer] = reading
                 if reading is never:
                     continue
             # Asked here too: a call takes 4 % of a delivery. Only of who may read it: what is

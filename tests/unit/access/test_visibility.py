@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from relay.access.actors import Actors, Household, author_words, is_known
+from relay.access.actors import Actors, Attestations, Household, author_words, is_known
 from relay.access.read_rules import Match, ReadRule, Target
 from relay.access.visibility import (
     ANONYMOUS,
@@ -20,12 +20,13 @@ from relay.access.visibility import (
     Viewer,
     everything_visible,
     names_restricted,
+    row_readers,
     visibility_for,
 )
 from relay.errors import Prefix
 from relay.facts import Who
 from relay.groups.actions import Flag
-from relay.groups.group import Group, Groups
+from relay.groups.group import EndedGroup, Group, Groups
 from relay.lifecycle.rows import Stored
 from relay.nostr.agents import Attestation
 from relay.nostr.kinds import KindSet
@@ -785,3 +786,39 @@ def test_a_viewer_is_known_as_one_of_its_known_keys_or_with_the_agents_of_one_ow
         "agent": f"agents of {alice.pubkey}",
         "stranger": None,
     }
+
+
+@pytest.mark.parametrize("attestations", Attestations)
+@pytest.mark.parametrize("author", [carol, person("writer")])
+@pytest.mark.parametrize("group_id", [None, "den", "attic", "tea", "shed"])
+@pytest.mark.parametrize("word", [each for each in Who if each is not Who.TARGET])
+def test_viewers_who_are_alike_read_a_row_alike(
+    word: Who, group_id: str | None, author: SecretKey, attestations: Attestations
+) -> None:
+    """Live delivery asks for one of them."""
+    rules = [ReadRule("some", Match(), frozenset({word}), tag_readers=("scope",))]
+    actors = replace(
+        ACTORS,
+        attestations=attestations,
+        banned=frozenset({dave.pubkey}),
+        households=(
+            Household("home", frozenset({person("mother").pubkey}), frozenset({carol.pubkey})),
+        ),
+    )
+    shed = Group("shed", flags=frozenset({Flag.PRIVATE})).with_users({alice.pubkey: ()})
+    groups = GROUPS.with_group(shed).without_group("shed", EndedGroup(frozenset({alice.pubkey})))
+    tags = [["p", dave.pubkey], ["p", bob.pubkey], ["scope", person("scoped").pubkey]]
+    row = Stored(1, unsigned(author, 1, tags), group_id)
+    readers = row_readers(row, rules, actors, groups)
+    assert readers is not None
+    keys = [*KEYS.values(), *map(person, ("mother", "scoped", "writer", "passer"))]
+    viewers = [ANONYMOUS, Viewer(trusted=True)]
+    viewers += [Viewer(frozenset({key.pubkey, more.pubkey})) for key in keys for more in keys]
+    attested = [Attestation(stranger.pubkey, key.pubkey) for key in keys]
+    viewers += [Viewer(frozenset({stranger.pubkey}), attested=frozenset({a})) for a in attested]
+    found: dict[Viewer | int, Reading] = {}
+    for viewer in viewers:
+        reading = visibility_for(viewer, rules, actors, groups).reading(row)
+        assert found.setdefault(readers.alike(viewer), reading) is reading
+    plain = [Viewer(frozenset({f"{number:064x}"})) for number in range(9)]
+    assert {readers.alike(viewer) for viewer in (ANONYMOUS, *plain)} == {0}
