@@ -297,6 +297,7 @@ class UnreadRows:
         for each in late[len(unknown) :]:
             if not unsent.has_room_for(clients[each], MAX_UNREAD):
                 each.close_unread()
+        of_unknown = 0  # a quarter of their own: others' late bytes stay
         for each in sorted(fresh, key=rank):
             client, unread = clients[each], each.unsent
             has_room = unsent.has_room_for(client, 2 * MAX_UNREAD)

@@ -955,11 +955,15 @@ async def test_who_reads_slowly_is_not_closed_for_what_many_of_another_network_l
     assert most - 20_000 <= clients.all.unsent.used <= most
 
 
+@pytest.mark.parametrize("late", [0, 12])
 async def test_who_has_just_got_something_is_not_closed_for_what_known_keys_leave_unread(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, late: int
 ) -> None:
-    """Those without a known key were closed at once, while known ones had left 192 MiB."""
+    """Those without a known key were closed at once, while known ones had left 192 MiB. `late`:
+    others without one that leave 32 MiB unread for good."""
     clients = Clients(monkeypatch)
+    for number in range(late):
+        clients.add(f"100.64.{number}.1", 20_000, is_known=False)
 
     def fresh(address: str, unsent: int, *, is_known: bool = False) -> Client:
         made = clients.add(address, unsent, is_known=is_known)
