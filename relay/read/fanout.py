@@ -299,6 +299,9 @@ _MOST_OF_NETWORK: Final = 256
 _FOR_FEW: Final = 2
 """Half as many again are compared, of addresses with few."""
 _FEW_OF_ADDRESS: Final = 2
+_EXCESS_S: Final = 10.0
+"""After that a network may have more again: to close 20,000 that are asked for again at once takes
+1 s, for each event."""
 _ASKED_AT_ONCE: Final = 64
 """Subscriptions compared, each with any number of filters, before the work is counted again."""
 _READ_AT_ONCE: Final = 16
@@ -341,6 +344,9 @@ class Fanout:
         """A row that was delivered to only some of its subscriptions so far."""
         self._filters = Shares()
         """Open ones, of each address."""
+        self._in_excess: dict[str, float] = {}
+        """Network → until when it has no more than `_MOST_OF_NETWORK` filters, and few of each
+        address."""
         self._held_searches = Shares()
         self._held = (Shares(), self._held_searches, Shares())
         """Of each field of `_Costs`."""
@@ -370,9 +376,11 @@ class Fanout:
         return self._filters.of_network(address)
 
     def open(self, subscription: Subscription) -> bool:
-        """False: all subscriptions together, or those of its client's address, would cost too much.
-        Then nothing is delivered."""
+        """False: all subscriptions together, or those of its client's address, would cost too much,
+        or its network has had too many a moment ago. Then nothing is delivered."""
         address = subscription.address
+        if self._in_excess and self._is_in_excess(subscription):
+            return False
         costs = _costs_of(subscription.filters)
         if costs is not None:
             rights = self._state.visibility(subscription.reader.viewer)
@@ -388,6 +396,20 @@ class Fanout:
         self._filters.add(subscription.address, len(subscription.filters))
         self._live.add(subscription, subscription.filters)
         subscription.is_indexed = True
+        return True
+
+    def _is_in_excess(self, subscription: Subscription) -> bool:
+        """Whether its network has had too many a moment ago, or was refused others for that."""
+        address, now = subscription.address, perf_counter()
+        if (
+            address is None
+            or self._in_excess.get(network_of(address), 0.0) < now
+            or self._filters.of(address) < _FEW_OF_ADDRESS
+            or self._filters.of_network(address) < _MOST_OF_NETWORK
+            or self._is_unbounded(subscription)
+        ):
+            return False
+        self._in_excess[network_of(address)] = now + _EXCESS_S
         return True
 
     def _delay(self, subscription: Subscription, row: Stored, filter_: Filter) -> None:
@@ -628,11 +650,18 @@ class Fanout:
         if number <= most:
             receivers[address], receivers[network] = of_address, number
             return False
-        keys, actors = subscription.reader.viewer.keys, self._state.actors
-        if not (keys.isdisjoint(actors.owners) and keys.isdisjoint(actors.agents)):
+        if self._is_unbounded(subscription):
             return False
+        now = perf_counter()
+        if network not in self._in_excess:
+            self._in_excess = {each: end for each, end in self._in_excess.items() if end > now}
+        self._in_excess[network] = now + _EXCESS_S
         close(subscription)
         return True
+
+    def _is_unbounded(self, subscription: Subscription) -> bool:
+        keys, actors = subscription.reader.viewer.keys, self._state.actors
+        return not (keys.isdisjoint(actors.owners) and keys.isdisjoint(actors.agents))
 
     def _deliver_together(
         self,

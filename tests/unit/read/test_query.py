@@ -1668,6 +1668,7 @@ async def test_one_network_gets_an_event_for_so_many_subscriptions(
     """Sixteen had 37,000 that matched every note: each took 0.1 to 0.2 s to deliver."""
     monkeypatch.setattr("relay.read.fanout._MOST_OF_NETWORK", 3)
     monkeypatch.setattr("relay.read.fanout._FEW_OF_ADDRESS", 0)
+    monkeypatch.setattr("relay.read.fanout._EXCESS_S", 0.0)
     filter_ = asked(kinds=[1]) if by_kind else asked(kinds=[1], authors=[bob.pubkey])
     network = [Client(counted_as=f"192.0.2.{number}") for number in range(5)]
     alone = Client(counted_as="198.51.100.1")
@@ -1693,6 +1694,31 @@ async def test_one_network_gets_an_event_for_so_many_subscriptions(
     queues[network[4]].subscribe("t", (filter_,))
     assert [*relay.fanout.deliver([Stored(3, note(3))])]
     assert network[4].stream("t")[-1] == "3"
+
+
+@pytest.mark.parametrize("seconds", [10.0, 0.0])
+async def test_a_network_that_had_too_many_has_few_new_ones_for_a_while(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """110 connections asked again for what was closed, 3,600 times a second: to close all of that
+    again took each event of anybody 0.3 to 2.5 s."""
+    monkeypatch.setattr("relay.read.fanout._MOST_OF_NETWORK", 3)
+    monkeypatch.setattr("relay.read.fanout._EXCESS_S", seconds)
+    client, other = Client(counted_as="192.0.2.1"), Client(counted_as="192.0.2.2")
+    alone, own = Client(counted_as="198.51.100.1"), Client(owner, counted_as="192.0.2.3")
+    queues = {each: QueryQueue(relay.queries, each) for each in (client, other, alone, own)}
+    for number in range(5):
+        queues[client].subscribe(f"{number}", (asked(kinds=[1]),))
+    await relay.write(note("tea?"))
+    assert client.closed == ["3", "4"]
+    for each, queue in queues.items():
+        for number in range(5, 8):
+            queue.subscribe(f"{number}", (asked(kinds=[7]),))
+        is_refused = seconds and each in (client, other)
+        answer = ["<EOSE>", "<CLOSED rate-limited:"] if is_refused else ["<EOSE>"]
+        assert [text[:21] for text in each.stream("7")] == answer
+    await settled()
+    assert len(relay.fanout) == 3 + (2 + 3 + 3 if seconds else 4 * 3)
 
 
 @pytest.mark.parametrize("who", [None, owner, robot])
