@@ -22,7 +22,7 @@ from relay.read.outbox import framed
 from relay.read.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
     from relay.access.visibility import RowReaders, Viewer
     from relay.nostr.event import Event
@@ -208,7 +208,7 @@ class _Compared:
         self._rights: int | None = None
         """`RelayState.rights` at the last `update_rights`."""
         self.is_public = False
-        self.readings: dict[Viewer | int, Reading] = {}
+        self.readings: dict[Hashable, Reading] = {}
         """Of viewers that were looked at in earlier pieces, if nothing has changed since, and of
         those who read it alike."""
         self._readers: RowReaders | None = None
@@ -221,7 +221,7 @@ class _Compared:
             self.is_public = state.is_public(self.stored)
             self._readers = None if self.is_public else state.row_readers(self.compared)
 
-    def alike(self, viewer: Viewer) -> Viewer | int:
+    def alike(self, viewer: Viewer) -> Hashable:
         """Equal for viewers who read it alike."""
         return viewer if self._readers is None else self._readers.alike(viewer)
 

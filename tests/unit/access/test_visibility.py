@@ -816,7 +816,7 @@ def test_viewers_who_are_alike_read_a_row_alike(
     viewers += [Viewer(frozenset({key.pubkey, more.pubkey})) for key in keys for more in keys]
     attested = [Attestation(stranger.pubkey, key.pubkey) for key in keys]
     viewers += [Viewer(frozenset({stranger.pubkey}), attested=frozenset({a})) for a in attested]
-    found: dict[Viewer | int, Reading] = {}
+    found: dict[object, Reading] = {}
     for viewer in viewers:
         reading = visibility_for(viewer, rules, actors, groups).reading(row)
         assert found.setdefault(readers.alike(viewer), reading) is reading
