@@ -225,6 +225,16 @@ class _Compared:
         """Equal for viewers who read it alike."""
         return viewer if self._readers is None else self._readers.alike(viewer)
 
+    def comparable(self, entries: Sequence[Entry[Subscription]]) -> Sequence[Entry[Subscription]]:
+        """Those that its kind and the read rules do not rule out."""
+        kind, readers = self.compared.event.kind, self._readers
+        return [
+            each
+            for each in entries
+            if (each.filter.kinds is None or kind in each.filter.kinds)
+            and (readers is None or readers.may_match(each.filter))
+        ]
+
     def text(self, text_of: Callable[[Event], str | None]) -> str | None:
         if self._text is None:
             self._text = (text_of(self.stored.event),)
@@ -639,7 +649,7 @@ class Fanout:
         """Count its filters among those of its address and network that are compared with an event,
         and close the subscription if there are too many. Whether it was closed."""
         address, close = subscription.address, subscription.close_in_excess
-        if address is None or close is None:
+        if address is None or close is None or not filters:
             return False
         network = network_of(address)
         of_address = receivers.get(address, 0) + filters
@@ -774,12 +784,11 @@ class Fanout:
                     readings[viewer] = reading
                 if reading is never:
                     continue
-            # Asked here too: a call takes 4 % of a delivery. Only of who may read it: what is
-            # closed would tell others that there was an event.
-            if subscription.address is not None and self._close_in_excess(
-                subscription, len(entries), row.receivers
-            ):
-                continue
+            if subscription.address is not None:  # a call takes 4 % of a delivery
+                # Only of who may read it: what is closed would tell others that there was an event.
+                entries = row.comparable(entries)
+                if self._close_in_excess(subscription, len(entries), row.receivers):
+                    continue
             for entry in entries:
                 if not entry.is_exact:
                     if entry.filter is not filter_:

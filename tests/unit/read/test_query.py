@@ -1696,6 +1696,31 @@ async def test_one_network_gets_an_event_for_so_many_subscriptions(
     assert network[4].stream("t")[-1] == "3"
 
 
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        asked(kinds=[24133]),
+        asked(kinds=[24133], since=1),
+        asked(kinds=[1, 7], tag_p=[bob.pubkey]),
+    ],
+)
+async def test_filters_that_cannot_get_an_event_count_for_nobody(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch, wanted: Filter
+) -> None:
+    """Who asked for kind 24133 without `#p` saw by a CLOSED that others had sent such an event; and
+    one event that named sixty people of an office closed their subscriptions to other kinds."""
+    monkeypatch.setattr("relay.read.fanout._MOST_OF_NETWORK", 1)
+    clients = [Client(counted_as=f"192.0.2.{number}") for number in range(9)]
+    for client in clients:
+        queue = QueryQueue(relay.queries, client)
+        queue.subscribe("s", (wanted, wanted))
+    await settled()
+    message = note("psst", kind=24133, tags=[["p", bob.pubkey]])
+    assert [*relay.fanout.deliver([Stored(0, message)])]
+    await settled()
+    assert [client.stream() for client in clients] == [["<EOSE>"]] * 9
+
+
 @pytest.mark.parametrize("seconds", [10.0, 0.0])
 async def test_a_network_that_had_too_many_has_few_new_ones_for_a_while(
     relay: QuerySide, monkeypatch: pytest.MonkeyPatch, seconds: float
