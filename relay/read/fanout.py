@@ -691,7 +691,11 @@ class Fanout:
         delivered = 0
         for entry in entries:
             subscription = entry.subscription
-            if subscription.is_closed or self._close_in_excess(subscription, 1, receivers):
+            # A call takes 4 % of a delivery.
+            if subscription.is_closed or (
+                subscription.address is not None
+                and self._close_in_excess(subscription, 1, receivers)
+            ):
                 continue
             if (
                 subscription.backlog is not None
@@ -784,7 +788,7 @@ class Fanout:
                     readings[viewer] = reading
                 if reading is never:
                     continue
-            if subscription.address is not None:  # a call takes 4 % of a delivery
+            if subscription.address is not None:
                 # Only of who may read it: what is closed would tell others that there was an event.
                 entries = row.comparable(entries)
                 if self._close_in_excess(subscription, len(entries), row.receivers):
