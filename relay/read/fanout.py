@@ -389,7 +389,7 @@ class Fanout:
         """False: all subscriptions together, or those of its client's address, would cost too much,
         or its network has had too many a moment ago. Then nothing is delivered."""
         address = subscription.address
-        if self._in_excess and self._is_in_excess(subscription):
+        if self._in_excess and self._refuse_in_excess(subscription):
             return False
         costs = _costs_of(subscription.filters)
         if costs is not None:
@@ -403,13 +403,14 @@ class Fanout:
             for cost, held in zip(costs, self._held, strict=True):
                 held.add(address, cost)
             self._costs[id(subscription)] = costs
-        self._filters.add(subscription.address, len(subscription.filters))
+        self._filters.add(address, len(subscription.filters))
         self._live.add(subscription, subscription.filters)
         subscription.is_indexed = True
         return True
 
-    def _is_in_excess(self, subscription: Subscription) -> bool:
-        """Whether its network has had too many a moment ago, or was refused others for that."""
+    def _refuse_in_excess(self, subscription: Subscription) -> bool:
+        """Whether its network has had too many, or was refused others for that, a moment ago: then
+        it is refused for longer."""
         address, now = subscription.address, perf_counter()
         if (
             address is None

@@ -141,7 +141,9 @@ def cost_of(
 def charge_of(item: LaneItem, cost: int) -> int:
     """What of its cost counts for whose turn comes next: not what others have subscribed to, or
     they would choose how long its author waits."""
-    return max(1, cost - item.cost_of_others) if isinstance(item, WriteEvent) else cost
+    if not isinstance(item, WriteEvent):
+        return cost
+    return max(1, cost - cost * item.cost_of_others // item.cost)  # it may be a multiple
 
 
 def _cost_of_event(

@@ -232,8 +232,7 @@ class Lane(Generic[T]):
         return queue
 
     def _remove_queue(self, turn: object) -> None:
-        for kept in (self._queues, self._costs, self._charges, self._weighted):
-            del kept[turn]
+        del self._queues[turn], self._costs[turn], self._charges[turn], self._weighted[turn]
         share = self._shares.pop(turn)
         self._queues_of[share] -= 1
         if not self._queues_of[share]:

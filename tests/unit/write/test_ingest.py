@@ -543,6 +543,7 @@ async def test_who_writes_is_charged_for_the_filters_of_the_own_network(
     cost = relay.ingest._cost_of(item)
     assert cost == 1 + 1000 // 16
     assert charge_of(item, cost) == pytest.approx(charged, abs=1)
+    assert charge_of(item, 10 * cost) == pytest.approx(10 * charged, abs=10)  # it took long before
 
 
 async def test_bytes_count_as_often_as_they_are_sent_not_for_what_searches_cost(
