@@ -118,11 +118,9 @@ def cost_of(
     """Where batches are committed. `relay`: its key. `members`: number of those in its register.
     What `owners` of the relay may do in a group, others need a role for: from who has none, such an
     event costs no more than its refusal."""
-    number_for = subscribers.number_for
     match item:
         case WriteEvent(event=event) if event.kind in kinds.MEMBERSHIP_REQUESTS:
             about = _cost_of_event(item, groups, subscribers, relay, owners)
-            about += sum(map(number_for, _notices_of_member(event, relay))) // _FILTERS_PER_COST
             return about + _MEMBERSHIP_COST + members() // _MEMBERS_PER_COST
         case WriteEvent():
             return _cost_of_event(item, groups, subscribers, relay, owners)
@@ -155,6 +153,7 @@ def _cost_of_event(
 ) -> int:
     number_for = subscribers.number_for
     event, filters = item.event, number_for(item.event)
+    told = 0  # filters that are compared with what the relay signs about the event
     is_about_group = event.kind in CHANGES_GROUP
     is_in_group = filters or is_about_group or groups.pinned
     group = groups.get(event.tag("h")) if is_in_group else None
@@ -172,23 +171,22 @@ def _cost_of_event(
     if event.kind == kinds.VANISH:
         cost += _ALONE + _LEFT_COST * len(groups.groups_of(event.pubkey))
     if changes_group:
-        told = min(len(event.tags), MAX_MEMBER_NOTICES)
-        cost += _CHANGE_COST + told + (len(event.tags) - told) // _CHANGED_PER_COST
+        notices = min(len(event.tags), MAX_MEMBER_NOTICES)
+        cost += _CHANGE_COST + notices + (len(event.tags) - notices) // _CHANGED_PER_COST
         for each in described_by(event, group, groups):
             # It is written, and the version before it overwritten.
             cost += 2 * bytes_of_description(each) // _WEIGHT_PER_COST
             further = event.tags if each is group else ()
             tags = [["d", each.id], *map(list, each.metadata), *further]
-            signed = _signed(relay, kinds.GROUP_METADATA, tags)
-            cost += number_for(signed) // _FILTERS_PER_COST
+            told += number_for(_signed(relay, kinds.GROUP_METADATA, tags))
         if event.kind == kinds.DELETE_GROUP and group is not None and group.is_admin(event.pubkey):
             cost += _ALONE + len(group.members) // _CHANGED_PER_COST
             for child in group.children:
-                signed = _signed(relay, kinds.GROUP_METADATA, [["d", child]])
-                cost += _CHILD_COST + number_for(signed) // _FILTERS_PER_COST
+                cost += _CHILD_COST
+                told += number_for(_signed(relay, kinds.GROUP_METADATA, [["d", child]]))
     if cost > _MAX_SHARED:
         cost = max(cost, _ALONE)
-    item.cost_of_others = 0
+    delivery = 0
     if filters:
         is_private = group is not None and group.only_members_read
         of_one = _PRIVATE_FILTERS_PER_COST if is_private else _FILTERS_PER_COST
@@ -197,10 +195,6 @@ def _cost_of_event(
         if filters * len(event.raw) >= _BYTES_PER_COST:
             sent = subscribers.receivers_for(event) * len(event.raw)
             delivery += min(sent // _BYTES_PER_COST, MAX_BATCH)
-        cost += delivery
-        own = subscribers.filters_of(item.author.counted_as)
-        if own < filters:
-            item.cost_of_others = delivery - delivery * own // filters
     if event.tag("previous") is not None:
         # Each is looked up, 16 us, or 1 ms if 1,000 rows begin so; and judged, up to 40 us a row.
         cost += min(len(previous_in(event)), MAX_PREVIOUS)
@@ -208,17 +202,26 @@ def _cost_of_event(
         cost += len(groups.by_id) // _GROUPS_PER_COST
     if changes_group:
         users = [["p", pubkey] for pubkey in users_of(event, group)]
-        notices = _notices_about(event, users, relay)
-        cost += sum(map(number_for, notices)) // _FILTERS_PER_COST
+        told += sum(map(number_for, _notices_about(event, users, relay)))
         if group is not None:
             cost += len(group.involved) // _MEMBERS_PER_COST
             cost += len(group.invites) // _CODES_PER_COST
         if group is None or not is_listed_apart(group):
-            cost += _cost_of_lists(event, group, users, number_for, relay)
+            members: Mapping[str, Sequence[str]] = {} if group is None else group.members
+            cost += len(members) // _LISTED_PER_COST
+            cost += sum(map(len, members.values())) // _ROLES_PER_COST
+            of_members, of_admins = _filters_of_lists(event, members, users, number_for, relay)
+            told += of_members + of_admins
+            delivery += min(of_members * len(members) // _SENT_PER_COST, MAX_BATCH)
     for each in unpinned:
-        signed = _signed(relay, kinds.GROUP_PINS, [["d", each.id], *map(list, each.pins)])
-        cost += number_for(signed) // _FILTERS_PER_COST
-    return cost
+        tags = [["d", each.id], *map(list, each.pins)]
+        told += number_for(_signed(relay, kinds.GROUP_PINS, tags))
+    if event.kind in kinds.MEMBERSHIP_REQUESTS:
+        told += sum(map(number_for, _notices_of_member(event, relay)))
+    delivery += min(told // _FILTERS_PER_COST, MAX_BATCH)
+    own, compared = subscribers.filters_of(item.author.counted_as), filters + told
+    item.cost_of_others = delivery - delivery * own // compared if own < compared else 0
+    return cost + delivery
 
 
 def _may_change(event: Event, group: Group | None, operators: Set[str]) -> bool:
@@ -267,26 +270,19 @@ def _unpinned_by(event: Event, group: Group | None, groups: Groups) -> list[Grou
     return []
 
 
-def _cost_of_lists(
+def _filters_of_lists(
     event: Event,
-    group: Group | None,
+    members: Mapping[str, Sequence[str]],
     users: Sequence[list[str]],
     number_for: Callable[[Event], int],
     relay: str,
-) -> int:
-    """Of its 39001 and 39002, which are signed with the event, and delivered."""
-    members: Mapping[str, Sequence[str]] = {} if group is None else group.members
+) -> tuple[int, int]:
+    """How many filters are compared with its 39002 and 39001, which are signed with the event."""
     tags = [["d", event.tag("h") or ""], *users]
     admins = [["p", pubkey] for pubkey, roles in members.items() if roles]
     listed = [["p", pubkey] for pubkey in members]
-    filters = number_for(_signed(relay, kinds.GROUP_MEMBERS, [*tags, *listed]))
-    of_admins = number_for(_signed(relay, kinds.GROUP_ADMINS, [*tags, *admins]))
-    return (
-        len(members) // _LISTED_PER_COST
-        + sum(map(len, members.values())) // _ROLES_PER_COST
-        + (filters + of_admins) // _FILTERS_PER_COST
-        + filters * len(members) // _SENT_PER_COST
-    )
+    of_members = number_for(_signed(relay, kinds.GROUP_MEMBERS, [*tags, *listed]))
+    return of_members, number_for(_signed(relay, kinds.GROUP_ADMINS, [*tags, *admins]))
 
 
 def _signed(relay: str, kind: int, tags: list[list[str]]) -> Event:

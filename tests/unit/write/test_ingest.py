@@ -546,6 +546,23 @@ async def test_who_writes_is_charged_for_the_filters_of_the_own_network(
     assert charge_of(item, 10 * cost) == pytest.approx(10 * charged, abs=10)  # it took long before
 
 
+async def test_a_change_of_a_group_is_not_charged_for_what_others_subscribed_to(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """18,000 filters of one network, on what the relay signs about groups, made each change worth
+    10,000 notes: it waited 9 s for those of fifteen networks."""
+    author = relay.letter_from("192.0.2.1")
+    join = alice.sign(28934, [["-"]], "", NOON)
+    for event in (put(bob), out(bob, "den"), on(alice, 9021, h="den"), join):
+        item = WriteEvent(event, 1, 1, author, Origin.WIRE)
+        alone = relay.ingest._cost_of(item)
+        monkeypatch.setattr(relay.live, "number_for", lambda heard: 20_000 * (heard.raw == b""))
+        cost = relay.ingest._cost_of(item)
+        assert alone + MAX_BATCH <= cost <= alone + 2 * MAX_BATCH
+        assert charge_of(item, cost) == alone
+        monkeypatch.setattr(relay.live, "number_for", lambda _: 0)
+
+
 async def test_bytes_count_as_often_as_they_are_sent_not_for_what_searches_cost(
     relay: Relay, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
