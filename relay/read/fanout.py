@@ -22,7 +22,7 @@ from relay.read.outbox import framed
 from relay.read.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 
     from relay.access.visibility import RowReaders, Viewer
     from relay.nostr.event import Event
@@ -60,14 +60,13 @@ class Subscription:
     __slots__ = (
         "address",
         "backlog",
-        "close_in_excess",
         "cursor",
         "filters",
         "is_closed",
-        "is_indexed",
         "last_delivery",
         "last_seq",
         "outbox",
+        "part",
         "reader",
         "sub",
     )
@@ -92,9 +91,8 @@ class Subscription:
         """None: live rows are sent at once."""
         self.is_closed = False
         """Nothing is delivered any more."""
-        self.is_indexed = False
-        self.close_in_excess: Callable[[Subscription], None] | None = None
-        """Called when the filters of its network that wait for the same event are too many."""
+        self.part: Part | None = None
+        """Where rows are delivered to it; None: nowhere."""
         self.last_seq = cursor
         """Stored rows up to this seq are not delivered any more: they come in order of seq, and
         some are read again because their delivery was broken off."""
@@ -107,6 +105,11 @@ class Subscription:
     def head(self) -> bytes:
         """Made anew each time: most subscriptions wait for their events, and would keep it."""
         return messages.event_head(self.sub)
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether rows are delivered to it."""
+        return self.part is not None
 
     @property
     def has_overflowed(self) -> bool:
@@ -194,7 +197,7 @@ class _Compared:
 
     __slots__ = (
         *("_readers", "_rights", "_text"),
-        *("compared", "frames", "is_public", "readings", "receivers", "stored"),
+        *("compared", "frames", "is_public", "readings", "readings_alike", "stored"),
     )
 
     def __init__(self, row: Stored) -> None:
@@ -202,15 +205,15 @@ class _Compared:
         self.compared = _indexed(row)
         self.frames: dict[str, bytes] = {}
         """Subscription id → the whole frame."""
-        self.receivers: dict[str, int] = {}
-        """Address, and network → how many of its filters were compared."""
         self._text: tuple[str | None] | None = None
         self._rights: int | None = None
         """`RelayState.rights` at the last `update_rights`."""
         self.is_public = False
-        self.readings: dict[Hashable, Reading] = {}
-        """Of viewers that were looked at in earlier pieces, if nothing has changed since, and of
-        those who read it alike."""
+        self.readings: dict[int, tuple[Viewer, Reading]] = {}
+        """By id() of the viewers that were looked at in earlier pieces, if nothing has changed
+        since. To compare two that are equal, with 64 keys each, takes 4 to 40 us."""
+        self.readings_alike: dict[Hashable, Reading] = {}
+        """Of those who read it alike."""
         self._readers: RowReaders | None = None
 
     def update_rights(self, state: RelayState) -> None:
@@ -218,22 +221,13 @@ class _Compared:
         if self._rights != state.rights:
             self._rights = state.rights
             self.readings.clear()
+            self.readings_alike.clear()
             self.is_public = state.is_public(self.stored)
             self._readers = None if self.is_public else state.row_readers(self.compared)
 
     def alike(self, viewer: Viewer) -> Hashable:
         """Equal for viewers who read it alike."""
         return viewer if self._readers is None else self._readers.alike(viewer)
-
-    def comparable(self, entries: Sequence[Entry[Subscription]]) -> Sequence[Entry[Subscription]]:
-        """Those that its kind and the read rules do not rule out."""
-        kind, readers = self.compared.event.kind, self._readers
-        return [
-            each
-            for each in entries
-            if (each.filter.kinds is None or kind in each.filter.kinds)
-            and (readers is None or readers.may_match(each.filter))
-        ]
 
     def text(self, text_of: Callable[[Event], str | None]) -> str | None:
         if self._text is None:
@@ -303,15 +297,9 @@ _WORK_OF_VIEW: Final = 30
 _LOOKED_S: Final = 0.02
 """Work on the viewers of linked rows after which other tasks run."""
 _MOST_OF_NETWORK: Final = 256
-"""Filters of one network (IPv4 /24, IPv6 /48) that an event is compared with. Each takes 2.5 to
-10 us, and the connections of sixteen networks have place for 37,000 that get every note, or for
-140,000 that wait for a message of one group and match none."""
-_FOR_FEW: Final = 2
-"""Half as many again are compared, of addresses with few."""
-_FEW_OF_ADDRESS: Final = 2
-_EXCESS_S: Final = 10.0
-"""After that a network may have more again: to close 20,000 that are asked for again at once takes
-1 s, for each event."""
+"""Filters of one network (IPv4 /24, IPv6 /48) that an event is compared with before the next events
+are committed. Each takes up to 10 us, and the connections of sixteen networks have place for
+140,000."""
 _ASKED_AT_ONCE: Final = 64
 """Subscriptions compared, each with any number of filters, before the work is counted again."""
 _READ_AT_ONCE: Final = 16
@@ -329,40 +317,64 @@ _JSON_PER_WORK: Final = 200
 """Bytes of JSON in which a text is looked for: 330,000 take up to 10 ms."""
 
 
-class Fanout:
-    """All open subscriptions of this process."""
+class Work(Protocol):
+    """What work is counted for. Satisfied by `relay.server.turns.Slice`."""
+
+    def begin(self) -> object: ...
+    def end(self) -> bool:
+        """Whether `rest` is due."""
+
+    async def rest(self) -> None:
+        """Wait for a turn."""
+
+
+class Part:
+    """Open subscriptions that rows are delivered to together."""
 
     def __init__(
         self,
         state: RelayState,
-        matcher: TextMatcher | None = None,
-        linked_rows: LinkedRows | None = None,
-        flush_queue: FlushQueue | None = None,
+        matcher: TextMatcher | None,
+        linked_rows: LinkedRows | None,
+        flush_queue: FlushQueue | None,
+        held_searches: Shares,
+        leave: Callable[[Subscription], None],
+        work: Work | None = None,
     ) -> None:
-        """`matcher`: None without search. `linked_rows`: None when read rules follow no links.
-        `flush_queue`: that of all outboxes."""
+        """`held_searches`: of all live filters. `leave`: calls `remove`, too. The others: see
+        `Fanout`."""
         self._state = state
         self._matcher = matcher
         self._linked_rows = linked_rows
         self._flush_queue = flush_queue
+        self._held_searches = held_searches
+        self._leave = leave
+        self.work = work
+        """What a delivery counts for; None: other work waits for it."""
         self._live: Subscriptions[Subscription] = Subscriptions()
-        self._costs: dict[int, _Costs] = {}
-        """id() of an open subscription → its costs."""
         self._delivered = 0
         """Rows delivered so far; the number of the next one is higher."""
         self._unfinished: Stored | None = None
         """A row that was delivered to only some of its subscriptions so far."""
-        self._filters = Shares()
-        """Open ones, of each address."""
-        self._in_excess: dict[str, float] = {}
-        """Network → until when it has no more than `_MOST_OF_NETWORK` filters, and few of each
-        address."""
-        self._held_searches = Shares()
-        self._held = (Shares(), self._held_searches, Shares())
-        """Of each field of `_Costs`."""
 
     def __len__(self) -> int:
         return len(self._live)
+
+    def add(self, subscription: Subscription) -> None:
+        self._live.add(subscription, subscription.filters)
+        subscription.part, subscription.last_delivery = self, 0
+
+    def remove(self, subscription: Subscription) -> None:
+        self._live.remove(subscription, subscription.filters)
+        subscription.part = None
+
+    def _delay(self, subscription: Subscription, row: Stored, filter_: Filter) -> None:
+        backlog = subscription.backlog
+        if backlog is None or backlog.has_overflowed:
+            return
+        backlog.add(row, filter_)
+        if backlog.has_overflowed:  # what still comes is not for it: CLOSED follows
+            self._leave(subscription)
 
     @property
     def is_behind(self) -> bool:
@@ -377,87 +389,9 @@ class Fanout:
         return number + (_WORK_OF_SEARCH - 1) * searches + self._work_of_text(event)
 
     def receivers_for(self, event: Event) -> int:
-        """As in `Subscribers`."""
+        """As in `AllSubscribers`."""
         number, _ = self._live.numbers_for(event)
         return number
-
-    def filters_of(self, address: str | None) -> int:
-        """As in `Subscribers`."""
-        return self._filters.of_network(address)
-
-    def open(self, subscription: Subscription) -> bool:
-        """False: all subscriptions together, or those of its client's address, would cost too much,
-        or its network has had too many a moment ago. Then nothing is delivered."""
-        address = subscription.address
-        if self._in_excess and self._refuse_in_excess(subscription):
-            return False
-        costs = _costs_of(subscription.filters)
-        if costs is not None:
-            rights = self._state.visibility(subscription.reader.viewer)
-            for cost, held, most in zip(costs, self._held, _MOST, strict=True):
-                ordinary = most // _ORDINARY if rights.is_known else 0
-                if cost and cost > held.room_for(rights, address, most, ordinary):
-                    return False
-            if costs.searches and self._matcher is not None:
-                self._matcher.prepare(_searches_of(subscription))
-            for cost, held in zip(costs, self._held, strict=True):
-                held.add(address, cost)
-            self._costs[id(subscription)] = costs
-        self._filters.add(address, len(subscription.filters))
-        self._live.add(subscription, subscription.filters)
-        subscription.is_indexed = True
-        return True
-
-    def _refuse_in_excess(self, subscription: Subscription) -> bool:
-        """Whether its network has had too many, or was refused others for that, a moment ago: then
-        it is refused for longer."""
-        address, now = subscription.address, perf_counter()
-        if (
-            address is None
-            or self._in_excess.get(network_of(address), 0.0) < now
-            or self._filters.of(address) < _FEW_OF_ADDRESS
-            or self._filters.of_network(address) < _MOST_OF_NETWORK
-            or self._is_unbounded(subscription)
-        ):
-            return False
-        self._in_excess[network_of(address)] = now + _EXCESS_S
-        return True
-
-    def _delay(self, subscription: Subscription, row: Stored, filter_: Filter) -> None:
-        backlog = subscription.backlog
-        if backlog is None or backlog.has_overflowed:
-            return
-        backlog.add(row, filter_)
-        if backlog.has_overflowed:  # what still comes is not for it: CLOSED follows
-            self._forget(subscription)
-
-    def end(self, subscription: Subscription) -> None:
-        """From now on nothing is delivered to it; `close` follows, which takes time for each value
-        of its filters."""
-        subscription.is_closed = True
-        subscription.end_backlog()
-
-    def postpone(self, subscription: Subscription) -> None:
-        """Until it is opened again, nothing is delivered to it."""
-        subscription.end_backlog()
-        self._forget(subscription)
-
-    def close(self, subscription: Subscription) -> None:
-        self.end(subscription)
-        self._forget(subscription)
-
-    def _forget(self, subscription: Subscription) -> None:
-        if not subscription.is_indexed:  # it left when its backlog overflowed, or was too costly
-            return
-        subscription.is_indexed = False
-        self._filters.add(subscription.address, -len(subscription.filters))
-        costs = self._costs.pop(id(subscription), None)
-        if costs is not None:
-            for cost, held in zip(costs, self._held, strict=True):
-                held.add(subscription.address, -cost)
-            if costs.searches and self._matcher is not None:
-                self._matcher.forget(_searches_of(subscription))
-        self._live.remove(subscription, subscription.filters)
 
     async def may_send(self, subscription: Subscription, row: Stored, filter_: Filter) -> bool:
         """Whether its reader may read a row that matched this filter. Raises StoreFault."""
@@ -598,7 +532,11 @@ class Fanout:
         keys, end = live.keys_of(rows[start].event), start
         if len(keys) == 1 and live.are_sure(keys[0]) and is_public(rows[start]):
             end, most = start + 1, min(len(rows), start + _TOGETHER)
+            size = len(rows[start].event.raw)
             while end < most and live.keys_of(rows[end].event) == keys and is_public(rows[end]):
+                size += len(rows[end].event.raw)
+                if size > _LARGE:  # else an outbox might overflow before anything is written
+                    break
                 end += 1
         return keys, end
 
@@ -609,12 +547,12 @@ class Fanout:
         entries = self._live.under(key)
         work_of_one = 1 + sum([len(row.event.raw) for row in rows]) // _BYTES_PER_WORK
         number = max(1, _WORK_AT_ONCE // work_of_one)
-        done, receivers = 0, dict[str, int]()
+        done = 0
         while done < len(entries):
             piece = entries[done : done + self._at_once(number, rows)]
             done += len(piece)
             made = self._state.views_made
-            delivered = self._deliver_together(piece, rows, links, receivers)
+            delivered = self._deliver_together(piece, rows, links)
             work = len(piece) * work_of_one
             yield delivered, work + (self._state.views_made - made) * _WORK_OF_VIEW
 
@@ -644,42 +582,11 @@ class Fanout:
             number = min(number, _READ_AT_ONCE)
         return max(1, number)
 
-    def _close_in_excess(
-        self, subscription: Subscription, filters: int, receivers: dict[str, int]
-    ) -> bool:
-        """Count its filters among those of its address and network that are compared with an event,
-        and close the subscription if there are too many. Whether it was closed."""
-        address, close = subscription.address, subscription.close_in_excess
-        if address is None or close is None or not filters:
-            return False
-        network = network_of(address)
-        of_address = receivers.get(address, 0) + filters
-        number = receivers.get(network, 0) + filters
-        most = _MOST_OF_NETWORK
-        if of_address <= _FEW_OF_ADDRESS:
-            most += most // _FOR_FEW
-        if number <= most:
-            receivers[address], receivers[network] = of_address, number
-            return False
-        if self._is_unbounded(subscription):
-            return False
-        now = perf_counter()
-        if network not in self._in_excess:
-            self._in_excess = {each: end for each, end in self._in_excess.items() if end > now}
-        self._in_excess[network] = now + _EXCESS_S
-        close(subscription)
-        return True
-
-    def _is_unbounded(self, subscription: Subscription) -> bool:
-        keys, actors = subscription.reader.viewer.keys, self._state.actors
-        return not (keys.isdisjoint(actors.owners) and keys.isdisjoint(actors.agents))
-
     def _deliver_together(
         self,
         entries: Sequence[Entry[Subscription]],
         rows: Sequence[Stored],
         links: Links,
-        receivers: dict[str, int],
     ) -> int:
         """Deliver rows that match all these entries: one write to each outbox, if all rows are
         public."""
@@ -692,11 +599,7 @@ class Fanout:
         delivered = 0
         for entry in entries:
             subscription = entry.subscription
-            # A call takes 4 % of a delivery.
-            if subscription.is_closed or (
-                subscription.address is not None
-                and self._close_in_excess(subscription, 1, receivers)
-            ):
+            if subscription.is_closed:
                 continue
             if (
                 subscription.backlog is not None
@@ -767,7 +670,7 @@ class Fanout:
         frames = row.frames
         if len(frames) > _ASKED_AT_ONCE:  # a client may use a new id for each subscription
             frames.clear()
-        public, readings = row.is_public, row.readings
+        public, readings, readings_alike = row.is_public, row.readings, row.readings_alike
         filter_: Filter | None = None  # the last one compared: equal ones are often one object
         matches = False
         for entries in candidates:
@@ -780,19 +683,16 @@ class Fanout:
             if not public:
                 # Before the filters: a subscription may have thousands that do not match.
                 viewer = subscription.reader.viewer
-                reading = readings.get(viewer)
-                if reading is None:
+                known = readings.get(id(viewer))
+                if known is not None:
+                    reading = known[1]
+                else:
                     alike = row.alike(viewer)
-                    reading = readings.get(alike)
+                    reading = readings_alike.get(alike)
                     if reading is None:
-                        reading = readings[alike] = self._reading(viewer, compared, links)
-                    readings[viewer] = reading
+                        reading = readings_alike[alike] = self._reading(viewer, compared, links)
+                    readings[id(viewer)] = viewer, reading
                 if reading is never:
-                    continue
-            if subscription.address is not None:
-                # Only of who may read it: what is closed would tell others that there was an event.
-                entries = row.comparable(entries)
-                if self._close_in_excess(subscription, len(entries), row.receivers):
                     continue
             for entry in entries:
                 if not entry.is_exact:
@@ -830,3 +730,121 @@ class Fanout:
     def _reading(self, viewer: Viewer, row: Stored, links: Links) -> Reading:
         visibility = self._state.visibility(viewer)
         return visibility.reading(row, links.readable(row, visibility))
+
+
+class Fanout(Part):
+    """All open subscriptions of this process: rows are delivered to most of them here, and to those
+    beyond `_MOST_OF_NETWORK` of a network apart."""
+
+    def __init__(
+        self,
+        state: RelayState,
+        matcher: TextMatcher | None = None,
+        linked_rows: LinkedRows | None = None,
+        flush_queue: FlushQueue | None = None,
+    ) -> None:
+        """`matcher`: None without search. `linked_rows`: None when read rules follow no links.
+        `flush_queue`: that of all outboxes."""
+        self._held = (Shares(), Shares(), Shares())
+        """Of each field of `_Costs`."""
+        searches = self._held[1]
+        super().__init__(state, matcher, linked_rows, flush_queue, searches, self._forget)
+        self.work_of: Callable[[str], Work] = lambda _: _Turn()
+        """What the deliveries to one network apart count for."""
+        self._apart: dict[str, Part] = {}
+        """Of each network."""
+        self._costs: dict[int, _Costs] = {}
+        """id() of an open subscription → its costs."""
+        self._filters = Shares()
+        """Those here, of each address."""
+
+    def __len__(self) -> int:
+        return len(self._live) + sum(map(len, self._apart.values()))
+
+    @property
+    def apart(self) -> Collection[Part]:
+        """As in `AllSubscribers`."""
+        return self._apart.values()
+
+    def filters_of(self, address: str | None) -> int:
+        """As in `AllSubscribers`."""
+        return self._filters.of_network(address)
+
+    def open(self, subscription: Subscription) -> bool:
+        """False: all subscriptions together, or those of its client's address, would cost too much.
+        Then nothing is delivered."""
+        address = subscription.address
+        costs = _costs_of(subscription.filters)
+        if costs is not None:
+            rights = self._state.visibility(subscription.reader.viewer)
+            for cost, held, most in zip(costs, self._held, _MOST, strict=True):
+                ordinary = most // _ORDINARY if rights.is_known else 0
+                if cost and cost > held.room_for(rights, address, most, ordinary):
+                    return False
+            if costs.searches and self._matcher is not None:
+                self._matcher.prepare(_searches_of(subscription))
+            for cost, held in zip(costs, self._held, strict=True):
+                held.add(address, cost)
+            self._costs[id(subscription)] = costs
+        self._part_for(subscription).add(subscription)
+        return True
+
+    def _part_for(self, subscription: Subscription) -> Part:
+        address, number = subscription.address, len(subscription.filters)
+        if address is None or self._filters.of_network(address) + number <= _MOST_OF_NETWORK:
+            self._filters.add(address, number)
+            return self
+        network = network_of(address)
+        if network not in self._apart:
+            self._apart[network] = Part(
+                self._state,
+                self._matcher,
+                self._linked_rows,
+                self._flush_queue,
+                self._held_searches,
+                self._forget,
+                self.work_of(network),
+            )
+        return self._apart[network]
+
+    def end(self, subscription: Subscription) -> None:
+        """From now on nothing is delivered to it; `close` follows, which takes time for each value
+        of its filters."""
+        subscription.is_closed = True
+        subscription.end_backlog()
+
+    def postpone(self, subscription: Subscription) -> None:
+        """Until it is opened again, nothing is delivered to it."""
+        subscription.end_backlog()
+        self._forget(subscription)
+
+    def close(self, subscription: Subscription) -> None:
+        self.end(subscription)
+        self._forget(subscription)
+
+    def _forget(self, subscription: Subscription) -> None:
+        part, address = subscription.part, subscription.address
+        if part is None:  # it left when its backlog overflowed, or was too costly
+            return
+        part.remove(subscription)
+        if part is self:
+            self._filters.add(address, -len(subscription.filters))
+        elif not len(part) and address is not None:
+            del self._apart[network_of(address)]
+        costs = self._costs.pop(id(subscription), None)
+        if costs is not None:
+            for cost, held in zip(costs, self._held, strict=True):
+                held.add(subscription.address, -cost)
+            if costs.searches and self._matcher is not None:
+                self._matcher.forget(_searches_of(subscription))
+
+
+class _Turn:
+    """Work that is counted for nobody."""
+
+    def begin(self) -> None: ...
+    def end(self) -> bool:
+        return True
+
+    async def rest(self) -> None:
+        await asyncio.sleep(0)

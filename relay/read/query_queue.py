@@ -41,9 +41,6 @@ _VALUE_BYTES: Final = 200
 _GROUPS_BYTES: Final = 64 << 10
 """A COUNT that waits keeps the groups of its time: as much as differs for one large group."""
 _FILTER_BYTES: Final = 512
-_TOO_MANY_OF_NETWORK: Final = Refused(
-    Prefix.RATE_LIMITED, "too many filters of your network wait for the same event"
-)
 
 
 class QueryQueue:
@@ -76,7 +73,6 @@ class QueryQueue:
             self._peer.closed_by_relay(sub)
             return
         self._open.append(subscription)
-        subscription.close_in_excess = self._close_in_excess
         if subscription.backlog is not None or not subscription.is_indexed:
             self._catching_up[sub] = subscription, perf_counter(), self._peer.request_id()
             self._start()
@@ -109,16 +105,6 @@ class QueryQueue:
                 self._withdraw(subscription)
                 self._queries.stop(subscription)
                 return
-
-    def _close_in_excess(self, subscription: Subscription) -> None:
-        """Its network has too many filters that wait for the same event."""
-        if self._is_open(subscription):
-            self._peer.outbox.put(messages.closed(subscription.sub, _TOO_MANY_OF_NETWORK))
-            self._peer.closed_by_relay(subscription.sub)
-            self._withdraw(subscription)
-            self._queries.end(subscription)
-            self._ended = [*self._ended, subscription]
-            self._start()
 
     def _withdraw(self, subscription: Subscription) -> None:
         """It is not open any more, and its answer ends."""

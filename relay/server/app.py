@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from aiohttp import hdrs, web, web_protocol, web_response, web_ws
@@ -36,7 +37,7 @@ from relay.server.receipts import PARAMETER
 from relay.server.slots import TRIAL_S, Full, Slots
 from relay.server.socket_input import SocketInput, Unfinished, without_host
 from relay.server.tls import Certificate, Handshakes
-from relay.server.turns import Turns
+from relay.server.turns import Slice, Turns
 from relay.server.websocket import RelaySocket
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ class Server:
         limits = services.config.limits
         self._places = places_of(limits.max_connections)
         self._slots: Slots[Connection] = Slots(self._places, limits.connections_per_address)
-        self._turns = Turns()
+        self._turns = turns = Turns()
+        services.fanout.work_of = lambda network: Slice(turns, perf_counter, turns.account(network))
         self._unfinished = Unfinished()
         self._unread = UnreadRows(self._connections)
         self._open_filters = Shares()

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from relay.config import Config
     from relay.nostr.filters import FilterTerms
     from relay.observe import Metrics, Readiness
+    from relay.read.fanout import Fanout
     from relay.read.negentropy import Negentropy
     from relay.read.outbox import FlushQueue
     from relay.read.query import QueryRunner
@@ -45,6 +46,8 @@ class ServerServices(Protocol):
     def ingest(self) -> Ingest: ...
     @property
     def invitations(self) -> Invitations: ...
+    @property
+    def fanout(self) -> Fanout: ...
     @property
     def queries(self) -> QueryRunner: ...
     @property

@@ -95,7 +95,7 @@ _TAGS_PER_COST: Final = 8
 
 
 class FilterNumbers(Protocol):
-    """What of `Subscribers` tells what a delivery costs."""
+    """What of `AllSubscribers` tells what a delivery costs."""
 
     def number_for(self, event: Event) -> int: ...
     def receivers_for(self, event: Event) -> int: ...

@@ -16,7 +16,7 @@ from relay.errors import StoreFault
 from relay.lifecycle.rows import LONG_EXPIRED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event
@@ -28,21 +28,58 @@ _log = logging.getLogger(__name__)
 
 _READ_AT_ONCE: Final = 500
 """Rows that other relays on the store wrote."""
+_READ_APART: Final = 4
+"""Rows for one network apart: they may have 512 kB each, and there may be hundreds of networks."""
 _TURN_S: Final = 0.02
 """After that the other tasks of the loop go on. Each time all outboxes are written to their
 sockets, so rows that go to many cost less together."""
 
+_MOST_BYTES: Final = 1 << 20
+"""Of events that wait for the delivery to one network apart; parsed they take up to twenty times as
+much memory."""
+
 Links = TypeVar("Links")
 
 
+class Work(Protocol):
+    """What work is counted for."""
+
+    def begin(self) -> object: ...
+    def end(self) -> bool:
+        """Whether `rest` is due."""
+
+    async def rest(self) -> None:
+        """Wait until it may go on."""
+
+
 class Subscribers(Protocol[Links]):
-    """Satisfied by `relay.read.fanout.Fanout`."""
+    """Satisfied by `relay.read.fanout.Part`."""
 
     def __len__(self) -> int: ...
 
     @property
+    def work(self) -> Work | None:
+        """What their delivery is counted for. None: it is part of the commit."""
+
+    @property
     def is_behind(self) -> bool:
         """Whether much of what was delivered is not written to the sockets yet."""
+
+    async def links_of(self, rows: Sequence[Stored]) -> Links:
+        """What `deliver` must know beside these rows."""
+
+    def deliver(self, rows: Sequence[Stored], links: Links) -> Iterator[tuple[int, int]]:
+        """Committed rows, in order of seq, in pieces; others may have the loop between them. Yields
+        the number of frames that were put into outboxes, and of rows that are done. Who has got a
+        stored row gets it no more, also if it is read again."""
+
+
+class AllSubscribers(Subscribers[Links], Protocol[Links]):
+    """Satisfied by `relay.read.fanout.Fanout`. What it tells of numbers is without those apart."""
+
+    @property
+    def apart(self) -> Collection[Subscribers[Links]]:
+        """Those to which rows are delivered later, beside the next commits."""
 
     def number_for(self, event: Event) -> int:
         """How many filters match it or are compared with it, and what searches cost beside it, as a
@@ -54,20 +91,37 @@ class Subscribers(Protocol[Links]):
     def filters_of(self, address: str | None) -> int:
         """How many filters the clients of its network (IPv4 /24, IPv6 /48) have open."""
 
-    async def links_of(self, rows: Sequence[Stored]) -> Links:
-        """What `deliver` must know beside these rows."""
 
-    def deliver(self, rows: Sequence[Stored], links: Links) -> Iterator[tuple[int, int]]:
-        """Committed rows, in order of seq, in pieces; others may have the loop between them. Yields
-        the number of frames that were put into outboxes, and of rows that are done. Who has got a
-        stored row gets it no more, also if it is read again."""
+class _Iterations:
+    """Work of which the other tasks of the loop wait for `_TURN_S` at most."""
+
+    def __init__(self) -> None:
+        self._rest_at = perf_counter() + _TURN_S
+
+    def begin(self) -> None: ...
+    def end(self) -> bool:
+        return perf_counter() > self._rest_at
+
+    async def rest(self) -> None:
+        await asyncio.sleep(0)
+        self._rest_at = perf_counter() + _TURN_S
 
 
 class Delivery:
-    """What is due to subscribers. One batch of rows is delivered at a time."""
+    """What is due to subscribers. One batch of rows is delivered at a time.
+
+    Those apart are behind by as much as their work waits for turns. Of what is due to them only
+    `_MOST_BYTES` wait; stored rows beyond that are read again, events that are only passed on are
+    dropped.
+    """
 
     def __init__(
-        self, store: EventLog, state: RelayState, fanout: Subscribers[Any], metrics: Metrics
+        self,
+        store: EventLog,
+        state: RelayState,
+        fanout: Subscribers[Any],
+        metrics: Metrics,
+        apart: Callable[[], Collection[Subscribers[Any]]] = tuple,
     ) -> None:
         self._store = store
         self._state = state
@@ -77,6 +131,10 @@ class Delivery:
         """In order; seqs of rows that other relays on the store wrote."""
         self._rights = state.rights
         """`RelayState.rights` as of which it is due."""
+        self._bytes = 0
+        """Of the events that are due, as far as it was counted."""
+        self._subscribers_apart = apart
+        self._apart: dict[Subscribers[Any], Delivery] = {}
         self._delivering = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
@@ -89,14 +147,40 @@ class Delivery:
         self._forget_passed_on()
         if rows:
             self._due.append(rows)
+            self._bound()
+        for each in self.deliveries_apart():
+            each.add(rows)
+
+    def deliveries_apart(self) -> Collection[Delivery]:
+        """To the subscribers apart; they go on beside the caller."""
+        apart = self._subscribers_apart()
+        if apart or self._apart:
+            of_all = self._store, self._state
+            self._apart = {
+                each: self._apart[each]
+                if each in self._apart
+                else Delivery(*of_all, each, self._metrics)
+                for each in apart
+            }
+        return self._apart.values()
+
+    def _bound(self) -> None:
+        """Of the last rows that are due."""
+        if self._fanout.work is not None:
+            self._bytes += _bytes_of(self._due[-1])
+            if self._bytes > _MOST_BYTES:
+                self._keep_stored()
 
     def add_others(self, seqs: range, passed_on: Mapping[int, Sequence[Stored]]) -> None:
         """Other relays wrote these, and their state is in force. `passed_on`: by the seq after
         which it is delivered, ascending."""
         self._forget_passed_on()
+        for each in self.deliveries_apart():
+            each.add_others(seqs, passed_on)
         start = seqs.start
         for seq, rows in passed_on.items():
             self._due += (range(start, seq + 1), rows)
+            self._bound()
             start = seq + 1
         if start < seqs.stop:
             self._due.append(range(start, seqs.stop))
@@ -109,12 +193,26 @@ class Delivery:
             self._keep_stored()
 
     def _keep_stored(self) -> None:
-        self._due = deque(filter(None, map(_seqs_of, self._due)))
+        due = [seqs for seqs in map(_seqs_of, self._due) if seqs]
+        if due and self._fanout.work is not None:  # it may have waited for long
+            due = [range(due[0].start, due[-1].stop)]
+        self._due, self._bytes = deque(due), 0
 
     def begin(self) -> None:
         """Deliver what is due, beside the caller."""
+        self._begin_apart()
         if self._due and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self.run(), name="deliver")
+
+    def _begin_apart(self) -> None:
+        for each in self._apart.values():
+            each.begin()
+
+    def stop(self) -> None:
+        """Deliver no more beside the caller."""
+        for each in (self, *self._apart.values()):
+            if each._task is not None:
+                each._task.cancel()
 
     async def ended(self) -> None:
         """Wait for what `begin` has begun, or another call of `run`."""
@@ -125,15 +223,20 @@ class Delivery:
 
     async def run(self) -> None:
         """Deliver what is due, as far as it may be."""
+        self._begin_apart()
         if not self._due:
             return
+        work = self._fanout.work
         async with self._delivering:
+            if work is not None:
+                await work.rest()
             while self._due:
                 if not self._state.is_current():
                     # Others may remove some of it and then give rights, so it is read again.
                     self._keep_stored()
                     return
                 due = self._due.popleft()
+                self._bytes -= min(self._bytes, _bytes_of(due))
                 try:
                     rows = await self._read(due) if isinstance(due, range) else due
                 except StoreFault as fault:
@@ -141,14 +244,15 @@ class Delivery:
                     self._due.appendleft(due)
                     return
                 await self._deliver(rows)
-                if self._due:  # many small batches would be one turn of the loop
+                if self._due and work is None:  # many small batches would be one turn of the loop
                     await asyncio.sleep(0)
 
     async def _read(self, seqs: range) -> Sequence[Stored]:
         """The first of these; the others are due next. Raises StoreFault."""
         if not len(self._fanout):
             return ()
-        rows = await self._store.since(seqs.start - 1, min(len(seqs), _READ_AT_ONCE))
+        at_once = _READ_AT_ONCE if self._fanout.work is None else _READ_APART
+        rows = await self._store.since(seqs.start - 1, min(len(seqs), at_once))
         if rows and rows[-1].seq + 1 < seqs.stop:
             self._due.appendleft(range(rows[-1].seq + 1, seqs.stop))
         return [row for row in rows if row.seq in seqs and row.expires_at != LONG_EXPIRED]
@@ -164,22 +268,23 @@ class Delivery:
         return [stored[row.seq] for row in rows if row.seq in stored]
 
     async def _deliver(self, rows: Sequence[Stored]) -> None:
-        began, rights = perf_counter(), self._rights
+        began, rights, work = perf_counter(), self._rights, self._fanout.work or _Iterations()
         try:
             pieces = self._fanout.deliver(rows, await self._fanout.links_of(rows))
-            rest_at, done = perf_counter() + _TURN_S, 0
+            done = 0
             while self._state.is_current() and self._state.rights == rights:
+                work.begin()
                 piece = next(pieces, None)
+                is_over = work.end()
                 if piece is None:
                     break
                 frames, done = piece
                 self._metrics.delivered(frames)
-                if self._fanout.is_behind or perf_counter() > rest_at:
-                    await asyncio.sleep(0)
+                if is_over or self._fanout.is_behind:
+                    await work.rest()
                     # Else the outboxes of clients that read would overflow.
                     while self._fanout.is_behind:  # noqa: ASYNC110 -- the loop writes
                         await asyncio.sleep(0)
-                    rest_at = perf_counter() + _TURN_S
             else:  # nobody knows who may read the rest, or others may than before
                 rest = [row for row in rows[done:] if row.seq]
                 while rest and self._state.rights != rights:
@@ -194,7 +299,13 @@ class Delivery:
                     self._due.appendleft(rest)
         except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
             _log.exception("%d stored events were not delivered live", len(rows))
-        self._metrics.write.deliver.add(perf_counter() - began)
+        if self._fanout.work is None:
+            self._metrics.write.deliver.add(perf_counter() - began)
+
+
+def _bytes_of(due: range | Sequence[Stored]) -> int:
+    """Of what is in memory."""
+    return 0 if isinstance(due, range) else sum([len(row.event.raw) for row in due])
 
 
 def _seqs_of(due: range | Sequence[Stored]) -> range:

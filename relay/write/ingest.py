@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from relay.storage import Appender
     from relay.write.asking import Plugins
     from relay.write.commands import Author, Series
-    from relay.write.delivery import Subscribers
+    from relay.write.delivery import AllSubscribers
 
 _log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class Ingest:
         store: Appender,
         state: RelayState,
         relay_key: SecretKey,
-        fanout: Subscribers[Any],
+        fanout: AllSubscribers[Any],
         *,
         clock: Callable[[], int],
         verifiers: Executor,
@@ -159,7 +159,7 @@ class Ingest:
         self._state = state
         self._relay_key = relay_key
         self._fanout = fanout
-        self._delivery = Delivery(store, state, fanout, metrics)
+        self._delivery = Delivery(store, state, fanout, metrics, lambda: fanout.apart)
         self._clock = clock
         self._metrics = metrics
         self._is_here = is_here
@@ -224,6 +224,7 @@ class Ingest:
         finally:
             for task in self._running:
                 task.cancel()  # it is done, unless something was raised
+            self._delivery.stop()
             await self._tasks.__aexit__(None, None, None)  # raises what one of them has raised
 
     async def _end(self) -> None:

@@ -187,6 +187,7 @@ class Services:
     state: RelayState
     ingest: Ingest
     invitations: Invitations
+    fanout: Fanout
     queries: QueryRunner
     stored: StoredRows
     negentropy: Negentropy
@@ -248,6 +249,7 @@ async def serving(
             state=state,
             ingest=ingest,
             invitations=invitations,
+            fanout=fanout,
             queries=queries,
             stored=StoredRows(queries),
             negentropy=negentropy,

@@ -12,7 +12,7 @@ from relay.errors import StoreFault
 from relay.groups.group import Groups
 from relay.lifecycle.rows import LONG_EXPIRED, Stored
 from relay.observe import Metrics
-from relay.read.fanout import Fanout, Subscription
+from relay.read.fanout import Fanout, Part, Subscription
 from relay.read.linked_rows import NO_LINKS
 from relay.read.outbox import FlushQueue, Outbox
 from relay.state import RelayState
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
     from relay.read.linked_rows import Links
 
+ADDRESS = "192.0.2.1"
 EVERYTHING = [asked(), asked(since=0), asked(kinds=[1, 7, 20001])]
 """Filters whose subscriptions get rows in different ways: one by one, or a run of them together."""
 
@@ -48,29 +49,50 @@ class Log(ReferenceStore):
         return [structs.replace(row) for row in self.written if row.seq > seq][:limit]
 
 
-class Interrupted(Fanout):
+class Interrupted:
     """Something happens once, after the first piece that puts a frame into an outbox."""
 
-    happens: Callable[[], None] | None = None
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.happens: Callable[[], None] | None = None
+        pieces_of = Part.deliver
 
-    def deliver(self, rows: Sequence[Stored], links: Links = NO_LINKS) -> Iterator[tuple[int, int]]:
-        for frames, done in super().deliver(rows, links):
-            if frames and self.happens is not None:
-                happens, self.happens = self.happens, None
-                happens()
-            yield frames, done
+        def deliver(
+            part: Part, rows: Sequence[Stored], links: Links = NO_LINKS
+        ) -> Iterator[tuple[int, int]]:
+            for frames, done in pieces_of(part, rows, links):
+                if frames and self.happens is not None:
+                    happens, self.happens = self.happens, None
+                    happens()
+                yield frames, done
+
+        monkeypatch.setattr(Part, "deliver", deliver)
 
 
 class Relay:
-    def __init__(self) -> None:
+    def __init__(self, interrupted: Interrupted) -> None:
         self.log = Log()
         self.state = RelayState(policy_of("open"), Groups())
-        self.fanout = Interrupted(self.state)
-        self.delivery = Delivery(self.log, self.state, self.fanout, Metrics())
+        self.fanout = Fanout(self.state)
+        self.interrupted = interrupted
+        self.delivery = self._delivery()
+
+    def _delivery(self) -> Delivery:
+        metrics = Metrics()
+        return Delivery(self.log, self.state, self.fanout, metrics, lambda: self.fanout.apart)
+
+    def flushes(self, queue: FlushQueue) -> None:
+        self.fanout = Fanout(self.state, flush_queue=queue)
+        self.delivery = self._delivery()
+
+    async def delivers(self) -> None:
+        """Those apart too."""
+        await self.delivery.run()
+        for each in self.delivery.deliveries_apart():
+            await each.ended()
 
     def follows(self, *filters: Filter) -> Client:
         client = Client(alice)
-        subscription = Subscription("s", filters, client, client.outbox, 0)
+        subscription = Subscription("s", filters, client, client.outbox, 0, ADDRESS)
         subscription.begin_backlog(100)
         self.fanout.open(subscription)
         subscription.end_backlog()
@@ -103,12 +125,13 @@ class Relay:
         self.changes_rights()
 
 
-@pytest.fixture
-def relay(monkeypatch: pytest.MonkeyPatch) -> Relay:
-    """Delivers to one subscription after the other."""
+@pytest.fixture(params=[False, True], ids=["at once", "apart"])
+def relay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Relay:
+    """Delivers to one subscription after the other; "apart": of a network that has many."""
     monkeypatch.setattr("relay.read.fanout._WORK_AT_ONCE", 1)
     monkeypatch.setattr("relay.read.fanout._ASKED_AT_ONCE", 1)
-    return Relay()
+    monkeypatch.setattr("relay.read.fanout._MOST_OF_NETWORK", 0 if request.param else 256)
+    return Relay(Interrupted(monkeypatch))
 
 
 @pytest.mark.parametrize("filter_", EVERYTHING)
@@ -118,9 +141,9 @@ async def test_a_deletion_during_a_delivery_keeps_no_other_row_back_and_repeats_
     relay: Relay, filter_: Filter, gone: list[str], kinds: Sequence[int]
 ) -> None:
     clients = [relay.follows(filter_) for _ in range(3)]
-    relay.fanout.happens = lambda: relay.deletes(*gone)
+    relay.interrupted.happens = lambda: relay.deletes(*gone)
     relay.commits(*kinds)
-    await relay.delivery.run()
+    await relay.delivers()
     every = [f"{number}" for number, _ in enumerate(kinds, 1)]
     left = [text for text in every if text not in gone]
     for client in clients:
@@ -135,13 +158,13 @@ async def test_a_row_that_expires_at_once_is_not_delivered_any_more(
 ) -> None:
     """Its author has vanished, or its group has ended."""
     clients = [relay.follows(filter_) for _ in range(3)]
-    relay.fanout.happens = lambda: relay.expires("2", "4")
+    relay.interrupted.happens = lambda: relay.expires("2", "4")
     relay.commits(1, 1, 1, 7, 1)
-    await relay.delivery.run()
+    await relay.delivers()
     assert clients[-1].contents() == ["1", "3", "5"]
     later = relay.follows(filter_)
     relay.delivery.add_others(range(1, 6), {})
-    await relay.delivery.run()
+    await relay.delivers()
     assert later.contents() == ["1", "3", "5"]
 
 
@@ -157,11 +180,12 @@ async def test_rows_that_cannot_be_read_again_stay_due(
         relay.changes_rights()
         relay.log.failing = failing
 
-    relay.fanout.happens = happens
+    relay.interrupted.happens = happens
     relay.commits(1, 1, 1, 7, 1)
-    await relay.delivery.run()
-    assert len(relay.delivery) == failing - 1
-    await relay.delivery.run()
+    await relay.delivers()
+    of_relay = [relay.delivery, *relay.delivery.deliveries_apart()]
+    assert sum(map(len, of_relay)) == failing - 1
+    await relay.delivers()
     assert [client.contents() for client in clients] == [["1", "2", "3", "4", "5"]] * 3
 
 
@@ -170,9 +194,9 @@ async def test_a_passed_on_event_that_is_given_up_keeps_no_stored_row_back(
     relay: Relay, filter_: Filter
 ) -> None:
     clients = [relay.follows(filter_) for _ in range(3)]
-    relay.fanout.happens = relay.changes_rights
+    relay.interrupted.happens = relay.changes_rights
     relay.commits(20001, 1, 20001, 1, 7, 1)
-    await relay.delivery.run()
+    await relay.delivers()
     for client in clients:
         assert [text for text in client.contents() if text not in "13"] == ["2", "4", "5", "6"]
 
@@ -189,11 +213,11 @@ async def test_who_has_a_row_does_not_get_it_again_when_rights_were_unknown_for_
 
     relay.state.is_current = lambda: is_current
     clients = [relay.follows(filter_) for _ in range(3)]
-    relay.fanout.happens = loses_touch
+    relay.interrupted.happens = loses_touch
     relay.commits(1, 1, 7)
-    await relay.delivery.run()
+    await relay.delivers()
     is_current = True
-    await relay.delivery.run()
+    await relay.delivers()
     assert [client.contents() for client in clients] == [["1", "2", "3"]] * 3
 
 
@@ -222,18 +246,18 @@ async def test_rows_wait_until_the_loop_has_written_those_before(
     closed for reading too slowly."""
     loop = asyncio.get_running_loop()
     queue = FlushQueue(loop.call_soon)
-    relay.fanout = Interrupted(relay.state, flush_queue=queue)
-    relay.delivery = Delivery(relay.log, relay.state, relay.fanout, Metrics())
+    relay.flushes(queue)
     sockets = [Reading() for _ in range(100)]
     for socket in sockets:
         outbox = Outbox(
             socket, queue, max_bytes=1 << 20, overflow=lambda: pytest.fail("it reads at once")
         )
-        subscription = Subscription("s", (asked(kinds=[1]),), Client(alice), outbox, 0)
+        subscription = Subscription("s", (asked(kinds=[1]),), Client(alice), outbox, 0, ADDRESS)
         subscription.begin_backlog(100)
         relay.fanout.open(subscription)
         subscription.end_backlog()
     rows = [Stored(n, unsigned(alice, 1, [], f"{n}{'x' * size}")) for n in range(1, number + 1)]
+    relay.log.written = rows
     for first in range(0, number, at_once):
         relay.delivery.add(rows[first : first + at_once])
     most = 0
@@ -244,7 +268,84 @@ async def test_rows_wait_until_the_loop_has_written_those_before(
         loop.call_soon(watch)
 
     watch()
-    await relay.delivery.run()
+    await relay.delivers()
     await eventually("all is written", lambda: not queue.live_bytes)
     assert [socket.rows for socket in sockets] == [number] * 100
     assert most < 40 << 20, "in all outboxes together"
+
+
+class Turns:
+    """The turns of work, one for each that is given."""
+
+    def __init__(self) -> None:
+        self.given = asyncio.Semaphore(0)
+
+    def begin(self) -> None: ...
+    def end(self) -> bool:
+        return True
+
+    async def rest(self) -> None:
+        await self.given.acquire()
+
+
+@pytest.fixture
+def turns(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> Turns:
+    """Of the deliveries to a network of which one subscription is not apart."""
+    monkeypatch.setattr("relay.read.fanout._MOST_OF_NETWORK", 1)
+    turns = Turns()
+    relay.fanout.work_of = lambda _: turns
+    return turns
+
+
+async def test_a_commit_waits_for_no_delivery_apart(relay: Relay, turns: Turns) -> None:
+    """To compare an event with all filters of sixteen networks took up to a second."""
+    first, *others = [relay.follows(asked(kinds=[1])) for _ in range(4)]
+    relay.commits(1, 20001, 1)
+    await relay.delivery.run()
+    assert first.contents() == ["1", "3"]
+    assert not any(client.contents() for client in others)
+    turns.given.release()
+    await eventually("the first piece", lambda: others[0].outbox.queued_bytes > 0)
+    assert not others[1].contents()
+    for _ in range(20):
+        turns.given.release()
+    for each in relay.delivery.deliveries_apart():
+        await each.ended()
+    assert [client.contents() for client in others] == [["1", "3"]] * 3
+
+
+async def test_of_what_is_due_apart_only_so_many_bytes_wait(
+    relay: Relay, turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stored rows are read again, each once, and what was only passed on is dropped."""
+    monkeypatch.setattr("relay.write.delivery._MOST_BYTES", 500)
+    relay.follows(asked(kinds=[1]))
+    client = relay.follows(asked(kinds=[1, 20001]))
+    relay.log.written = rows = [Stored(n, unsigned(alice, 1, [], f"{n}")) for n in range(1, 21)]
+    for number in range(0, 20, 2):
+        passed_on = Stored(0, unsigned(alice, 20001, [], f"-{number}"))
+        relay.delivery.add([rows[number], passed_on, rows[number + 1]])
+        await relay.delivery.run()
+        (apart,) = relay.delivery.deliveries_apart()
+        waiting = [row for due in apart._due if not isinstance(due, range) for row in due]
+        assert sum(len(row.event.raw) for row in waiting) <= 500
+        assert len(apart._due) <= 3
+    for _ in range(60):
+        turns.given.release()
+    await apart.ended()
+    said = client.contents()
+    assert [text for text in said if text[0] != "-"] == [f"{n}" for n in range(1, 21)]
+    assert len(said) < 25
+
+
+async def test_nothing_is_delivered_apart_after_the_end(relay: Relay, turns: Turns) -> None:
+    clients = [relay.follows(asked(kinds=[1])) for _ in range(3)]
+    relay.commits(1)
+    await relay.delivery.run()
+    await asyncio.sleep(0)
+    relay.delivery.stop()
+    turns.given.release()
+    (apart,) = relay.delivery.deliveries_apart()
+    with pytest.raises(asyncio.CancelledError):
+        await apart.ended()
+    assert [client.contents() for client in clients] == [["1"], [], []]
