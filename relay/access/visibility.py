@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from relay.access.actors import Actors, Household
     from relay.access.read_rules import Row, Target
-    from relay.groups.group import Groups
+    from relay.groups.group import Group, Groups
     from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
 
@@ -583,23 +583,12 @@ class RowReaders:
     and who have the same ones of the keys that the row or the policy names. To find that out takes
     a twentieth of a Visibility, which then is made for one of them only."""
 
-    __slots__ = ("_named", "_only_by", "_tests")
+    __slots__ = ("_named", "_tests")
 
-    def __init__(
-        self,
-        named: frozenset[str],
-        tests: Sequence[Callable[[Set[str]], bool]],
-        only_by: Sequence[frozenset[str]],
-    ) -> None:
-        """`tests`: for each word, whether it holds of one of these keys. `only_by`: of its
-        rules."""
+    def __init__(self, named: frozenset[str], tests: Sequence[Callable[[Set[str]], bool]]) -> None:
+        """`tests`: for each word, whether it holds of one of these keys."""
         self._named = named
         self._tests = tests
-        self._only_by = only_by
-
-    def may_match(self, filter_: Filter) -> bool:
-        """Whether the filter has what the rules require of it."""
-        return all(names_one_of(filter_, each) for each in self._only_by)
 
     def alike(self, viewer: Viewer) -> Hashable:
         """Equal for viewers who read the row alike: what words hold, as bits, and the named keys,
@@ -628,27 +617,53 @@ def row_readers(
     """None: it also depends on other rows."""
     readers = set[Who]()
     names = set[str]()
-    only_by: list[frozenset[str]] = []
     for rule in rules:
         if rule.applies_to(row, groups):
             if rule.effective_target is not None:
                 return None
             readers |= rule.readers
             names.update(rule.tag_readers)
-            if rule.only_by is not None:
-                only_by.append(rule.only_by)
     if Who.RECIPIENT in readers:
         names.add("p")
     event = row.event
     named = [tag[1] for tag in event.tags if len(tag) > 1 and tag[0] in names]
     of_households = chain.from_iterable([home.keys for home in actors.households])
     special = (actors.agents, actors.banned, (actors.relay, event.pubkey), of_households, named)
-    tests = _tests_of(readers, row.group, actors, groups)
-    return RowReaders(actors.owners.union(*special), tests, only_by)
+    return RowReaders(actors.owners.union(*special), _tests_of(readers, row.group, actors, groups))
 
 
-_MANY_MEMBERS: Final = 1_000
-"""With more, each key is looked up among them: to list them takes 0.1 us each."""
+class _MembersAsked:
+    """Whether one of some keys is a member of a group, or moderates it. Keys are looked up, 1 us
+    each, until that has taken about as long as to list all members, 0.1 us each."""
+
+    __slots__ = ("_admins", "_group", "_left", "_members")
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._left = len(group.members) // 10
+        """Keys to look up until members are listed."""
+        self._members: frozenset[str] | None = None
+        self._admins = frozenset[str]()
+
+    def is_among(self, keys: Set[str]) -> bool:
+        self._count(keys)
+        if self._members is not None:
+            return not self._members.isdisjoint(keys)
+        return any(map(self._group.members.__contains__, keys))
+
+    def is_moderated_by(self, keys: Set[str]) -> bool:
+        self._count(keys)
+        if self._members is not None:
+            return not self._admins.isdisjoint(keys)
+        return any(map(self._group.is_moderated_by, keys))
+
+    def _count(self, keys: Set[str]) -> None:
+        self._left -= len(keys)
+        if self._left < 0 and self._members is None:
+            members = self._group.members
+            self._members = frozenset(members)
+            with_roles = [key for key, roles in members.items() if roles]
+            self._admins = frozenset(filter(self._group.is_moderated_by, with_roles))
 
 
 def _tests_of(
@@ -665,17 +680,8 @@ def _tests_of(
     group = groups.get(group_id)
     if group is None:
         return [*tests, lambda keys: any(group_id in groups.ended_with(key) for key in keys)]
-    if len(group.members) <= _MANY_MEMBERS:
-        members = frozenset(group.members)
-        with_roles = [key for key, roles in group.members.items() if roles]
-        admins = frozenset(filter(group.is_moderated_by, with_roles))
-        tests += [lambda keys: not members.isdisjoint(keys)]
-        return [*tests, lambda keys: not admins.isdisjoint(keys)]
-    return [
-        *tests,
-        lambda keys: any(map(group.members.__contains__, keys)),
-        lambda keys: any(map(group.is_moderated_by, keys)),
-    ]
+    asked = _MembersAsked(group)
+    return [*tests, asked.is_among, asked.is_moderated_by]
 
 
 def _lenders(
