@@ -375,13 +375,15 @@ class Server:
         Before a handler is looked for: aiohttp tries every part of the path."""
         path = request.raw_path.partition("?")[0]
         address = subnet_of(self.address_of(request))
-        cast("SocketInput", request.protocol).client_address = address
-        if _is_handshake(request):
-            await self._turns.wait_for_handshake(address)
-        else:
-            size = len(request.raw_path) + sum([len(a) + len(b) for a, b in request.raw_headers])
-            cost = _REQUEST_COST_S + size * _BYTE_COST_S
-            await self._turns.wait_for_request(address, cost)
+        socket = cast("SocketInput", request.protocol)
+        socket.client_address = address
+        async with socket.while_open():  # closed ones would wait in memory without a bound
+            if _is_handshake(request):
+                await self._turns.wait_for_handshake(address)
+            else:
+                headers = sum([len(a) + len(b) for a, b in request.raw_headers])
+                cost = _REQUEST_COST_S + (len(request.raw_path) + headers) * _BYTE_COST_S
+                await self._turns.wait_for_request(address, cost)
         if request.transport is None:
             raise ConnectionResetError("the client has gone")
         if len(path) > _MAX_PATH:
