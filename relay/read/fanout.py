@@ -296,9 +296,9 @@ _WORK_OF_VIEW: Final = 30
 """To find out what a viewer with one key may read, as after each change of a group: 60 us."""
 _LOOKED_S: Final = 0.02
 """Work on the viewers of linked rows after which other tasks run."""
-_MOST_OF_NETWORK: Final = 256
+_MOST_OF_NETWORK: Final = 64
 """Filters of one network (IPv4 /24, IPv6 /48) that an event is compared with before the next events
-are committed. Each takes up to 10 us, and the connections of sixteen networks have place for
+are committed. Each takes up to 25 us, and the connections of sixteen networks have place for
 140,000."""
 _ASKED_AT_ONCE: Final = 64
 """Subscriptions compared, each with any number of filters, before the work is counted again."""
@@ -433,6 +433,10 @@ class Part:
         # Memory and profiles: the text is made of all of the JSON, however little is compared.
         is_json = event.kind == kinds.PROFILE or event.kind in self._state.policy.systems.kinds
         return work + size // _JSON_PER_WORK if is_json else work
+
+    def awaited(self, rows: Sequence[Stored]) -> Sequence[Stored]:
+        """As in `Subscribers`."""
+        return [row for row in rows if self._live.keys_of(row.event)]
 
     async def links_of(self, rows: Sequence[Stored]) -> Links:
         """For `deliver`: the links of rows that some subscriber may read only through a link. Empty
@@ -765,10 +769,6 @@ class Fanout(Part):
     def apart(self) -> Collection[Part]:
         """As in `AllSubscribers`."""
         return self._apart.values()
-
-    def filters_of(self, address: str | None) -> int:
-        """As in `AllSubscribers`."""
-        return self._filters.of_network(address)
 
     def open(self, subscription: Subscription) -> bool:
         """False: all subscriptions together, or those of its client's address, would cost too much.

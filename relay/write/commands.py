@@ -156,8 +156,8 @@ class WriteEvent(msgspec.Struct):
     """How often it was put back because the batch read too much."""
     cost: int = 1
     """As `cost_of` has it, when it was next in its queue."""
-    cost_of_others: int = 0
-    """Of this, what open filters of other networks than its author's cost: these chose it."""
+    cost_of_delivery: int = 0
+    """Of this, what open filters cost."""
     took_s: float = 0.0
     """Processor time of its judgement; 0: not measured."""
 

@@ -99,7 +99,6 @@ class FilterNumbers(Protocol):
 
     def number_for(self, event: Event) -> int: ...
     def receivers_for(self, event: Event) -> int: ...
-    def filters_of(self, address: str | None) -> int: ...
 
 
 def cost_of_check(item: WriteEvent) -> int:
@@ -137,11 +136,11 @@ def cost_of(
 
 
 def charge_of(item: LaneItem, cost: int) -> int:
-    """What of its cost counts for whose turn comes next: not what others have subscribed to, or
-    they would choose how long its author waits."""
+    """What of its cost counts for whose turn comes next: not its delivery, or those who have
+    subscribed would choose how long its author waits."""
     if not isinstance(item, WriteEvent):
         return cost
-    return max(1, cost - cost * item.cost_of_others // item.cost)  # it may be a multiple
+    return max(1, cost - cost * item.cost_of_delivery // item.cost)  # it may be a multiple
 
 
 def _cost_of_event(
@@ -219,8 +218,7 @@ def _cost_of_event(
     if event.kind in kinds.MEMBERSHIP_REQUESTS:
         told += sum(map(number_for, _notices_of_member(event, relay)))
     delivery += min(told // _FILTERS_PER_COST, MAX_BATCH)
-    own, compared = subscribers.filters_of(item.author.counted_as), filters + told
-    item.cost_of_others = delivery - delivery * own // compared if own < compared else 0
+    item.cost_of_delivery = delivery
     return cost + delivery
 
 

@@ -68,6 +68,9 @@ class Subscribers(Protocol[Links]):
     async def links_of(self, rows: Sequence[Stored]) -> Links:
         """What `deliver` must know beside these rows."""
 
+    def awaited(self, rows: Sequence[Stored]) -> Sequence[Stored]:
+        """Those that some filter may match."""
+
     def deliver(self, rows: Sequence[Stored], links: Links) -> Iterator[tuple[int, int]]:
         """Committed rows, in order of seq, in pieces; others may have the loop between them. Yields
         the number of frames that were put into outboxes, and of rows that are done. Who has got a
@@ -87,9 +90,6 @@ class AllSubscribers(Subscribers[Links], Protocol[Links]):
 
     def receivers_for(self, event: Event) -> int:
         """How many filters match it or are compared with it: as often at most it is sent."""
-
-    def filters_of(self, address: str | None) -> int:
-        """How many filters the clients of its network (IPv4 /24, IPv6 /48) have open."""
 
 
 class _Iterations:
@@ -145,6 +145,8 @@ class Delivery:
     def add(self, rows: Sequence[Stored]) -> None:
         """Rows of a commit whose state is in force."""
         self._forget_passed_on()
+        if self._fanout.work is not None:
+            rows = self._fanout.awaited(rows)
         if rows:
             self._due.append(rows)
             self._bound()
