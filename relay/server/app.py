@@ -550,7 +550,7 @@ class Server:
             return web.Response(status=400, text="this is no handshake of a websocket (RFC 6455)")
         counted = self.address_of(request)
         name = subnet_of(counted)
-        is_local = http.is_local(request, config.server.trusted_proxies)
+        is_local = self._is_local(request)
         match self._slots.make_room(name, is_limited=not is_local):
             case None:
                 pass
@@ -624,9 +624,15 @@ class Server:
 
     def counted_as(self, request: web.Request) -> str | None:
         """See `Sharer.counted_as`."""
-        if http.is_local(request, self._config.server.trusted_proxies):
+        if self._is_local(request):
             return None
         return subnet_of(self.address_of(request))
+
+    def _is_local(self, request: web.Request) -> bool:
+        """Whether a program on this machine is connected. Its browser opens what any page asks
+        for."""
+        is_local = http.is_local(request, self._config.server.trusted_proxies)
+        return is_local and not self.is_of_page(request)
 
     def is_of_page(self, request: web.Request) -> bool:
         """Whether a page of another origin sent the request."""

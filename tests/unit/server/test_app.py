@@ -1643,6 +1643,9 @@ async def test_headers_are_read_again_only_when_rights_of_addresses_change(
         assert len(looked) == len(visits)
 
 
+_OTHER_ORIGINS = ("https://evil.example", "null", "http://127.0.0.1:1")
+
+
 async def test_a_page_of_another_origin_is_no_trusted_reader() -> None:
     """A browser where a trusted program runs opens what any page asks for."""
     trusted = OPEN + '[actors]\ntrusted_readers = ["127.0.0.1/32"]\n'
@@ -1650,11 +1653,22 @@ async def test_a_page_of_another_origin_is_no_trusted_reader() -> None:
         filter_: dict[str, object] = {"kinds": [30093]}
         own = await relay.visit(Origin=f"http://{relay.at}")
         assert await own.asks(filter_) == [["EOSE", "s"]]
-        for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
+        for origin in _OTHER_ORIGINS:
             page = await relay.visit(Origin=origin, Host=origin.rpartition("/")[2])
             assert (await page.asks(filter_))[0][0] == "CLOSED"
             relay.server.rights_changed()
             assert (await page.asks(filter_))[0][0] == "CLOSED"
+
+
+async def test_a_page_of_another_origin_is_no_program_of_the_machine() -> None:
+    """It takes turns and a share of what is bounded, and has the limits of rules."""
+    async with serving() as relay:
+        own = f"http://{relay.at}"
+        origins = [{}, {"Origin": own}, *({"Origin": each} for each in _OTHER_ORIGINS)]
+        visits = [await relay.visit(**each) for each in origins]
+        assert len(visits) == len(relay.server.connections)
+        found = [(each.is_local, each.counted_as) for each in relay.server.connections]
+        assert found == [(True, None)] * 2 + [(False, "127.0.0.1")] * len(_OTHER_ORIGINS)
 
 
 async def test_a_forwarding_header_of_an_untrusted_peer_changes_no_count() -> None:
