@@ -32,6 +32,8 @@ _GIT: Final = 20_000
 """Characters of a response in which git's output is searched."""
 _cores: Final[BoundedDict[bytes, bytes]] = BoundedDict(20_000)
 """Hash of a thought → that of its core."""
+_MAX_PATH: Final = 4096
+"""Characters, as Linux permits. All folders above one take the square of its length in memory."""
 _AGENT_PROMPT_PREFIX: Final = "<system-reminder>"
 
 
@@ -175,7 +177,8 @@ def project_at(cwd: str, home: str, is_root: Callable[[PurePath], bool]) -> str:
     if not cwd:
         return "unknown"
     folder = PurePath(cwd)
-    root = next((each for each in (folder, *folder.parents) if is_root(each)), folder)
+    above = folder.parents if len(cwd) <= _MAX_PATH else ()
+    root = next((each for each in (folder, *above) if is_root(each)), folder)
     return "home" if root == PurePath(home) else root.name or "unknown"
 
 

@@ -240,6 +240,18 @@ def test_a_project_is_called_after_its_root(cwd: str, roots: set[str], project: 
     assert project_at(cwd, "/home/me", is_root) == project
 
 
+def test_above_a_path_that_is_too_long_no_root_is_looked_for() -> None:
+    """200 kB of folders took 20 GB."""
+    looked: list[PurePath] = []
+
+    def is_root(folder: PurePath) -> bool:
+        looked.append(folder)
+        return False
+
+    assert project_at("/a" * 2_049, "/home/me", is_root) == "a"
+    assert len(looked) == 1
+
+
 # -- thoughts -------------------------------------------------------------------------------------
 
 
