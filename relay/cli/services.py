@@ -188,7 +188,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
             pushed = PushedPolicies(folder, database.policies)
     metrics.watch("disk_free_bytes", "Free space for the store.", lambda: disk_usage(folder).free)
     matcher = TokenMatcher()
-    verifiers, comparers = ThreadPoolExecutor(2, "verify"), ThreadPoolExecutor(2, "negentropy")
+    verifiers, comparers = ThreadPoolExecutor(2, "verify"), ThreadPoolExecutor(1, "negentropy")
     try:
         if pushed is not None:
             policy_files, policy = await _pushed_rules(pushed, relay_key, metrics)

@@ -166,9 +166,10 @@ class Negentropy:
         """By `_holder`."""
         self._reads = {True: ReadTurns(), False: ReadTurns()}
         """One snapshot at a time is read for known keys (True), and one for others."""
-        self._replies = {True: ReadTurns(at_once=2), False: ReadTurns()}
-        """One message at a time is compared for unknown keys, and one of each address: a set whose
-        message waits for its turn may be closed."""
+        self._replies = {True: ReadTurns(), False: ReadTurns()}
+        """One message at a time is compared for known keys, and one for others, on the same thread:
+        the loop has half of the interpreter beside one, a third beside two. A set whose message
+        waits for its turn may be closed."""
         self.limits = limits
         self.idle_timeout_s = idle_timeout_s
 

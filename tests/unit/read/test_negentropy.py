@@ -463,6 +463,26 @@ async def test_who_leaves_during_a_comparison_keeps_the_turn_until_its_thread_is
     await leaving
 
 
+async def test_one_message_of_known_keys_is_compared_at_a_time(relay: NegentropySide) -> None:
+    """Two of 500 kB left the loop a third of the interpreter."""
+    await relay.write(*notes(1))
+    members = [relay.client(alice, at=f"192.0.2.{number}") for number in (1, 2)]
+    for client in members:
+        client.says("NEG-OPEN", "n", {}, "61")
+        assert (await client.hears())[0] == "NEG-MSG"
+    relay.stop_comparing()
+    await eventually("the thread is busy", lambda: relay.comparing == 0)
+    for client in members:
+        client.says("NEG-MSG", "n", ASK_FOR_ALL)
+    await eventually("one is to be compared", lambda: relay.comparing == 1)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert relay.comparing == 1
+    relay.go_on()
+    for client in members:
+        assert await client.hears() == ["NEG-MSG", "n", all_of(*notes(1))]
+
+
 async def test_a_message_before_the_reply_is_refused(relay: NegentropySide) -> None:
     relay.store.may_give_items.clear()
     client = relay.client()
