@@ -460,7 +460,7 @@ class Console:
         """Refuse forms from other sites (CSRF)."""
         if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
             raise Refused(Prefix.RESTRICTED, "this was sent by another site")
-        if request.headers.get(hdrs.ORIGIN) is not None and self._site.is_of_page(request):
+        if self._site.is_of_page(request):
             raise Refused(
                 Prefix.RESTRICTED,
                 "this was sent by another site; if that site is this relay, set [relay] url to its"

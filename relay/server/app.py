@@ -636,7 +636,10 @@ class Server:
 
     def is_of_page(self, request: web.Request) -> bool:
         """Whether a page of another origin sent the request."""
-        return http.is_of_page(request, self.addresses_for(request))
+        # First without the addresses: programs send no `Origin`, and each handshake asks.
+        return hdrs.ORIGIN in request.headers and http.is_of_page(
+            request, self.addresses_for(request)
+        )
 
     def _may_connect(self, request: web.Request, blocked: Blocklist) -> bool:
         return http.may_connect(request, self._config.server.trusted_proxies, blocked)
