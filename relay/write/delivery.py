@@ -37,6 +37,8 @@ sockets, so rows that go to many cost less together."""
 _MOST_BYTES: Final = 1 << 20
 """Of events that wait for the delivery to one network apart; parsed they take up to twenty times as
 much memory."""
+_MOST_DUE: Final = 4096
+"""Batches that wait for it; beyond these they are read as one."""
 
 Links = TypeVar("Links")
 
@@ -170,7 +172,7 @@ class Delivery:
         """Of the last rows that are due."""
         if self._fanout.work is not None:
             self._bytes += _bytes_of(self._due[-1])
-            if self._bytes > _MOST_BYTES:
+            if self._bytes > _MOST_BYTES or len(self._due) > _MOST_DUE:
                 self._keep_stored()
 
     def add_others(self, seqs: range, passed_on: Mapping[int, Sequence[Stored]]) -> None:
@@ -186,6 +188,7 @@ class Delivery:
             start = seq + 1
         if start < seqs.stop:
             self._due.append(range(start, seqs.stop))
+            self._bound()
 
     def _forget_passed_on(self) -> None:
         """Of what is due, if rights have changed: others might get it who could not read it then.

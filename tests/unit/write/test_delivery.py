@@ -338,6 +338,24 @@ async def test_of_what_is_due_apart_only_so_many_bytes_wait(
     assert len(said) < 25
 
 
+async def test_what_other_relays_wrote_waits_apart_in_few_ranges(
+    relay: Relay, turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.write.delivery._MOST_DUE", 3)
+    relay.follows(asked(kinds=[1]))
+    client = relay.follows(asked(kinds=[1]))
+    relay.log.written = [Stored(n, unsigned(alice, 1, [], f"{n}")) for n in range(1, 21)]
+    for number in range(1, 21):
+        relay.delivery.add_others(range(number, number + 1), {})
+        await relay.delivery.run()
+        (apart,) = relay.delivery.deliveries_apart()
+        assert len(apart._due) <= 3
+    for _ in range(60):
+        turns.given.release()
+    await apart.ended()
+    assert client.contents() == [f"{n}" for n in range(1, 21)]
+
+
 async def test_nothing_is_delivered_apart_after_the_end(relay: Relay, turns: Turns) -> None:
     clients = [relay.follows(asked(kinds=[1])) for _ in range(3)]
     relay.commits(1)
