@@ -357,6 +357,9 @@ class QueryRunner:
         except StoreFault as fault:
             self._fail(peer, subscription, fault)
             return False
+        except Refused as refused:
+            self._close_failed(peer, subscription, refused)
+            return False
         if subscription.has_overflowed and not subscription.is_closed:
             peer.outbox.put(messages.closed(subscription.sub, _OVERFLOW))
             return False

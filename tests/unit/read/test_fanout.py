@@ -22,6 +22,7 @@ from msgspec import structs
 
 from relay.access.actors import Attestations
 from relay.access.visibility import Viewer, Visibility
+from relay.errors import TooSlow
 from relay.groups.group import Group
 from relay.lifecycle.rows import Stored
 from relay.nostr import kinds
@@ -399,6 +400,22 @@ def test_rows_up_to_the_cursor_are_not_sent_live(relay: Subscribed) -> None:
     relay.commits(note("one"), note("two"), note("three"))
     relay.sends_backlog(subscription)
     assert client.contents() == ["three"]
+
+
+def test_a_backlog_that_takes_too_long_to_read_is_closed_with_the_reason(
+    relay: Subscribed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client()
+    subscription = relay.opens(client)
+    relay.commits(note("one"))
+
+    async def rows(*_: object, **__: object) -> None:
+        raise TooSlow
+
+    monkeypatch.setattr(relay, "rows", rows)
+    relay.sends_backlog(subscription)
+    assert client.frames() == [["CLOSED", "s", str(TooSlow())]]
+    assert subscription.is_closed
 
 
 @pytest.mark.proves("N01-75", "N01-80")
