@@ -12,11 +12,19 @@ import asyncio
 import logging
 from functools import partial
 from itertools import islice
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from relay.access.shares import HeldSets, Shares
-from relay.errors import RIGHTS_CHANGED, Prefix, Refused, StoreFault, TooManyRecords, TooSlow
+from relay.errors import (
+    RIGHTS_CHANGED,
+    Invalid,
+    Prefix,
+    Refused,
+    StoreFault,
+    TooManyRecords,
+    TooSlow,
+)
 from relay.nostr import messages
 from relay.nostr.messages import NegClose, NegMessage, NegOpen
 from relay.nostr.nip77 import reply_to
@@ -52,6 +60,10 @@ _MAX_REGROUPED: Final = 64
 """Changes of groups after which open ids are compared with the rights of their readers."""
 _RENEWED_S: Final = 0.002
 """Work on such a comparison after which other tasks run."""
+_SHORT_S: Final = 0.01
+"""After a message that took longer no other is compared for as long as it took: beside a thread
+that works without a pause the loop has half of the interpreter, and waits for it at each call of
+the system."""
 _MAX_RETRIES: Final = 4
 """How often a snapshot is read again because read rights changed during the read."""
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
@@ -170,6 +182,8 @@ class Negentropy:
         """One message at a time is compared for known keys, and one for others, on the same thread:
         the loop has half of the interpreter beside one, a third beside two. A set whose message
         waits for its turn may be closed."""
+        self._rests_until = 0.0
+        """Time of the loop, see `_SHORT_S`."""
         self.limits = limits
         self.idle_timeout_s = idle_timeout_s
 
@@ -333,25 +347,49 @@ class Negentropy:
         loop = asyncio.get_running_loop()
         is_known = self._state.visibility(peer.reader.viewer).is_known
         async with self._replies[is_known].of(peer.counted_as):
+            if (rest := self._rests_until - loop.time()) > 0:
+                await asyncio.sleep(rest)
             # Not before: what is closed while it waits would stay in memory.
             snapshot = exchange.snapshot
             if snapshot is None:
                 return None
             self._closable.begin_use(exchange)
             try:
-                work = loop.run_in_executor(self._workers, reply_to, message, snapshot.items)
+                work = loop.run_in_executor(self._workers, _compared, message, snapshot.items)
+                work.add_done_callback(self._rest_after)
                 try:
-                    return await asyncio.shield(work)
+                    reply, _ = await asyncio.shield(work)
                 finally:  # its thread works on if this is cancelled
                     await asyncio.gather(work, return_exceptions=True)
             finally:
                 self._closable.end_use(exchange)
+        if isinstance(reply, Invalid):
+            raise reply
+        return reply
+
+    def _rest_after(self, work: asyncio.Future[tuple[bytes | Invalid, float]]) -> None:
+        if work.cancelled() or work.exception() is not None:
+            return
+        _, took = work.result()
+        if took > _SHORT_S:
+            now = asyncio.get_running_loop().time()
+            self._rests_until = max(now, self._rests_until) + took
 
     def count_queued(self, peer: Peer) -> None:
         self._queued.add(_holder(peer), 1)
 
     def count_done(self, peer: Peer) -> None:
         self._queued.add(_holder(peer), -1)
+
+
+def _compared(message: bytes, items: Items) -> tuple[bytes | Invalid, float]:
+    """`reply_to`, or what it raises, and the seconds that it took its thread."""
+    began = thread_time()
+    try:
+        reply: bytes | Invalid = reply_to(message, items)
+    except Invalid as invalid:
+        reply = invalid
+    return reply, thread_time() - began
 
 
 class NegentropyQueue:

@@ -8,7 +8,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -21,6 +21,7 @@ from relay.groups.key_map import OrderedMap
 from relay.nostr import messages
 from relay.nostr.filters import FilterTerms
 from relay.nostr.messages import NegClose, NegMessage, NegOpen
+from relay.read import negentropy as module
 from relay.read.negentropy import Negentropy, NegentropyQueue
 from tests.cast import admin, alice, bob, owner, stranger
 from tests.contract.writing import unsigned
@@ -131,6 +132,33 @@ async def test_a_snapshot_is_taken_once_and_answers_any_number_of_messages(
     assert await client.hears() == ["NEG-MSG", "n", all_of(one)]
     client.says("NEG-OPEN", "n", {}, ASK_FOR_ALL)
     assert await client.hears() == ["NEG-MSG", "n", all_of(one, two)]
+
+
+@pytest.mark.parametrize("message", [ASK_FOR_ALL, "61" + "01"])
+async def test_after_a_long_message_none_is_compared_for_as_long_as_it_took(
+    relay: NegentropySide, monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    """Also after one that is malformed at its end."""
+    pauses: list[float] = []
+    sleep, took = asyncio.sleep, 1000.0
+
+    async def pause(seconds: float) -> None:
+        if seconds:
+            pauses.append(seconds)
+            monkeypatch.setattr(relay.negentropy, "_rests_until", 0.0)
+        await sleep(0)
+
+    times = count()
+    monkeypatch.setattr(module, "thread_time", lambda: took * next(times))
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    client, other = relay.client(), relay.client(owner)
+    client.says("NEG-OPEN", "n", {}, message)
+    await client.hears()
+    assert pauses == []
+    other.says("NEG-OPEN", "n", {}, "61")
+    assert await other.hears() == ["NEG-MSG", "n", "61"]
+    (rest,) = pauses
+    assert took / 2 < rest <= took
 
 
 async def test_a_snapshot_is_read_in_a_turn_of_its_connection(
