@@ -14,7 +14,7 @@ from relay.facts import Who
 from relay.nostr.agents import attestation_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Container, Iterable, Set
 
     from relay.groups.group import Group, Groups
     from relay.nostr.agents import Attestation
@@ -161,6 +161,17 @@ def is_known(pubkey: str, actors: Actors, groups: Groups) -> bool:
         or groups.is_member(pubkey)
         or (bool(actors.households) and actors.in_household(pubkey))
     )
+
+
+def known_among(keys: Set[str], actors: Actors, groups: Groups) -> Set[str]:
+    """The keys for which `is_known` holds: a viewer may have 64."""
+    keys = frozenset(keys) - actors.banned
+    known = keys & actors.owners | keys & actors.agents | keys & actors.allowed
+    known |= groups.memberships.among(keys)
+    if actors.registered or actors.households:
+        more = keys - known
+        known |= {key for key in more if actors.is_allowed(key) or actors.in_household(key)}
+    return known
 
 
 def vouches(attestation: Attestation, actors: Actors, groups: Groups) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from relay.access.actors import Attestations, is_known, vouching
+from relay.access.actors import Attestations, known_among, vouching
 from relay.access.read_rules import Match, ReadRule, targets_of
 from relay.errors import Prefix, Reject
 from relay.facts import OF_A_GROUP, Who
@@ -541,7 +541,7 @@ def visibility_for(
         words.add(Who.OWNER)
     if not keys.isdisjoint(actors.agents):
         words.add(Who.AGENT)
-    known = [key for key in keys if is_known(key, actors, groups)]
+    known = known_among(keys, actors, groups)
     known_as = min(known) if known else None
     lenders = _NO_KEYS
     if viewer.attested:
@@ -672,9 +672,9 @@ def _tests_of(
     """Of the words that may hold of keys that nobody names."""
     tests: list[Callable[[Set[str]], bool]] = []
     if Who.KNOWN in readers:
-        tests.append(lambda keys: any(is_known(key, actors, groups) for key in keys))
+        tests.append(lambda keys: bool(known_among(keys, actors, groups)))
     if Who.MEMBER in readers:
-        tests.append(lambda keys: any(map(groups.is_member, keys)))
+        tests.append(lambda keys: bool(groups.memberships.among(keys)))
     if group_id is None or readers.isdisjoint(OF_A_GROUP):
         return tests
     group = groups.get(group_id)

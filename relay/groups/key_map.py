@@ -40,6 +40,11 @@ class KeyMap(Mapping[_K, _V]):
         parts = self.parts
         return key in parts[hash(key) % len(parts)]
 
+    def among(self, keys: Iterable[_K]) -> frozenset[_K]:
+        """Those of the keys that are here, in less time than as many look-ups."""
+        parts, number = self.parts, len(self.parts)
+        return frozenset([key for key in keys if key in parts[hash(key) % number]])
+
     def __iter__(self) -> Iterator[_K]:
         return chain.from_iterable(self.parts)
 

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from relay.access.actors import Actors, Attestations, holds_agent_role, vouches, vouching
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.access.actors import (
+    Actors,
+    Attestations,
+    Household,
+    holds_agent_role,
+    is_known,
+    known_among,
+    vouches,
+    vouching,
+)
 from relay.groups.group import Group, Groups
 from relay.groups.key_map import KeyMap, OrderedMap
 from relay.nostr.agents import Attestation
-from tests.cast import alice, bob, owner, person, robot
+from tests.cast import alice, bob, carol, owner, person, robot, stranger
 
 ACTORS = Actors(frozenset({owner.pubkey}))
 HERS = Attestation(robot.pubkey, alice.pubkey)
+
+
+PEOPLE = [each.pubkey for each in (alice, bob, carol, owner, robot, stranger)]
+SOME = st.frozensets(st.sampled_from(PEOPLE))
 
 
 class Looked(KeyMap[str, Group]):
@@ -69,3 +85,29 @@ def test_of_thousands_of_groups_that_others_made_none_is_looked_at() -> None:
     looked = Looked(groups.by_id)
     assert vouches(HERS, ACTORS, replace(groups, by_id=looked))
     assert looked.times == 1
+
+
+@given(SOME, SOME, SOME, SOME, SOME, SOME, SOME, SOME)
+def test_of_many_keys_those_are_known_that_are_known_one_by_one(
+    keys: frozenset[str],
+    owners: frozenset[str],
+    agents: frozenset[str],
+    allowed: frozenset[str],
+    registered: frozenset[str],
+    banned: frozenset[str],
+    members: frozenset[str],
+    household: frozenset[str],
+) -> None:
+    actors = Actors(
+        owners,
+        agents,
+        households=(Household("home", household, frozenset()),) if household else (),
+        allowed=allowed,
+        registered=registered,
+        banned=banned,
+    )
+    groups = Groups()
+    if members:
+        groups = groups.with_group(Group("tea", members=OrderedMap(dict.fromkeys(members, ()))))
+    known = {key for key in keys if is_known(key, actors, groups)}
+    assert known_among(keys, actors, groups) == known

@@ -42,6 +42,7 @@ def test_a_map_equals_a_dict_after_the_same_changes(
         for key in range(41):
             assert found.get(key) == expected.get(key)
             assert (key in found) == (key in expected)
+        assert found.among(range(-5, 41)) == expected.keys() & set(range(-5, 41))
 
 
 @given(CHANGES, st.sampled_from([1, 300, MANY]))
