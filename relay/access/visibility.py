@@ -583,12 +583,23 @@ class RowReaders:
     and who have the same ones of the keys that the row or the policy names. To find that out takes
     a twentieth of a Visibility, which then is made for one of them only."""
 
-    __slots__ = ("_named", "_tests")
+    __slots__ = ("_named", "_only_by", "_tests")
 
-    def __init__(self, named: frozenset[str], tests: Sequence[Callable[[Set[str]], bool]]) -> None:
+    def __init__(
+        self,
+        named: frozenset[str],
+        tests: Sequence[Callable[[Set[str]], bool]],
+        only_by: Set[frozenset[str]],
+    ) -> None:
         """`tests`: for each word, whether it holds of one of these keys."""
         self._named = named
         self._tests = tests
+        self._only_by = only_by
+
+    def may_read_by(self, filter_: Filter) -> bool:
+        """Whether a viewer whose `Visibility.reading` of the row is BY_FILTER may read it as a
+        match of this filter."""
+        return all(names_one_of(filter_, only_by) for only_by in self._only_by)
 
     def alike(self, viewer: Viewer) -> Hashable:
         """Equal for viewers who read the row alike: what words hold, as bits, and the named keys,
@@ -617,19 +628,23 @@ def row_readers(
     """None: it also depends on other rows."""
     readers = set[Who]()
     names = set[str]()
+    only_by = set[frozenset[str]]()
     for rule in rules:
         if rule.applies_to(row, groups):
             if rule.effective_target is not None:
                 return None
             readers |= rule.readers
             names.update(rule.tag_readers)
+            if rule.only_by is not None:
+                only_by.add(rule.only_by)
     if Who.RECIPIENT in readers:
         names.add("p")
     event = row.event
     named = [tag[1] for tag in event.tags if len(tag) > 1 and tag[0] in names]
     of_households = chain.from_iterable([home.keys for home in actors.households])
     special = (actors.agents, actors.banned, (actors.relay, event.pubkey), of_households, named)
-    return RowReaders(actors.owners.union(*special), _tests_of(readers, row.group, actors, groups))
+    tests = _tests_of(readers, row.group, actors, groups)
+    return RowReaders(actors.owners.union(*special), tests, only_by)
 
 
 class _MembersAsked:

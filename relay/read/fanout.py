@@ -229,6 +229,10 @@ class _Compared:
         """Equal for viewers who read it alike."""
         return viewer if self._readers is None else self._readers.alike(viewer)
 
+    def may_read_by(self, filter_: Filter) -> bool | None:
+        """As of `RowReaders`; None: it also depends on other rows."""
+        return None if self._readers is None else self._readers.may_read_by(filter_)
+
     def text(self, text_of: Callable[[Event], str | None]) -> str | None:
         if self._text is None:
             self._text = (text_of(self.stored.event),)
@@ -705,10 +709,12 @@ class Part:
                         matches = filter_.matches(compared.event)
                     if not matches:
                         continue
-                if reading is by_filter and not self._may_read(
-                    subscription, compared, entry.filter, links
-                ):
-                    continue
+                if reading is by_filter:
+                    may_read = row.may_read_by(entry.filter)
+                    if may_read is None:
+                        may_read = self._may_read(subscription, compared, entry.filter, links)
+                    if not may_read:
+                        continue
                 sought = entry.filter.sought
                 if sought is not None and not self._contains(row.text(self._text_of), sought):
                     continue

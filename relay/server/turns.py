@@ -4,7 +4,7 @@ A task that reads input never gives up the loop while more is buffered: it must 
 `SLICE_S` of work, or `BUSY_SLICE_S` while others wait.
 
 Invariants: of all tasks that wait for a turn one goes on per iteration of the loop. So an iteration
-takes one slice longer, however many wait. When deliveries make iterations long, a few go on in
+takes one slice longer, however many wait. When deliveries make iterations long, several go on in
 each, of different networks, while their work takes no longer than the deliveries. Those with a
 known key and those without have every second turn, however many of the others wait. The next of
 them is the one whose `Account` has used least, of the `Network` that has used least: one may have
@@ -54,8 +54,12 @@ _OTHER_S: Final = 0.002
 """Time that an iteration took for other reasons than work of connections, and above that work, for
 which one more turn is given: a delivery to many takes 20 to 60 ms, and turns would become 20 a
 second."""
-_MAX_TURNS: Final = 4
-"""Of one iteration."""
+_FEW_TURNS: Final = 4
+"""Of one iteration at most …"""
+_MAX_TURNS: Final = 16
+"""… but twice as many as in the one before, up to this, while the mean turn takes less than …"""
+_BRIEF_TURN_S: Final = 0.004
+"""… this: else those of members were 45 a second beside a delivery to a thousand."""
 
 CREDIT_S: Final = 0.05
 """What one may have used less than the others that still counts."""
@@ -274,6 +278,9 @@ class Turns:
         self._over = 0.0
         """Seconds that turns have worked more than all else took: nobody has a turn more for so
         much time of others. At most `CREDIT_S`."""
+        self._most = _FEW_TURNS
+        self._served = 0
+        """Turns that were given last."""
         self._networks: WeakValueDictionary[tuple[str, bool], Network] = WeakValueDictionary()
         self._accounts: WeakValueDictionary[tuple[str, bool], Account] = WeakValueDictionary()
         """Of each client address: that of its unknown keys, and that of known ones."""
@@ -366,6 +373,7 @@ class Turns:
 
     def _new_turn(self) -> _Turn:
         if not self._is_anybody_waiting():
+            self._served = 0
             self._schedule()
         return asyncio.get_running_loop().create_future()
 
@@ -385,7 +393,10 @@ class Turns:
         others_s = self._clock() - self._given_at - self._worked
         left = others_s - self._worked - self._over
         self._over = min(max(-left, 0.0), CREDIT_S)
-        number = min(max(1 + int(left / _OTHER_S), 1), _MAX_TURNS)
+        is_brief = self._served and self._worked <= self._served * _BRIEF_TURN_S
+        self._most = min(2 * self._most, _MAX_TURNS) if is_brief else _FEW_TURNS
+        number = min(max(1 + int(left / _OTHER_S), 1), self._most)
+        before = number
         served: list[Account] = []
         while number > 0 and self._is_anybody_waiting():
             queue = self._next_queue()
@@ -414,6 +425,7 @@ class Turns:
             served.append(account)
             self._is_arriving_next = True
             number -= 1
+        self._served = before - number
         for account in served:
             if self._turns[account]:
                 account.network.push(account)

@@ -30,6 +30,7 @@ from relay.groups.group import EndedGroup, Group, Groups
 from relay.groups.key_map import OrderedMap
 from relay.lifecycle.rows import Stored
 from relay.nostr.agents import Attestation
+from relay.nostr.filters import Filter
 from relay.nostr.kinds import KindSet
 from tests.cast import admin, alice, bob, carol, dave, owner, person, robot, stranger
 from tests.contract.writing import asked, group_of, unsigned
@@ -823,6 +824,36 @@ def test_viewers_who_are_alike_read_a_row_alike(
         assert found.setdefault(readers.alike(viewer), reading) is reading
     plain = [Viewer(frozenset({f"{number:064x}"})) for number in range(9)]
     assert {readers.alike(viewer) for viewer in (ANONYMOUS, *plain)} == {0}
+
+
+@pytest.mark.parametrize("word", [Who.ANYONE, Who.KNOWN, Who.RECIPIENT, Who.OWNER])
+def test_a_filter_that_a_row_is_read_by_is_the_same_for_all_viewers(word: Who) -> None:
+    """Live delivery asks for each filter, and not the rules of each viewer."""
+    by_author, by_recipient = frozenset({"authors", "ids"}), frozenset({"#p"})
+    rules = [
+        ReadRule("one", Match(), frozenset({word}), only_by=by_author),
+        ReadRule("two", Match(KindSet.of(1)), frozenset({Who.ANYONE}), only_by=by_recipient),
+        ReadRule("other", Match(KindSet.of(7)), frozenset({Who.ANYONE}), only_by=frozenset()),
+    ]
+    row = Stored(1, unsigned(alice, 1, [["p", bob.pubkey]]))
+    readers = row_readers(row, rules, ACTORS, GROUPS)
+    assert readers is not None
+    filters = [
+        Filter(kinds=frozenset({1}), authors=authors, ids=ids, tags=tags)
+        for authors in (None, frozenset({alice.pubkey}))
+        for ids in (None, frozenset({row.event.id}))
+        for tags in ((), (("p", frozenset({bob.pubkey})),), (("t", frozenset({"x"})),))
+    ]
+    asked = 0
+    for viewer in (ANONYMOUS, *[Viewer(frozenset({key.pubkey})) for key in KEYS.values()]):
+        visibility = visibility_for(viewer, rules, ACTORS, GROUPS)
+        if visibility.reading(row) is Reading.NEVER:
+            continue
+        assert visibility.reading(row) is Reading.BY_FILTER
+        for filter_ in filters:
+            asked += 1
+            assert readers.may_read_by(filter_) is visibility.may_read(row, filter_)
+    assert asked
 
 
 def test_the_members_of_a_large_group_are_listed_for_many_viewers_not_for_few(

@@ -107,6 +107,35 @@ async def test_after_a_long_delivery_several_accounts_go_on_and_each_once() -> N
     await asyncio.gather(*waiting)
 
 
+async def test_beside_long_deliveries_ever_more_go_on_that_have_little_work() -> None:
+    """1,000 subscribers made 37 ms of an iteration: 60 members had 45 turns a second together."""
+    clock = Clock()
+    turns, seen, numbers = Turns(clock), list[str](), list[int]()
+
+    async def waits(name: str, seconds: float) -> None:
+        work = Slice(turns, clock, turns.account(f"10.0.{name}.1"))
+        await work.rest()
+        worked(work, clock, seconds)
+        seen.append(name)
+
+    async def rounds(number: int) -> None:
+        for _ in range(number):
+            clock.now += 0.08  # a delivery
+            before = len(seen)
+            await asyncio.sleep(0)
+            numbers.append(len(seen) - before)
+
+    waiting = [asyncio.create_task(waits(f"{n}", 0.001)) for n in range(4 + 8 + 16 + 16 + 4)]
+    await asyncio.sleep(0)
+    await rounds(5)
+    assert numbers == [0, 4, 8, 16, 16]
+    waiting += [asyncio.create_task(waits(f"{n}", 0.005)) for n in range(100, 132)]
+    while len(seen) < len(waiting):
+        await rounds(1)
+    assert max(numbers[6:]) == 4, "not of longer ones"
+    await asyncio.gather(*waiting)
+
+
 @pytest.mark.parametrize("is_measured", [True, False])
 async def test_turns_with_much_work_go_on_one_at_a_time(*, is_measured: bool) -> None:
     """Filters of 10,000 values, 25 ms each, from eight addresses: four went on in an iteration."""
