@@ -35,6 +35,8 @@ _MAX_NEW: Final = 64
 _MAX_NEW_VALUES: Final = 64
 """Subscriptions that wait to be indexed, and filter values of each: at most 3 ms of the loop."""
 
+_MAX_KINDS: Final = 64
+"""A filter of more kinds counts as one of any kind."""
 _FEW: Final = 16
 """Entries in all that an event need not be looked up for, to know how many of them it has."""
 
@@ -70,6 +72,8 @@ class _Shared(msgspec.Struct, Generic[S], gc=False):
     """Number of those that an event with this key may not match."""
     searches: int = 0
     """Number of those that have a search."""
+    kinds: dict[int | None, int] | None = None
+    """How many entries name each kind, None: name none; only for all entries of a tag name."""
 
     def put(self, entry: Entry[S]) -> None:
         owner = id(entry.subscription)
@@ -78,6 +82,9 @@ class _Shared(msgspec.Struct, Generic[S], gc=False):
         self.number += 1
         self.unsure += not entry.is_sure
         self.searches += entry.filter.search is not None
+        if self.kinds is not None:
+            for kind in _kinds_of(entry):
+                self.kinds[kind] = self.kinds.get(kind, 0) + 1
 
     def take(self, subscription: S) -> int:
         """Remove the entries of a subscription; their number."""
@@ -87,7 +94,17 @@ class _Shared(msgspec.Struct, Generic[S], gc=False):
         for each in removed:
             self.unsure -= not each.is_sure
             self.searches -= each.filter.search is not None
+            if self.kinds is not None:
+                for kind in _kinds_of(each):
+                    self.kinds[kind] -= 1
+                    if not self.kinds[kind]:
+                        del self.kinds[kind]
         return len(removed)
+
+    def may_match(self, kind: int) -> bool:
+        """Whether some entry names this kind, or none."""
+        kinds = self.kinds
+        return kinds is None or kind in kinds or None in kinds
 
     def under_any(self, values: frozenset[str | int]) -> Iterator[Sequence[Entry[S]]]:
         """Those with one of these values."""
@@ -95,6 +112,11 @@ class _Shared(msgspec.Struct, Generic[S], gc=False):
             found = [each for each in _several(own) if not values.isdisjoint(each.values)]
             if found:
                 yield found
+
+
+def _kinds_of(entry: Entry[S]) -> Iterable[int | None]:
+    kinds = entry.filter.kinds
+    return (None,) if kinds is None or len(kinds) > _MAX_KINDS else kinds
 
 
 def _number(entries: Entry[S] | _Shared[S] | None) -> int:
@@ -160,7 +182,7 @@ class Subscriptions(Generic[S]):
             entry = Entry(subscription, filter_, values, is_exact)
             self._number += len(values)
             if condition.startswith(_TAG):
-                self._of_condition.setdefault(condition, _Shared()).put(entry)
+                self._of_condition.setdefault(condition, _Shared(kinds={})).put(entry)
             by_value = self._by_condition.setdefault(condition, {})
             for value in values:
                 found = by_value.get(value)
@@ -223,9 +245,14 @@ class Subscriptions(Generic[S]):
                 keys[key] = None
         for tag in event.tags:
             if len(tag) > 1:
-                of_tag = conditions.get(_TAG + tag[0])
-                if of_tag is not None and tag[1] in of_tag:
-                    keys[_TAG + tag[0], tag[1]] = None
+                condition = _TAG + tag[0]
+                of_tag = conditions.get(condition)
+                if (
+                    of_tag is not None
+                    and tag[1] in of_tag
+                    and self._of_condition[condition].may_match(event.kind)
+                ):
+                    keys[condition, tag[1]] = None
         return list(keys)
 
     def numbers_for(self, event: Event) -> tuple[int, int]:

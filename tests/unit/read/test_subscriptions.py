@@ -298,6 +298,23 @@ def test_an_event_of_many_values_is_compared_with_no_filter_of_others() -> None:
     assert index.numbers_for(event) == (10, 0)
 
 
+def test_an_event_of_a_kind_that_no_filter_by_its_tags_names_is_compared_with_none() -> None:
+    """720 threads of one office were compared with each event that named their notes."""
+    index = Subscriptions[Reader]()
+    one = reader_of(index, asked(kinds=[1, 7], tag_t=["a"], since=5))
+    two = reader_of(index, asked(kinds=[7], tag_t=["a"], since=5))
+    event = unsigned(alice, 9999, [["t", "a"]])
+    assert index.keys_of(event) == []
+    assert index.keys_of(unsigned(alice, 7, [["t", "a"]]))
+    any_kind = reader_of(index, asked(tag_t=["a"], since=5))
+    assert index.keys_of(event)
+    for reader in (any_kind, one):
+        index.remove(reader, reader.filters)
+    assert index.keys_of(event) == []
+    assert index.keys_of(unsigned(alice, 1, [["t", "a"]])) == []
+    assert found(index, unsigned(alice, 7, [["t", "a"]], at=9)) == {id(two)}
+
+
 def test_few_candidates_for_a_selective_event() -> None:
     """Each filter hangs under the narrowest trait that it names."""
     index: Subscriptions[Reader] = Subscriptions()
