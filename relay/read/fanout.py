@@ -196,7 +196,7 @@ class _Compared:
     """A row to be delivered, with the values that filters compare, each computed once."""
 
     __slots__ = (
-        *("_readers", "_rights", "_text"),
+        *("_readers", "_reads_by", "_rights", "_text"),
         *("compared", "frames", "is_public", "readings", "readings_alike", "stored"),
     )
 
@@ -215,6 +215,8 @@ class _Compared:
         self.readings_alike: dict[Hashable, Reading] = {}
         """Of those who read it alike."""
         self._readers: RowReaders | None = None
+        self._reads_by: dict[int, tuple[Filter, bool]] = {}
+        """`may_read_by` by id() of the filter: equal ones are often one object."""
 
     def update_rights(self, state: RelayState) -> None:
         """Find out who may read it, if that has changed."""
@@ -222,6 +224,7 @@ class _Compared:
             self._rights = state.rights
             self.readings.clear()
             self.readings_alike.clear()
+            self._reads_by.clear()
             self.is_public = state.is_public(self.stored)
             self._readers = None if self.is_public else state.row_readers(self.compared)
 
@@ -231,7 +234,12 @@ class _Compared:
 
     def may_read_by(self, filter_: Filter) -> bool | None:
         """As of `RowReaders`; None: it also depends on other rows."""
-        return None if self._readers is None else self._readers.may_read_by(filter_)
+        if self._readers is None:
+            return None
+        found = self._reads_by.get(id(filter_))
+        if found is None:
+            found = self._reads_by[id(filter_)] = filter_, self._readers.may_read_by(filter_)
+        return found[1]
 
     def text(self, text_of: Callable[[Event], str | None]) -> str | None:
         if self._text is None:

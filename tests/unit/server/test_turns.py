@@ -107,6 +107,26 @@ async def test_after_a_long_delivery_several_accounts_go_on_and_each_once() -> N
     await asyncio.gather(*waiting)
 
 
+async def test_members_with_little_work_have_as_much_time_as_others_and_not_as_many_turns() -> None:
+    """A part of a delivery took 3 ms, a message 0.3: members had 38 turns a second together."""
+    clock = Clock()
+    turns, seen = Turns(clock), list[bool]()
+
+    async def works(address: str, seconds: float, *, is_known: bool) -> None:
+        work = Slice(turns, clock, turns.account(address, is_known=is_known))
+        for _ in range(30):
+            await work.rest()
+            seen.append(is_known)
+            worked(work, clock, seconds)
+
+    tasks = [works(f"10.0.{n}.1", 0.0003, is_known=True) for n in range(20)]
+    tasks += [works(f"10.1.{n}.1", 0.003, is_known=False) for n in range(8)]
+    waiting = [asyncio.create_task(each) for each in tasks]
+    await asyncio.gather(*waiting)
+    both = seen[seen.index(False) : len(seen) - seen[::-1].index(True)]
+    assert 4 < both.count(True) / both.count(False) <= 8
+
+
 async def test_beside_long_deliveries_ever_more_go_on_that_have_little_work() -> None:
     """1,000 subscribers made 37 ms of an iteration: 60 members had 45 turns a second together."""
     clock = Clock()
