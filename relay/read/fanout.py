@@ -50,11 +50,19 @@ class TextMatcher(Protocol):
     def contains(self, text: str, search: Search) -> bool: ...
 
 
+class Follower(Protocol):
+    """Sends the backlog of a subscription whose client reads slowly."""
+
+    def fell_behind(self, subscription: Subscription) -> None:
+        """The client has left much unread: from now on live rows wait in a backlog."""
+
+
 class Subscription:
     """One open REQ of one connection.
 
     Rows up to seq `cursor` are sent as stored rows, later ones live: none is missed, none is sent
-    twice. Live rows wait in `backlog` until the stored rows are sent, unless they are sent at once.
+    twice. Live rows wait in `backlog` until the stored rows are sent, unless they are sent at once,
+    and as long as the client has much to read.
     """
 
     __slots__ = (
@@ -62,6 +70,7 @@ class Subscription:
         "backlog",
         "cursor",
         "filters",
+        "follower",
         "is_closed",
         "last_delivery",
         "last_seq",
@@ -89,6 +98,8 @@ class Subscription:
         self.address = address
         self.backlog: Backlog | None = None
         """None: live rows are sent at once."""
+        self.follower: Follower | None = None
+        """None: a client that reads slowly gets its live rows all the same."""
         self.is_closed = False
         """Nothing is delivered any more."""
         self.part: Part | None = None
@@ -115,6 +126,14 @@ class Subscription:
     def has_overflowed(self) -> bool:
         """Rows were dropped from the backlog: CLOSED must follow, not a gap."""
         return self.backlog is not None and self.backlog.has_overflowed
+
+    @property
+    def delays(self) -> bool:
+        """Whether the next live row waits in the backlog, which is begun if the client is
+        behind."""
+        if self.backlog is None and self.outbox.is_behind and self.follower is not None:
+            self.follower.fell_behind(self)
+        return self.backlog is not None
 
     def begin_backlog(self, max_rows: int) -> Backlog:
         """From now on live rows wait: at most so many, and as many bytes in all subscriptions of a
@@ -619,6 +638,7 @@ class Part:
                 continue
             if (
                 subscription.backlog is not None
+                or subscription.outbox.is_behind
                 or not are_public
                 or subscription.last_delivery > before
                 or (seqs and seqs[0] <= subscription.last_seq)
@@ -662,7 +682,7 @@ class Part:
                 subscription.last_seq = row.seq
             else:
                 subscription.last_delivery = number
-            if subscription.backlog is not None:
+            if subscription.delays:
                 self._delay(subscription, row, filter_)
                 continue
             self._send(subscription, row)
@@ -730,7 +750,9 @@ class Part:
                     subscription.last_seq = seq
                 else:
                     subscription.last_delivery = number
-                if subscription.backlog is not None:
+                if subscription.backlog is not None or (
+                    subscription.outbox.is_behind and subscription.delays
+                ):
                     self._delay(subscription, stored, entry.filter)
                     break
                 delivered += 1

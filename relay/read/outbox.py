@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 _LARGE_BYTES: Final = 65_536
 """An outbox with more may wait for a later iteration; others are written at once."""
+_BEHIND_SHARE: Final = 4
+"""A client that left more than this fraction of its outbox (1/4) unread is behind."""
 FEW_UNREAD: Final = 64 << 10
 """Bytes up to which a transport asks nobody to wait: this much of each client does not count."""
 _LARGE_AT_ONCE: Final = 2 << 20
@@ -119,6 +121,7 @@ class Outbox:
     """
 
     __slots__ = (
+        "_behind_bytes",
         "_flush_queue",
         "_frames",
         "_full",
@@ -131,6 +134,7 @@ class Outbox:
         "_unread",
         "closed",
         "held_bytes",
+        "is_behind",
         "is_held",
         "is_late",
         "queued_bytes",
@@ -149,6 +153,7 @@ class Outbox:
         self._sink = sink
         self._flush_queue = flush_queue
         self._max_bytes = max_bytes
+        self._behind_bytes = max_bytes // _BEHIND_SHARE
         self._overflow = overflow
         self._unread = unread
         self._pieces: list[bytes] = []
@@ -163,6 +168,9 @@ class Outbox:
         """Of the last page of stored rows."""
         self._full = False
         self.closed = False
+        self.is_behind = False
+        """Live rows should wait until the client has read: there is much that it has not, as of the
+        last write, or is queued since."""
         self.is_held = False
         """True: `put` schedules no write. The code that sets it calls `flush` before it returns to
         the loop."""
@@ -201,7 +209,7 @@ class Outbox:
         if is_live:
             self._live_bytes += size
             self._flush_queue.live_bytes += size
-        if self.queued_bytes > self._max_bytes:
+        if self.queued_bytes > self._behind_bytes:
             self._check()
 
     def put_each(self, head: bytes, bodies: Sequence[bytes], tail: bytes) -> None:
@@ -241,7 +249,7 @@ class Outbox:
         size = self.queued_bytes - before
         self._live_bytes += size
         self._flush_queue.live_bytes += size
-        if self.queued_bytes > self._max_bytes:
+        if self.queued_bytes > self._behind_bytes:
             self._check()
 
     def flush(self) -> None:
@@ -262,6 +270,7 @@ class Outbox:
             traffic.frames_out += frames
             traffic.bytes_out += len(written)
             unread = self._sink.get_write_buffer_size()
+            self.is_behind = unread > self._behind_bytes
             if unread > self._max_bytes:
                 self._check()
             if unread > FEW_UNREAD and not self._full:
@@ -287,6 +296,9 @@ class Outbox:
         return self.queued_bytes + self._sink.get_write_buffer_size()
 
     def _check(self) -> None:
+        self.is_behind = True
+        if max(self.queued_bytes, self._sink.get_write_buffer_size()) <= self._max_bytes:
+            return
         # Of what could have been written, a client that reads would have read some; to write it now
         # would take the loop 6 ms in the middle of a delivery.
         most = max(self._max_bytes, 2 * self._page_bytes) * (2 if self.is_late else 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from array import array
 from contextlib import aclosing
 from time import perf_counter
@@ -332,11 +333,18 @@ class QueryRunner:
         is_finished = self._finish(peer, subscription, visibility)
         return is_finished and await self.send_backlog(peer, subscription)
 
-    async def send_backlog(self, peer: Peer, subscription: Subscription) -> bool:
+    async def send_backlog(
+        self, peer: Peer, subscription: Subscription, at_once: int = sys.maxsize
+    ) -> bool:
         """Send the rows that came live meanwhile and are still there, in pieces, while new ones go
-        on waiting; then live rows are sent at once. False: CLOSED was sent instead of some."""
+        on waiting; then live rows are sent at once. After `at_once` pieces the backlog is left as
+        it is. False: CLOSED was sent instead of some."""
+        left = at_once
         try:
             while (backlog := subscription.backlog) is not None and not backlog.has_overflowed:
+                if not left:
+                    return True
+                left -= 1
                 began = perf_counter()
                 waiting = backlog.next()
                 if waiting is None:
@@ -347,9 +355,7 @@ class QueryRunner:
                 backlog.drop(number)
                 if not isinstance(waiting[0], Stored):
                     began = perf_counter()  # stored rows were read elsewhere
-                head = subscription.head
-                for raw in raws:
-                    peer.outbox.put_live(head, raw, messages.EVENT_END)
+                peer.outbox.put_each(subscription.head, raws, messages.EVENT_END)
                 if not peer.is_reading:
                     await peer.drained()
                 elif peer.worked(perf_counter() - began) or not peer.has_time:

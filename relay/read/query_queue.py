@@ -20,7 +20,7 @@ from relay.read.query import INTERNAL
 from relay.read.scan import LONG_S, values_in, work_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from relay.nostr.filters import Filter
     from relay.read.fanout import Subscription
@@ -32,6 +32,10 @@ _log = logging.getLogger(__name__)
 _MOST_BACKLOGS: Final = 8
 """REQs that wait and get live rows behind their stored ones. A later one is opened when its turn
 comes, so that no event waits for it in the meantime: its stored rows have what was committed."""
+_MOST_BEHIND: Final = 20_000
+"""Live rows that wait while a client reads slowly."""
+_PIECES: Final = 10
+"""Of these, up to 100 rows each, between two other queries."""
 _MAX_COUNTS: Final = 16
 """Queued COUNTs per connection."""
 _MAX_BYTES: Final = 8 << 20
@@ -59,6 +63,8 @@ class QueryQueue:
         """Closed, and still to be removed from the index."""
         self._catching_up: dict[str, tuple[Subscription, float, str]] = {}
         """With the time at which each was queued, and the id of its request."""
+        self._behind: list[Subscription] = []
+        """Whose live rows wait because the client reads slowly."""
         self._counts: list[tuple[str, tuple[Filter, ...], str]] = []
         """At most `_MAX_COUNTS`; an empty deque would take 760 bytes of each connection."""
         self.held_bytes = 0
@@ -73,6 +79,7 @@ class QueryQueue:
             self._peer.closed_by_relay(sub)
             return
         self._open.append(subscription)
+        subscription.follower = self
         if subscription.backlog is not None or not subscription.is_indexed:
             self._catching_up[sub] = subscription, perf_counter(), self._peer.request_id()
             self._start()
@@ -80,6 +87,12 @@ class QueryQueue:
     def __len__(self) -> int:
         """REQs and COUNTs that wait."""
         return len(self._catching_up) + len(self._counts)
+
+    def fell_behind(self, subscription: Subscription) -> None:
+        """As in `Follower`."""
+        subscription.begin_backlog(_MOST_BEHIND)
+        self._behind.append(subscription)
+        self._start()
 
     def count(self, sub: str, filters: tuple[Filter, ...]) -> None:
         size = _bytes_of(filters)
@@ -110,6 +123,8 @@ class QueryQueue:
         """It is not open any more, and its answer ends."""
         self._open.remove(subscription)
         self._catching_up.pop(subscription.sub, None)
+        if subscription in self._behind:
+            self._behind.remove(subscription)
         if subscription is self._answered and not self._peer.is_reading:
             self._break_off()
 
@@ -128,6 +143,7 @@ class QueryQueue:
 
     def _end_open(self) -> None:
         self._catching_up.clear()
+        self._behind.clear()
         for subscription in self._open:
             self._queries.end(subscription)
         self._ended = [*self._ended, *self._open]
@@ -143,13 +159,31 @@ class QueryQueue:
             await asyncio.gather(before, return_exceptions=True)
             del before
             await self._peer.drained()
-        while self._ended or self._catching_up or self._counts:
+        while self._ended or self._behind or self._catching_up or self._counts:
             if self._ended:
                 await self._leave_index()
-            elif self._catching_up:
+            if self._behind:
+                await self._next_behind()
+            if self._catching_up:
                 await self._next_req()
-            else:
+            elif self._counts:
                 await self._next_count()
+
+    async def _next_behind(self) -> None:
+        subscription = self._behind.pop(0)
+        self._answered = subscription
+        try:
+            await self._peer.drained()
+            self._peer.outbox.is_behind = False
+            if not self._is_open(subscription):
+                return
+            answer = self._queries.send_backlog(self._peer, subscription, _PIECES)
+            if not await self._answer(answer, subscription):
+                self._close(subscription)
+            elif subscription.backlog is not None:
+                self._behind.append(subscription)
+        finally:
+            self._answered = None
 
     async def _next_req(self) -> None:
         subscription, since, request = self._catching_up.pop(next(iter(self._catching_up)))
@@ -162,7 +196,8 @@ class QueryQueue:
             if self._is_open(subscription):
                 if subscription.backlog is None:
                     self._queries.open(subscription)
-                if not await self._catch_up(subscription):
+                answer = self._queries.catch_up(subscription, self._peer, self._is_open)
+                if not await self._answer(answer, subscription):
                     self._close(subscription)
         finally:
             self._answered = None
@@ -191,9 +226,10 @@ class QueryQueue:
         elif not self._peer.has_time:
             await self._peer.turn(0.0)  # what it works is counted
 
-    async def _catch_up(self, subscription: Subscription) -> bool:
+    async def _answer(self, answer: Awaitable[bool], subscription: Subscription) -> bool:
+        """False: CLOSED was sent."""
         try:
-            return await self._queries.catch_up(subscription, self._peer, self._is_open)
+            return await answer
         except Exception:  # last frame of the task: the queue must go on  # noqa: BLE001
             _log.exception("a query failed")
             if self._is_open(subscription):

@@ -80,9 +80,10 @@ async def publish_all(wire: Wire, events: list[Event]) -> None:
 
 
 @pytest.mark.proves("N01-99")
-async def test_a_client_that_stops_reading_is_closed_and_others_lose_nothing(
+async def test_clients_that_stop_reading_cost_little_and_others_lose_nothing(
     rookery: Rookery,
 ) -> None:
+    """What they read later is all of it, or a beginning without a gap and CLOSED."""
     now = int(time.time())
     events = [cast.robot.sign(1, [], f"{n} " + "x" * 4000, now) for n in range(6000)]
     async with contextlib.AsyncExitStack() as stack:
@@ -104,18 +105,16 @@ async def test_a_client_that_stops_reading_is_closed_and_others_lose_nothing(
             most = max(most, memory(rookery))
         for got in await asyncio.gather(*listening):
             assert got == [event.id for event in events]
-
-        async with until("the relay let go of the slow ones") as tries:
-            async for _ in tries:
-                seen = await metrics(rookery)
-                if seen["rookery_connections"] == len(good) + 1:
+        assert most - before < len(deaf) * OUTBOX + 64 * MIB
+        for wire in deaf:
+            got = []
+            while (frame := await wire.receive())[0] == "EVENT":
+                got.append(frame[2]["id"])
+                if len(got) == len(events):
                     break
-        assert most - before < len(deaf) * 2 * OUTBOX + 64 * MIB
-        for wire in deaf:  # what it did get is a beginning without a gap
-            frames, _ = await wire.to_the_end()
-            got = [frame[2]["id"] for frame in frames]
             assert got == [event.id for event in events[: len(got)]]
-            assert len(got) < len(events)
+            assert frame[0] == "EVENT" or frame[:2] == ["CLOSED", "live"]
+            assert len(await wire.query({"kinds": [1], "limit": 10})) == 10
 
 
 # -- long answers ----------------------------------------------------------------------------------
@@ -292,18 +291,15 @@ async def test_large_events_do_not_close_a_client_that_reads(rookery: Rookery) -
 
 async def test_being_sent_away_has_a_reason(rookery: Rookery) -> None:
     """Who reads on as soon as it was too slow finds out why it is closed."""
-    now = int(time.time())
-    async with connected(rookery.url, **DEAF) as wire, connected(rookery.url) as other:
-        await wire.send("REQ", "live", {"kinds": [1]})
-        assert await wire.receive() == ["EOSE", "live"]
+    async with connected(rookery.url, **DEAF) as wire:
         number = 0
         while not await sent_away(rookery):
             number += 1
-            assert number < 10_000, "never closed"
-            note = cast.robot.sign(1, [], f"{number} " + "x" * 90_000, now)
-            assert await other.publish(note) == (True, "")
+            assert number < 1_000, "never closed"
+            for each in range(1_000):
+                await wire.send("COUNT", f"{number}-{each}".rjust(64), {"kinds": [1]})
         frames, closed = await wire.to_the_end()
-    assert [number_of(frame) for frame in frames] == list(range(1, len(frames) + 1))
+    assert frames
     assert closed.rcvd is not None, "no close frame"
     assert (closed.rcvd.code, closed.rcvd.reason) == (1013, "error: you read too slowly")
 

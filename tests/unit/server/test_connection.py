@@ -1111,29 +1111,113 @@ async def test_nothing_of_a_connection_that_has_ended_counts() -> None:
 
 
 async def overwhelmed(relay: Relay) -> Visit:
-    """A client that did not read what was live, until the relay had enough of it."""
-    slow, other = await relay.visit(), await relay.visit()
-    for visit in (slow, other):
-        await visit.asks({"kinds": [7]})
+    """A client that did not read its answers, until the relay had enough of it."""
+    slow = await relay.visit()
+    (held,) = relay.server.connections
     number = 0
-    while len(relay.fanout) == 2:
+    while not held.outbox.closed:
         number += 1
-        event = unsigned(alice, 7, content=str(number).rjust(200_000))
-        deque(relay.fanout.deliver([Stored(number, event)]))
-        assert int((await other.hears())[2]["content"]) == number
+        held.outbox.put(orjson.dumps(["NOTICE", str(number).rjust(200_000)]))
+        await asyncio.sleep(0)
     return slow
 
 
-async def test_a_client_that_does_not_read_live_events_is_closed() -> None:
-    """No event is missing before the close, and others miss nothing."""
+async def test_a_client_that_does_not_read_its_answers_is_closed() -> None:
+    """None is missing before the close."""
     async with serving() as relay:
         slow = await overwhelmed(relay)
         *frames, end = await slow.hears_all()
-        told = [int(frame[2]["content"]) for frame in frames]
+        told = [int(frame[1]) for frame in frames]
         assert told == list(range(1, len(told) + 1))
         assert end[0] == "closed"
         assert await relay.counts("rookery_outbox_closes_total") == 1
         await relay.is_left()
+
+
+async def live(relay: Relay, *asked: dict[str, Any]) -> tuple[Visit, Connection]:
+    """A client that follows what comes, and its connection."""
+    before = set(relay.server.connections)
+    visit = await relay.visit()
+    (connection,) = set(relay.server.connections) - before
+    for number, each in enumerate(asked):
+        assert await visit.asks({**each, "limit": 0}, sub=f"{number}") == [["EOSE", f"{number}"]]
+    return visit, connection
+
+
+async def published(relay: Relay, number: int, size: int) -> Visit:
+    """Notes, numbered from 0."""
+    visit = await relay.visit()
+    for n in range(number):
+        assert await visit.publishes(note(str(n).rjust(size))) == (True, "")
+    return visit
+
+
+@pytest.mark.proves("N01-99")
+async def test_a_client_that_reads_slowly_gets_all_live_events_in_order() -> None:
+    """16 MB at once closed everybody with 20 Mbit/s. Others, and its own queries, go on."""
+    async with serving("[limits]\noutbox_bytes = 400000\n") as relay:
+        slow, connection = await live(relay, {"kinds": [1]}, {"authors": [alice.pubkey]})
+        other, _ = await live(relay, {"kinds": [1]})
+        number = 200
+        writer = await published(relay, number, 50_000)
+        assert connection.outbox.held_bytes > 0
+        assert connection.outbox.buffered_bytes < 1_000_000
+        assert [int((await other.hears())[2]["content"]) for _ in range(number)] == [*range(number)]
+        await slow.says("REQ", "more", {"kinds": [7]})
+        heard: dict[str, list[int]] = {"0": [], "1": []}
+        while min(map(len, heard.values())) < number:
+            kind, sub, *more = await slow.hears()
+            if kind == "EVENT":
+                heard[sub].append(int(more[0]["content"]))
+            else:
+                assert (kind, sub) == ("EOSE", "more")
+        assert heard == {"0": [*range(number)], "1": [*range(number)]}
+        assert connection.outbox.held_bytes == 0
+        assert await relay.counts("rookery_outbox_closes_total") == 0
+        await writer.publishes(note("live again"))
+        assert sorted([(await slow.hears())[1] for _ in "01"]) == ["0", "1"]
+
+
+async def test_a_client_that_reads_too_slowly_for_a_subscription_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """N01-99: no event is missing before the CLOSED. What others of its subscriptions asked for
+    comes."""
+    monkeypatch.setattr("relay.read.query_queue._MOST_BEHIND", 20)
+    async with serving("[limits]\noutbox_bytes = 400000\n") as relay:
+        slow, connection = await live(relay, {"kinds": [1]}, {"kinds": [7]})
+        writer = await published(relay, 200, 50_000)
+        reaction = alice.sign(7, [], "+", NOW)
+        await writer.publishes(reaction)
+        numbers = list[int]()
+        while (frame := await slow.hears())[0] == "EVENT" and frame[1] == "0":
+            numbers.append(int(frame[2]["content"]))
+        assert numbers == [*range(len(numbers))]
+        both = [frame, await slow.hears()]
+        assert ["CLOSED", "0", "error: backlog overflow, subscribe again"] in both
+        assert shown(reaction, "1") in both
+        assert connection.outbox.held_bytes == 0
+
+
+@pytest.mark.parametrize("ends", ["CLOSE", "REQ", "goes"])
+async def test_what_waits_for_a_slow_client_is_dropped_when_it_is_not_wanted_any_more(
+    ends: str,
+) -> None:
+    async with serving("[limits]\noutbox_bytes = 400000\n") as relay:
+        slow, connection = await live(relay, {"kinds": [1]})
+        await published(relay, 200, 50_000)
+        assert connection.outbox.held_bytes > 0
+        match ends:
+            case "CLOSE":
+                await slow.says("CLOSE", "0")
+            case "REQ":
+                await slow.says("REQ", "0", {"kinds": [7]})
+            case _:
+                slow.socket._response.close()
+        await eventually("it is dropped", lambda: connection.outbox.held_bytes == 0)
+        if ends == "goes":
+            await eventually("it is gone", lambda: connection not in relay.server.connections)
+        assert not connection._queries._behind
 
 
 async def test_a_client_that_was_closed_keeps_its_place_while_it_has_unread_bytes() -> None:
@@ -1348,20 +1432,19 @@ def test_room_can_be_asked_for_again_while_connections_are_looked_at(
     assert looked[:5] == [0, 1, 2, 3, 4]
 
 
-async def test_a_commit_too_large_for_one_outbox_does_not_affect_others() -> None:
-    """The outbox overflows during a delivery."""
+async def test_a_commit_too_large_for_one_outbox_closes_nobody() -> None:
     async with serving("[limits]\noutbox_bytes = 5000\n") as relay:
         greedy, modest = await relay.visit(), await relay.visit()
         await greedy.asks({"kinds": [7]})
         await modest.asks({"kinds": [7], "authors": [bob.pubkey]})
-        large = [unsigned(alice, 7, content=str(n).rjust(3000)) for n in range(3)]
-        small = [unsigned(bob, 7, content=f"for all {n}") for n in range(3)]
+        large = [alice.sign(7, [], str(n).rjust(3000), NOW) for n in range(3)]
+        small = [bob.sign(7, [], f"for all {n}", NOW) for n in range(3)]
         sent = [event for pair in zip(large, small, strict=True) for event in pair]
-        deque(relay.fanout.deliver([Stored(n, event) for n, event in enumerate(sent, 1)]))
+        writer = await relay.visit()
+        await asyncio.gather(*[writer.says("EVENT", fields(event)) for event in sent])
         assert [await modest.hears() for _ in small] == [shown(event) for event in small]
-        assert (await greedy.hears_all())[-1] == ["closed", 1013]
-        assert await relay.counts("rookery_outbox_closes_total") == 1
-        assert len(relay.fanout) == 1
+        assert [await greedy.hears() for _ in sent] == [shown(event) for event in sent]
+        assert len(relay.fanout) == 2
 
 
 @pytest.mark.proves("N01-99")
