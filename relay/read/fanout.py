@@ -465,9 +465,9 @@ class Part:
         is_json = event.kind == kinds.PROFILE or event.kind in self._state.policy.systems.kinds
         return work + size // _JSON_PER_WORK if is_json else work
 
-    def awaited(self, rows: Sequence[Stored]) -> Sequence[Stored]:
+    def awaits(self, event: Event) -> bool:
         """As in `Subscribers`."""
-        return [row for row in rows if self._live.keys_of(row.event)]
+        return self._live.awaits(event)
 
     async def links_of(self, rows: Sequence[Stored]) -> Links:
         """For `deliver`: the links of rows that some subscriber may read only through a link. Empty
@@ -497,8 +497,8 @@ class Part:
         targets = frozenset([target for target, _ in state.targets_of(row)])
         found = set()
         seen: dict[Viewer, bool] = {}
-        keys = self._live.keys_of(row.event)
         row = _indexed(row)
+        keys = self._live.keys_of(row.event)
         rest_at = perf_counter() + _LOOKED_S
         for number, entries in enumerate(self._live.candidates(keys), 1):
             if number % _ASKED_AT_ONCE == 0 and perf_counter() > rest_at:
@@ -564,7 +564,7 @@ class Part:
         delivered together: public rows with the same single key, whose subscriptions match all of
         them. The end is `start` if there is no such run."""
         live, is_public = self._live, self._state.is_public
-        keys, end = live.keys_of(rows[start].event), start
+        keys, end = live.keys_of(indexed(rows[start].event)), start
         if len(keys) == 1 and live.are_sure(keys[0]) and is_public(rows[start]):
             end, most = start + 1, min(len(rows), start + _TOGETHER)
             size = len(rows[start].event.raw)

@@ -20,7 +20,7 @@ from relay.groups.notices import (
 from relay.groups.timeline import MAX_PREVIOUS
 from relay.lifecycle.rows import UNPINNED_AT_ONCE
 from relay.nostr import kinds
-from relay.nostr.event import Event
+from relay.nostr.event import Event, indexed
 from relay.write.commands import (
     ExpireRows,
     ManagementChange,
@@ -151,7 +151,8 @@ def _cost_of_event(
     owners: Set[str],
 ) -> int:
     number_for = subscribers.number_for
-    event, filters = item.event, number_for(item.event)
+    event = indexed(item.event)
+    filters = number_for(event)
     told = 0  # filters that are compared with what the relay signs about the event
     is_about_group = event.kind in CHANGES_GROUP
     is_in_group = filters or is_about_group or groups.pinned

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from relay.errors import StoreFault
 from relay.lifecycle.rows import LONG_EXPIRED
+from relay.nostr.event import indexed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -70,8 +71,8 @@ class Subscribers(Protocol[Links]):
     async def links_of(self, rows: Sequence[Stored]) -> Links:
         """What `deliver` must know beside these rows."""
 
-    def awaited(self, rows: Sequence[Stored]) -> Sequence[Stored]:
-        """Those that some filter may match."""
+    def awaits(self, event: Event) -> bool:
+        """Whether some filter may match it. Quick for one whose tags are `indexed`."""
 
     def deliver(self, rows: Sequence[Stored], links: Links) -> Iterator[tuple[int, int]]:
         """Committed rows, in order of seq, in pieces; others may have the loop between them. Yields
@@ -147,13 +148,15 @@ class Delivery:
     def add(self, rows: Sequence[Stored]) -> None:
         """Rows of a commit whose state is in force."""
         self._forget_passed_on()
-        if self._fanout.work is not None:
-            rows = self._fanout.awaited(rows)
         if rows:
             self._due.append(rows)
             self._bound()
-        for each in self.deliveries_apart():
-            each.add(rows)
+        apart = self.deliveries_apart()
+        if apart:
+            events = [indexed(row.event) for row in rows]
+            for each in apart:
+                awaits = each._fanout.awaits
+                each.add([row for row, event in zip(rows, events, strict=True) if awaits(event)])
 
     def deliveries_apart(self) -> Collection[Delivery]:
         """To the subscribers apart; they go on beside the caller."""

@@ -7,14 +7,16 @@ import weakref
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relay.nostr.event import indexed
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.read import subscriptions
-from relay.read.subscriptions import Entry, Subscriptions
+from relay.read.subscriptions import Entry, Subscriptions, _Shared
 from tests.cast import alice, bob, carol
 from tests.contract.writing import unsigned
 from tests.effort import examples
@@ -121,6 +123,11 @@ def test_the_index_finds_exactly_the_matching_subscriptions(
     everybody = [reader_of(index, *filters) for filters in readers]
     for event in some:
         assert found(index, event) == {id(one) for one in everybody if one.wants(event)}
+        with patch("relay.nostr.event._FEW_TAGS", -1):
+            whole = indexed(event)
+        assert set(index.keys_of(whole)) == set(index.keys_of(event))
+        assert index.numbers_for(whole) == index.numbers_for(event)
+        assert index.awaits(whole) == index.awaits(event) == bool(index.keys_of(event))
         for entry in each(index, event):
             assert entry.filter in entry.subscription.filters
             if entry.is_exact:
@@ -286,6 +293,30 @@ def test_a_filter_is_compared_once_with_an_event_of_many_of_its_values(number: i
         index.remove(reader, reader.filters)
     assert not index._of_condition
     assert not index._by_condition
+
+
+def test_filters_of_many_values_are_not_all_looked_at_for_one_that_an_event_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """80 filters of 5,000 values took 25 ms without a pause, for each event of as many tags."""
+    index = Subscriptions[Reader]()
+    for number in range(20):
+        reader_of(index, asked(tag_x=[f"{number}-{value}" for value in range(500)]))
+    values = [f"{value}" for value in range(500)]
+    one = reader_of(index, asked(tag_x=values, since=5))
+    event = indexed(unsigned(alice, 1, [["x", value] for value in values], at=9))
+    looked_up = 0
+
+    class Counted(dict[str | int, Any]):
+        def get(self, key: object, default: Any = None) -> Any:
+            nonlocal looked_up
+            looked_up += 1
+            return super().get(key, default)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(_Shared, "under_any", lambda *_: pytest.fail("all are looked at"))
+    index._by_condition["#x"] = Counted(index._by_condition["#x"])
+    assert found(index, event) == {id(one)}
+    assert looked_up <= len(values)
 
 
 def test_an_event_of_many_values_is_compared_with_no_filter_of_others() -> None:
