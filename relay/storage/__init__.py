@@ -207,9 +207,9 @@ class Appender(EventLog, Protocol):
         An `append` that changed something has done this itself.
         """
 
-    async def make_room(self, tags: int) -> bool:
+    async def make_room(self, tags: int) -> int:
         """Before events with so many tags are appended: do some of what earlier ones left to do, in
-        a short transaction. False: nothing had to be done.
+        a short transaction. For how many tags there is room then; 0: nothing had to be done.
 
         It only keeps the transaction of `append` short. Raises StoreFault.
         """

@@ -107,8 +107,6 @@ _OF_CONNECTION: Final = 8 << 10
 """More for an event that waits alone: what is kept of its connection, if the client closes it."""
 _MAX_WAITING: Final = 9 * _MAX_WEIGHT // 4 // _LEAST_SHARE
 """As many as all clients and owners may have: their shares bound them."""
-_ROOM: Final = 2048
-"""Tags for which the store makes room at once, at most."""
 _PLUGIN_SHUTDOWN_S: Final = 1.0
 """So long plug-ins may still answer when the relay stops: all connections are closed by then."""
 
@@ -630,31 +628,40 @@ class Ingest:
 
     async def _with_room(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
         """What can be committed now. If the store had to make room for tags, the events of the
-        client with most tags are queued again, so that others are committed first; the client rests
-        for as long as that took. Those that waited until there was room for them are committed."""
-        tags, began = sum(map(_tags_of, batch)), perf_counter()
-        try:
-            if not (tags and await self._store.make_room(tags)):
-                return batch
-        except StoreFault:
-            return batch  # cannot be stored either
+        clients with most tags are queued again, as many as there is no room for, so that others are
+        committed first; these clients rest for as long as that took. Those that waited until there
+        was room for them are committed."""
+        tags, began, room = sum(map(_tags_of, batch)), perf_counter(), 0
+        with suppress(StoreFault):  # nothing can be stored either
+            room = await self._store.make_room(tags) if tags else 0
+        if not room:
+            return batch
         by_client: Counter[object] = Counter()
         for item in batch:
             by_client[client_or_type(item)] += _tags_of(item)
-        ((most, _),) = by_client.most_common(1)
-        due, later, needed = list[LaneItem](), list[WriteEvent](), 0
+        waiting: dict[object, int] = {}
+        """Clients, and how many tags of theirs are committed."""
+        for client, number in by_client.most_common():
+            if tags > room or not waiting:
+                waiting[client] = 0
+                tags -= number
+        due, later = list[LaneItem](), list[WriteEvent]()
+        is_over = set[object]()
         for item in batch:
-            if isinstance(item, WriteEvent) and client_or_type(item) == most:
-                needed += _tags_of(item)
-                if later or needed > item.room:
-                    item.room += _ROOM
+            client = client_or_type(item)
+            if isinstance(item, WriteEvent) and client in waiting:
+                waiting[client] += _tags_of(item)
+                if client in is_over or waiting[client] > item.room:
+                    is_over.add(client)
+                    item.room += max(1, room // len(waiting))
                     later.append(item)
                     continue
             due.append(item)
         if later:
             self._lane.put_back(later)
-            if not isinstance(most, type):
-                self._lane.rest(most, perf_counter() - began)
+            for client in is_over:
+                if not isinstance(client, type):
+                    self._lane.rest(client, perf_counter() - began)
         return due
 
     async def _limited(self, part: Sequence[LaneItem]) -> int:

@@ -28,7 +28,9 @@ class ControlledStore(ReferenceStore):
         """`append` fails once the plan is made, and /readyz says so."""
         self.plans: list[WritePlan] = []
         self.room_to_make = 0
-        """So many calls of `make_room` have something to do."""
+        """So many calls of `make_room` have something to do …"""
+        self.room_made = 2048
+        """… and make room for so many tags."""
         self.tags_to_come: list[int] = []
         """What each call of it was told."""
 
@@ -77,13 +79,13 @@ class ControlledStore(ReferenceStore):
 
         return await super().append(wanted, noted)
 
-    async def make_room(self, tags: int) -> bool:
+    async def make_room(self, tags: int) -> int:
         self.tags_to_come.append(tags)
         await asyncio.sleep(0)
         if self.is_full:
             raise StoreFault("disk full")
         self.room_to_make -= 1
-        return self.room_to_make >= 0
+        return self.room_made if self.room_to_make >= 0 else 0
 
     def page_now(self, query: PageQuery) -> Any:
         if self.is_slow:

@@ -543,8 +543,8 @@ class ReferenceStore:
 
     async def replicated(self) -> None: ...
 
-    async def make_room(self, tags: int) -> bool:
-        return False
+    async def make_room(self, tags: int) -> int:
+        return 0
 
     def prepare(self, events: Sequence[Event]) -> None:
         pass

@@ -304,8 +304,8 @@ class PostgresStore(Reader):
         self._committed.set()
         self._committed = asyncio.Event()
 
-    async def make_room(self, tags: int) -> bool:
-        return False
+    async def make_room(self, tags: int) -> int:
+        return 0
 
     def prepare(self, events: Sequence[Event]) -> None:
         self._writer.prepared.add(events)

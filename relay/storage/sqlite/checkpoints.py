@@ -100,7 +100,7 @@ class Checkpoints:
         relay_reader: AsyncReader,
         writing: WorkThread,
         check_files: Callable[[], None],
-        flush: Callable[[], bool],
+        flush: Callable[[], int],
         is_behind: Callable[[], bool],
         vacuum: Callable[[], int],
         has_moves: Callable[[], bool],
@@ -111,8 +111,8 @@ class Checkpoints:
         `relay_reader`: must not read while the WAL is truncated. What the relay reads for itself
         waits for no query of a client.
 
-        `writing`: the writer's thread; there `flush` flushes some tags and returns whether there
-        were any, and `vacuum` returns some free pages to the file system and their number.
+        `writing`: the writer's thread; there `flush` flushes some tags and returns how many there
+        were, and `vacuum` returns some free pages to the file system and their number.
         `is_behind`: whether tags are to be flushed during the commits. `has_moves`: whether `move`
         is to be called there, which moves some rows and returns whether it could.
         """

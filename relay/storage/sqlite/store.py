@@ -355,14 +355,14 @@ class SqliteStore:
 
     async def replicated(self) -> None: ...
 
-    async def make_room(self, tags: int) -> bool:
+    async def make_room(self, tags: int) -> int:
         self._check_open()
         if self._has_room_for(tags):
-            return False
-        was_made = await self._writing.run(self._writer.flush_some)
-        if was_made:
+            return 0
+        flushed = await self._writing.run(self._writer.flush_some)
+        if flushed:
             self._checkpoints.committed()
-        return was_made
+        return flushed
 
     def prepare(self, events: Sequence[Event]) -> None:
         self._writer.prepared.add(events)

@@ -41,7 +41,11 @@ _MIN_SLICE: Final = 512
 """Tag rows of a slice at least; more if the other list would be full before the flush ends."""
 MAX_SLICE: Final = 2048
 """Tag rows of a slice at most, for the commit and what waits for it: in a table of 8 million most
-rows are on pages of their own, 8 us each."""
+rows are on pages of their own, 8 us each …"""
+_LEAST_OF_SLICE: Final = 64
+_SLICE_S: Final = 0.05
+"""… or fewer, down to the former, so that a slice takes less than this: where the table is larger
+than the memory, a page takes as long as the disk does, 0.3 ms or more."""
 
 
 class Snapshot(NamedTuple):
@@ -101,6 +105,8 @@ class TagBuffer:
     def __init__(self, list_rows: int = TAG_BUFFER_ROWS) -> None:
         self._list_rows = list_rows
         self._slice = max(1, min(_MIN_SLICE, list_rows // 8))
+        self._most = MAX_SLICE
+        """Rows of a slice, as long as slices take now."""
         self._filling: list[TagRow] = []
         self._filling_from = 0
         """The least seq in it."""
@@ -133,7 +139,7 @@ class TagBuffer:
 
     def has_room_for(self, rows: int) -> bool:
         """Whether a batch with so many flushes no more than a slice."""
-        return rows <= MAX_SLICE or len(self) + rows <= _MOST_LISTS * self._list_rows
+        return rows <= self._most or len(self) + rows <= _MOST_LISTS * self._list_rows
 
     def seqs_of(self, hashes: Sequence[int], kinds: Set[int] | None = None) -> list[int]:
         """Rows with one of these tags that the table may lack; of the classes of these kinds, None:
@@ -162,16 +168,25 @@ class TagBuffer:
         self._by_hash = (*self._by_hash, {})
         self._partitioned = (*self._partitioned, {})
 
-    def next_slice(self, new_rows: int) -> list[TagRow]:
-        """The next tags to insert, with a batch of `new_rows` tag rows; then call
+    def next_slice(self, new_rows: int | None = None) -> list[TagRow]:
+        """The next tags to insert, with a batch of `new_rows` tag rows, or without one; then call
         `slice_flushed`."""
-        size = max(self._slice, min(_SLICE_PER_NEW_ROW * new_rows, MAX_SLICE))
-        if len(self) + new_rows > _MOST_LISTS * self._list_rows:
-            size = max(size, new_rows)
+        size = self._most
+        if new_rows is not None:
+            size = min(max(self._slice, _SLICE_PER_NEW_ROW * new_rows), size)
+            if len(self) + new_rows > _MOST_LISTS * self._list_rows:
+                size = max(size, new_rows)
         parts = [each.rows[each.flushed : each.flushed + size] for each in self._flushing]
         rows = [*islice(merge(*parts), size)]
         self._due = rows
         return rows
+
+    def slice_took(self, seconds: float) -> None:
+        """To insert the rows of `next_slice`."""
+        if seconds > _SLICE_S:
+            self._most = max(self._most // 2, _LEAST_OF_SLICE)
+        elif seconds < _SLICE_S / 4 and self._due and len(self._due) >= self._most // 2:
+            self._most = min(2 * self._most, MAX_SLICE)
 
     def all_rows(self) -> list[TagRow]:
         """All tags, sorted."""

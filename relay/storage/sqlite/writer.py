@@ -15,7 +15,7 @@ from itertools import chain
 from math import inf
 from operator import attrgetter
 from pathlib import Path
-from time import thread_time
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -59,7 +59,6 @@ from relay.storage.sqlite.partition_moves import PartitionMoves
 from relay.storage.sqlite.partitions import FIRST_ROW, UNPARTITIONED
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.writes import chunks, insert
-from relay.storage.sqlite.tag_buffer import MAX_SLICE
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -287,25 +286,26 @@ class Writer:
         seqs = self._tag_buffer.seqs_of([p], FOUND_BY_KEY)
         return orjson.dumps([*seqs, *(row[4] for row in change.tags if row[0] == p)]).decode()
 
-    def flush_some(self) -> bool:
-        """Flush a slice of the tag buffer, in a transaction of its own. False: it is empty.
+    def flush_some(self) -> int:
+        """Flush a slice of the tag buffer, in a transaction of its own: how many tags; 0: it is
+        empty.
 
         Tag queries look at each row of the buffer that has the tag, however few they ask for.
         """
         self._tag_buffer.start_flush()
         if not len(self._tag_buffer):
-            return False
+            return 0
         change = _Change(head=self.head)
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            self._flush_slice(change, MAX_SLICE)
+            self._flush_slice(change)
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
         self._committed(change)
-        return True
+        return change.flushed
 
     @property
     def has_moves(self) -> bool:
@@ -331,15 +331,18 @@ class Writer:
                 db.execute("ROLLBACK")
             raise
         self._moves.note_moved()
-        return tags is not None or (self.has_moves and self.flush_some())
+        return tags is not None or (self.has_moves and self.flush_some() > 0)
 
-    def _flush_slice(self, change: _Change, new_rows: int) -> None:
-        """Insert a slice of the tag buffer with this commit."""
+    def _flush_slice(self, change: _Change, new_rows: int | None = None) -> None:
+        """Insert a slice of the tag buffer with this commit, of `new_rows` tags, if it has some."""
         tag_buffer = self._tag_buffer
         due = tag_buffer.next_slice(new_rows)
         change.flushed = len(due)
         kept = [row for row in tag_buffer.without_deleted(due) if row[4] not in change.deleted]
+        # By the clock: what takes long is to wait for the pages of the disk.
+        began = perf_counter()
         self._insert("tags", _TAG_COLUMNS, kept)
+        tag_buffer.slice_took(perf_counter() - began)
         upto = tag_buffer.complete_upto(len(due))
         if upto is not None:
             self._db.execute(QUERIES["put_meta"], ("tags_upto", upto))

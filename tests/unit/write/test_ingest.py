@@ -794,6 +794,26 @@ async def test_the_client_with_most_tags_waits_for_room_not_the_connection(relay
     assert len(second.adds) == 3
 
 
+async def test_clients_with_many_tags_share_the_room_that_is_made(relay: Relay) -> None:
+    """Of 16 such clients one waited, and the tags of the others were flushed with everybody's."""
+    relay.store.room_to_make, relay.store.room_made = 100, 300
+    relay.store.may_commit.clear()
+    letters = [relay.post(chat(alice, "begun"), connection=1)]
+    await relay.store.append_called.wait()
+    for number in range(5):
+        letters.append(relay.letter_from(f"198.51.{number}.7"))
+        letters[-1].counted_as = f"198.51.{number}.7"
+        relay.ingest.submit(chat_of_tags(200 + number), letters[-1], Origin.WIRE)
+    letters += [relay.post(bob.sign(1, [["t", "tea"]], "small", NOON), connection=50)]
+    while relay.ingest.waiting["commit"] < 6:  # noqa: ASYNC110 -- each is an iteration of the loop
+        await asyncio.sleep(0.001)
+    relay.store.may_commit.set()
+    assert [await letter.answer for letter in letters] == [STORED] * 7
+    sizes = [sum(len(each.event.tags) for each in p.adds.values()) for p in relay.store.plans]
+    assert sizes[:2] == [1, 202], "who have fewest do not wait"
+    assert max(sizes) <= 2 * 300
+
+
 async def test_the_client_with_most_tags_rests_as_long_as_room_was_made(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -801,7 +821,7 @@ async def test_the_client_with_most_tags_rests_as_long_as_room_was_made(
     rests: list[tuple[object, float]] = []
     make_room = relay.store.make_room
 
-    async def slowly(tags: int) -> bool:
+    async def slowly(tags: int) -> int:
         await asyncio.sleep(0.02)
         return await make_room(tags)
 
