@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import sqlite3
 import time
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
@@ -74,21 +75,28 @@ _LONG_TEXT: Final = 32_768
 does not hold the GIL."""
 _LOOP_READ_S: Final = 0.05
 """How long a read on the loop may take, for reads that wait for the disk."""
-_PROGRESS_STEPS: Final = 5_000
-"""Instructions of SQLite's virtual machine between two calls of the progress handler: 0.05 to
-0.2 ms."""
+_PROGRESS_STEPS: Final = 2_000
+"""Instructions of SQLite's virtual machine between two calls of the progress handler: 0.02 to
+0.08 ms, or 30 ms if each of 130 looks-up reads a page of a disk."""
 _LOOP_BYTES: Final = 4 << 20
 """Bytes of rows in which a read on the loop may look for tags; each MiB takes up to 3 ms."""
-_LOOP_CALLS: Final = 40
+_LOOP_CALLS: Final = 100
 """Calls of it after which a read on the loop is interrupted …"""
-_LEAST_CALLS: Final = 8
+_LEAST_CALLS: Final = 20
 """… and while many are interrupted: most reads end sooner."""
-_WASTED_PER_S: Final = 600
+_WASTED_PER_S: Final = 1500
 """Calls of interrupted reads, per second, that do not shorten the others: 10 % of the loop."""
-_MAX_UNWASTED: Final = 80
+_MAX_UNWASTED: Final = 200
 """Calls that interrupted reads may use at once."""
-_CALL_S: Final = 0.0005
+_CALL_S: Final = 0.0002
 """A call that comes later than this counts as several: some instructions read long texts."""
+_WAIT_S: Final = 0.005
+"""A read on the loop that took longer, and read more than `_FEW_READS` blocks of the disk, has kept
+everybody waiting: then nobody reads there …"""
+_FEW_READS: Final = 8
+_FIRST_WARM_S: Final = 1.0
+_MAX_WARM_S: Final = 16.0
+"""… for the former at first, and twice as long each time, up to this, until one does not wait."""
 _WASTEFUL_S: Final = 60.0
 """For so long after a read of a network was interrupted, its reads may be shorter."""
 _MAX_WASTEFUL: Final = 1024
@@ -291,6 +299,11 @@ class LoopReader:
         self._wasteful: dict[object, float] = {}
         """Network → when a read of it was interrupted last, in this order."""
         self._refilled_at = monotonic()
+        self._resumes_at = 0.0
+        """Until then the disk is too slow for the loop."""
+        self._pause_s = _FIRST_WARM_S
+        self._disk_reads = disk_reads()
+        """When it was last looked at."""
         self._db = self._connection()
 
     def read(
@@ -301,9 +314,9 @@ class LoopReader:
     ) -> list[T] | None:
         """None: it was interrupted, or its text is long. `address`: of the client, as
         `Sharer.counted_as`. Raises StoreFault."""
-        if len(query.sql) > _LONG_TEXT:
-            return None
         now = monotonic()
+        if len(query.sql) > _LONG_TEXT or now < self._resumes_at:
+            return None
         if self._unwasted < _MAX_UNWASTED:
             more = (now - self._refilled_at) * _WASTED_PER_S
             self._unwasted = min(self._unwasted + more, _MAX_UNWASTED)
@@ -324,6 +337,8 @@ class LoopReader:
         except sqlite3.Error as error:  # DatabaseError: the file is damaged
             if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_INTERRUPT:
                 raise fault_of(error) from error
+        finally:
+            self._note_wait(now)
         self._unwasted = max(self._unwasted - calls + min(self._calls_left, 0), 0)
         self._wasteful.pop(network, None)
         self._wasteful[network] = now
@@ -331,6 +346,19 @@ class LoopReader:
             del self._wasteful[next(iter(self._wasteful))]
         self._give_up(query.sql)
         return None
+
+    def _note_wait(self, began: float) -> None:
+        """No more reads for a while, if this one waited for the disk: where the store is larger
+        than the memory, each client could hold up the loop, and with it everybody."""
+        now = monotonic()
+        if now - began < _WAIT_S:
+            if self._pause_s > _FIRST_WARM_S and now > self._resumes_at + self._pause_s:
+                self._pause_s = _FIRST_WARM_S
+            return
+        before, self._disk_reads = self._disk_reads, disk_reads()
+        if self._disk_reads - before > _FEW_READS:
+            self._resumes_at = now + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _MAX_WARM_S)
 
     def one(self, sql: str, values: Sequence[Value]) -> Any:
         """The first row, or None; for a look-up by key, which is never interrupted: on a busy
@@ -387,6 +415,15 @@ class LoopReader:
             former, self._db = self._db, self._connection()
             former.close()
             self._interrupted.clear()
+
+
+def disk_reads() -> int:
+    """How often this thread has waited for a block of a disk; 0 where the system does not tell."""
+    who = getattr(resource, "RUSAGE_THREAD", None)
+    if who is None:
+        return 0
+    used = resource.getrusage(who)
+    return used.ru_majflt + used.ru_inblock
 
 
 def give_way() -> None:

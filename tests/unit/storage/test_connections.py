@@ -426,9 +426,42 @@ def test_few_slow_instructions_are_as_long_a_read_as_many_fast_ones(
     for _ in range(20):
         assert not reads.read(10**9)
     assert reads.calls == 1
-    reads.call_s = 0.0002
+    reads.call_s = connections._CALL_S
     assert not reads.read(10**9)
     assert reads.calls == connections._LEAST_CALLS + 1
+    reads.reader.close()
+
+
+def test_nobody_reads_on_the_loop_while_the_disk_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a store larger than the memory, 192 clients with reads that were interrupted after 0.1
+    to 0.3 s each kept everybody waiting for 40 s."""
+    reads = LoopReads(monkeypatch)
+    waits = 0
+    monkeypatch.setattr(connections, "disk_reads", lambda: waits)
+
+    def slow_read(*, of_disk: int) -> None:
+        nonlocal waits
+        waits += of_disk
+        reads.call_s = 0.03
+        assert not reads.read(10**9)
+        reads.call_s = 0.0
+
+    slow_read(of_disk=1)
+    assert reads.read(100), "it was the processor"
+    for pause in (1, 2, 4, 8, 16, 16):
+        slow_read(of_disk=100)
+        assert reads.calls == 1, "it ends at the first look"
+        assert not reads.read(100)
+        assert reads.calls == 0
+        reads.now += pause - 0.1
+        assert not reads.read(100)
+        reads.now += 0.2
+        assert reads.read(100)
+    reads.now += 40
+    assert reads.read(100)
+    slow_read(of_disk=100)
+    reads.now += 1.1
+    assert reads.read(100), "it is as at first"
     reads.reader.close()
 
 
