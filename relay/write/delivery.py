@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from itertools import chain
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -39,7 +40,7 @@ _MOST_BYTES: Final = 1 << 20
 """Of events that wait for the delivery to one network apart; parsed they take up to twenty times as
 much memory."""
 _MOST_DUE: Final = 4096
-"""Batches that wait for it; beyond these they are read as one."""
+"""Batches, or runs of rows, that wait for it; beyond these they are read as one."""
 
 Links = TypeVar("Links")
 
@@ -201,9 +202,12 @@ class Delivery:
             self._keep_stored()
 
     def _keep_stored(self) -> None:
-        due = [seqs for seqs in map(_seqs_of, self._due) if seqs]
-        if due and self._fanout.work is not None:  # it may have waited for long
-            due = [range(due[0].start, due[-1].stop)]
+        due = deque[range]()
+        for run in chain.from_iterable(map(_runs_of, self._due)):
+            start = due.pop().start if due and due[-1].stop == run.start else run.start
+            due.append(range(start, run.stop))
+        if self._fanout.work is not None and len(due) > _MOST_DUE:  # it has waited for long
+            due = deque([range(due[0].start, due[-1].stop)])
         self._due, self._bytes = deque(due), 0
 
     def begin(self) -> None:
@@ -301,7 +305,7 @@ class Delivery:
                     try:
                         rest = await self._still_stored(rest)
                     except StoreFault:  # `run` reads them, now or later
-                        self._due.appendleft(_seqs_of(rest))
+                        self._due.extendleft(reversed(_runs_of(rest)))
                         rest = []
                 if rest:
                     self._due.appendleft(rest)
@@ -316,9 +320,15 @@ def _bytes_of(due: range | Sequence[Stored]) -> int:
     return 0 if isinstance(due, range) else sum([len(row.event.raw) for row in due])
 
 
-def _seqs_of(due: range | Sequence[Stored]) -> range:
-    """Empty for what is only passed on: it is not delivered late."""
+def _runs_of(due: range | Sequence[Stored]) -> list[range]:
+    """Without what is only passed on: it is not delivered late. Nor are the rows between these: of
+    what thousands write a second, a network may await little."""
     if isinstance(due, range):
-        return due
-    seqs = [row.seq for row in due if row.seq]
-    return range(seqs[0], seqs[-1] + 1) if seqs else range(0)
+        return [due] if due else []
+    runs: list[range] = []
+    for row in due:
+        if row.seq and runs and runs[-1].stop == row.seq:
+            runs[-1] = range(runs[-1].start, row.seq + 1)
+        elif row.seq:
+            runs.append(range(row.seq, row.seq + 1))
+    return runs
