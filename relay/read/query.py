@@ -11,7 +11,7 @@ import logging
 import sys
 from array import array
 from contextlib import aclosing
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from msgspec.structs import replace
@@ -65,6 +65,8 @@ _PLAN_VALUES: Final = 256
 a REQ may have, in the turn of no client."""
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
 INTERNAL: Final = Refused(Prefix.ERROR, "internal error, try again later")
+_MOST_COUNTED_S: Final = 0.02
+"""Work of a client for a piece of a backlog."""
 _OVERFLOW: Final = Refused(Prefix.ERROR, "backlog overflow, subscribe again")
 _TOO_COSTLY: Final = Refused(
     Prefix.RATE_LIMITED, "too many costly subscriptions are open on this relay, try again later"
@@ -345,7 +347,7 @@ class QueryRunner:
                 if not left:
                     return True
                 left -= 1
-                began = perf_counter()
+                began = thread_time()
                 waiting = backlog.next()
                 if waiting is None:
                     break
@@ -353,12 +355,12 @@ class QueryRunner:
                 if subscription.is_closed:
                     return True
                 backlog.drop(number)
-                if not isinstance(waiting[0], Stored):
-                    began = perf_counter()  # stored rows were read elsewhere
                 peer.outbox.put_each(subscription.head, raws, messages.EVENT_END)
+                # Also of other tasks, if these rows were read elsewhere.
+                is_over = peer.worked(min(thread_time() - began, _MOST_COUNTED_S))
                 if not peer.is_reading:
                     await peer.drained()
-                elif peer.worked(perf_counter() - began) or not peer.has_time:
+                if is_over or not peer.has_time:
                     await peer.turn(0.0)
         except StoreFault as fault:
             self._fail(peer, subscription, fault)
