@@ -63,6 +63,8 @@ _INTERRUPT_S: Final = 0.05
 _MMAP_BYTES: Final = 1 << 30
 _CACHE_KIB: Final = 65_536
 _BULK_CACHE_KIB: Final = 8_192
+_UNMAPPED_CACHE_KIB: Final = 16_384
+"""Of each reader, while none maps the file."""
 _STATEMENTS: Final = 512
 _MOST_KEPT: Final = 64 << 20
 """Bytes that the cached statements of a reader may keep, until a new connection replaces it."""
@@ -96,7 +98,11 @@ everybody waiting: then nobody reads there …"""
 _FEW_READS: Final = 8
 _FIRST_WARM_S: Final = 1.0
 _MAX_WARM_S: Final = 16.0
-"""… for the former at first, and twice as long each time, up to this, until one does not wait."""
+"""… for the former at first, and twice as long each time, up to this, until one does not wait …"""
+_UNMAP_S: Final = 4.0
+"""… and from this pause on the file is not mapped, …"""
+_MAP_AGAIN_S: Final = 600.0
+"""… until none has waited for so long."""
 _WASTEFUL_S: Final = 60.0
 """For so long after a read of a network was interrupted, its reads may be shorter."""
 _MAX_WASTEFUL: Final = 1024
@@ -211,6 +217,15 @@ def sqlite_faults(where: object = "store") -> Iterator[None]:
         raise fault_of(error, where) from error
 
 
+class Mapping:
+    """How much of the file connections map into memory. A page that is read through the map comes
+    with 128 KiB around it: 330 of them are 40 MB, and throw out what others need where the memory
+    is smaller than the store."""
+
+    def __init__(self) -> None:
+        self.bytes = _MMAP_BYTES
+
+
 class TagReader(sqlite3.Connection):
     """With the SQL functions of `TagFunctions`; used by one thread at a time.
 
@@ -219,6 +234,8 @@ class TagReader(sqlite3.Connection):
     """
 
     _functions: TagFunctions | None = None
+    _mapping: Mapping | None = None
+    _mapped = 0
     _cursor = sqlite3.Cursor
     kept = 0
     """Bytes, also of statements that are no longer cached."""
@@ -233,6 +250,17 @@ class TagReader(sqlite3.Connection):
         self.create_function("buffered_rows", 2, functions.buffered_rows)
         self._functions = functions
 
+    def map(self, mapping: Mapping) -> None:
+        """As much as it says, also when that changes."""
+        self._mapping = mapping
+        self._map(mapping.bytes)
+
+    def _map(self, size: int) -> None:
+        self._mapped = size
+        super().execute(f"PRAGMA mmap_size = {size}")
+        cache_kib = _CACHE_KIB if size else _UNMAPPED_CACHE_KIB
+        super().execute(f"PRAGMA cache_size = -{cache_kib}")
+
     def __call__(self, sql: str, /) -> Any:
         """For a text that is not in the cache."""
         self.kept += len(sql) * _PROGRAM_BYTES
@@ -241,6 +269,8 @@ class TagReader(sqlite3.Connection):
     def execute(self, sql: str, values: Any = (), /) -> sqlite3.Cursor:
         if self._functions is not None:
             self._functions.begin()
+        if self._mapping is not None and self._mapping.bytes != self._mapped:
+            self._map(self._mapping.bytes)
         chars = 0
         for value in values:
             if value.__class__ is str:
@@ -288,8 +318,10 @@ class LoopReader:
     do less before it is interrupted, so that they do not hold up the loop.
     """
 
-    def __init__(self, connector: Callable[[], TagReader]) -> None:
+    def __init__(self, connector: Callable[[], TagReader], mapping: Mapping | None = None) -> None:
+        """`mapping`: of all readers."""
         self._connector = connector
+        self._mapping = Mapping() if mapping is None else mapping
         self._interrupted: dict[str, int] = {}
         self._calls_left: float = 0
         self._called_at = 0.0
@@ -311,11 +343,14 @@ class LoopReader:
         query: Query,
         fetch: Callable[[sqlite3.Connection, Query], list[T]],
         address: str | None = None,
+        *,
+        is_own: bool = False,
     ) -> list[T] | None:
-        """None: it was interrupted, or its text is long. `address`: of the client, as
-        `Sharer.counted_as`. Raises StoreFault."""
+        """None: it was interrupted, its text is long, or the disk is slow. `address`: of the
+        client, as `Sharer.counted_as`. `is_own`: the relay reads, of what is in memory in any case.
+        Raises StoreFault."""
         now = monotonic()
-        if len(query.sql) > _LONG_TEXT or now < self._resumes_at:
+        if len(query.sql) > _LONG_TEXT or (now < self._resumes_at and not is_own):
             return None
         if self._unwasted < _MAX_UNWASTED:
             more = (now - self._refilled_at) * _WASTED_PER_S
@@ -354,10 +389,14 @@ class LoopReader:
         if now - began < _WAIT_S:
             if self._pause_s > _FIRST_WARM_S and now > self._resumes_at + self._pause_s:
                 self._pause_s = _FIRST_WARM_S
+            if not self._mapping.bytes and now > self._resumes_at + _MAP_AGAIN_S:
+                self._mapping.bytes = _MMAP_BYTES
             return
         before, self._disk_reads = self._disk_reads, disk_reads()
         if self._disk_reads - before > _FEW_READS:
             self._resumes_at = now + self._pause_s
+            if self._pause_s >= _UNMAP_S:
+                self._mapping.bytes = 0
             self._pause_s = min(2 * self._pause_s, _MAX_WARM_S)
 
     def one(self, sql: str, values: Sequence[Value]) -> Any:
@@ -439,10 +478,11 @@ class ReaderFactory:
         self._path = path
         self._hashes = hashes
         self._tag_buffer = tag_buffer
+        self.mapping = Mapping()
 
     def page_reader(self) -> TagReader:
         db = self._opened(PageReader)
-        db.execute(f"PRAGMA mmap_size = {_MMAP_BYTES}")
+        db.map(self.mapping)
         return db
 
     def search_reader(self) -> TagReader:

@@ -199,7 +199,7 @@ class SqliteStore:
         """Tasks in `committed_after`."""
         self._writing = WorkThread("store-writer")
         self._factory = ReaderFactory(path, hashes, tag_buffer)
-        self._loop_conn = LoopReader(self._factory.page_reader)
+        self._loop_conn = LoopReader(self._factory.page_reader, self._factory.mapping)
         self._partitions = ReadablePartitions(
             self._compiler.partitions,
             self._partitions_read,
@@ -1020,7 +1020,8 @@ class SqliteStore:
         return steps[:_MAX_STEPS]
 
     def _partitions_read(self, query: Condition) -> list[Any] | None:
-        return self._loop_conn.read(Query(*query), _all_of)  # type: ignore[arg-type]
+        asked = Query(*query)  # type: ignore[arg-type]
+        return self._loop_conn.read(asked, _all_of, is_own=True)
 
     def _pairs_of(self, hashes: Sequence[int], most: int) -> Sequence[tuple[int, int]] | None:
         """As `PairsOf`."""

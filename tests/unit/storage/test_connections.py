@@ -19,6 +19,7 @@ from relay.storage.sqlite.connections import (
     AsyncReader,
     BulkReader,
     LoopReader,
+    Mapping,
     Pauses,
     TagReader,
     open_threaded,
@@ -292,6 +293,10 @@ async def test_a_query_that_is_cancelled_while_it_waits_holds_nobody_up() -> Non
         await slow.ask(3, done)
 
 
+def _rows(db: sqlite3.Connection, query: Query) -> list[Any]:
+    return db.execute(*query).fetchall()
+
+
 class LoopReads:
     """Queries of any length on a `LoopReader`, with the instructions that SQLite did for each."""
 
@@ -301,7 +306,8 @@ class LoopReads:
         self.call_s = 0.0
         """Seconds between two calls of the progress handler."""
         monkeypatch.setattr(connections, "monotonic", lambda: self.now)
-        self.reader = LoopReader(self._connect)
+        self.mapping = Mapping()
+        self.reader = LoopReader(self._connect, self.mapping)
 
     def _connect(self) -> TagReader:
         self.opened += 1
@@ -449,6 +455,7 @@ def test_nobody_reads_on_the_loop_while_the_disk_is_slow(monkeypatch: pytest.Mon
     slow_read(of_disk=1)
     assert reads.read(100), "it was the processor"
     for pause in (1, 2, 4, 8, 16, 16):
+        assert (reads.mapping.bytes > 0) == (pause <= 4)
         slow_read(of_disk=100)
         assert reads.calls == 1, "it ends at the first look"
         assert not reads.read(100)
@@ -460,9 +467,31 @@ def test_nobody_reads_on_the_loop_while_the_disk_is_slow(monkeypatch: pytest.Mon
     reads.now += 40
     assert reads.read(100)
     slow_read(of_disk=100)
+    assert reads.reader.read(Query("SELECT 1", ()), _rows, is_own=True) == [(1,)]
     reads.now += 1.1
     assert reads.read(100), "it is as at first"
+    assert not reads.mapping.bytes
+    reads.now += 600
+    assert reads.read(100)
+    assert reads.mapping.bytes
     reads.reader.close()
+
+
+def test_readers_map_the_file_as_long_as_that_is_quick(tmp_path: Path) -> None:
+    db, mapping = connections.connection(tmp_path / "store", TagReader), Mapping()
+    assert isinstance(db, TagReader)
+    with closing(db):
+        db.execute("CREATE TABLE t (n)")
+        db.map(mapping)
+
+        def mapped() -> tuple[int, int]:
+            ((size,),) = db.execute("PRAGMA mmap_size").fetchall()
+            ((cache,),) = db.execute("PRAGMA cache_size").fetchall()
+            return size, cache
+
+        assert mapped() == (1 << 30, -65_536)
+        mapping.bytes = 0
+        assert mapped() == (0, -16_384)
 
 
 def test_interrupted_statements_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
