@@ -247,7 +247,7 @@ class Delivery:
                     # Others may remove some of it and then give rights, so it is read again.
                     self._keep_stored()
                     return
-                due = self._due.popleft()
+                due, rights = self._due.popleft(), self._rights
                 self._bytes -= min(self._bytes, _bytes_of(due))
                 try:
                     rows = await self._read(due) if isinstance(due, range) else due
@@ -255,6 +255,9 @@ class Delivery:
                     _log.error("stored events are not delivered yet: %s", fault)
                     self._due.appendleft(due)
                     return
+                if self._rights != rights:  # some may have been deleted before others got rights
+                    self._due.extendleft(reversed(_runs_of(rows)))
+                    continue
                 await self._deliver(rows)
                 if self._due and work is None:  # many small batches would be one turn of the loop
                     await asyncio.sleep(0)

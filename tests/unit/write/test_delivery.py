@@ -158,6 +158,30 @@ async def test_a_deletion_during_a_delivery_keeps_no_other_row_back_and_repeats_
         assert said == [text for text in every if text in said]
 
 
+async def test_a_row_that_is_deleted_while_it_is_read_again_is_not_delivered_with_later_rights(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was deleted before its group was opened."""
+    client = relay.follows(asked(kinds=[1]))
+    relay.log.written = [Stored(n, unsigned(alice, 1, [], f"{n}")) for n in (1, 2, 3)]
+    since = relay.log.since
+    calls = 0
+
+    async def slowly(seq: int, limit: int) -> Sequence[Stored]:
+        nonlocal calls
+        calls += 1
+        found = await since(seq, limit)
+        if calls == 1:
+            relay.deletes("2")
+            relay.delivery.add([])
+        return found
+
+    monkeypatch.setattr(relay.log, "since", slowly)
+    relay.delivery.add_others(range(1, 4), {})
+    await relay.delivers()
+    assert client.contents() == ["1", "3"]
+
+
 @pytest.mark.parametrize("filter_", EVERYTHING)
 async def test_a_row_that_expires_at_once_is_not_delivered_any_more(
     relay: Relay, filter_: Filter
