@@ -94,15 +94,9 @@ _CALL_S: Final = 0.0002
 """A call that comes later than this counts as several: some instructions read long texts."""
 _WAIT_S: Final = 0.005
 """A read on the loop that took longer, and read more than `_FEW_READS` blocks of the disk, has kept
-everybody waiting: then nobody reads there …"""
+everybody waiting: then the file is not mapped until none has done so for `_MAP_AGAIN_S`."""
 _FEW_READS: Final = 8
-_FIRST_WARM_S: Final = 1.0
-_MAX_WARM_S: Final = 16.0
-"""… for the former at first, and twice as long each time, up to this, until one does not wait …"""
-_UNMAP_S: Final = 4.0
-"""… and from this pause on the file is not mapped, …"""
 _MAP_AGAIN_S: Final = 600.0
-"""… until none has waited for so long."""
 _WASTEFUL_S: Final = 60.0
 """For so long after a read of a network was interrupted, its reads may be shorter."""
 _MAX_WASTEFUL: Final = 1024
@@ -331,9 +325,8 @@ class LoopReader:
         self._wasteful: dict[object, float] = {}
         """Network → when a read of it was interrupted last, in this order."""
         self._refilled_at = monotonic()
-        self._resumes_at = 0.0
-        """Until then the disk is too slow for the loop."""
-        self._pause_s = _FIRST_WARM_S
+        self._waited_at = 0.0
+        """When a read waited for the disk last."""
         self._disk_reads = disk_reads()
         """When it was last looked at."""
         self._db = self._connection()
@@ -343,15 +336,12 @@ class LoopReader:
         query: Query,
         fetch: Callable[[sqlite3.Connection, Query], list[T]],
         address: str | None = None,
-        *,
-        is_own: bool = False,
     ) -> list[T] | None:
-        """None: it was interrupted, its text is long, or the disk is slow. `address`: of the
-        client, as `Sharer.counted_as`. `is_own`: the relay reads, of what is in memory in any case.
-        Raises StoreFault."""
-        now = monotonic()
-        if len(query.sql) > _LONG_TEXT or (now < self._resumes_at and not is_own):
+        """None: it was interrupted, or its text is long. `address`: of the client, as
+        `Sharer.counted_as`. Raises StoreFault."""
+        if len(query.sql) > _LONG_TEXT:
             return None
+        now = monotonic()
         if self._unwasted < _MAX_UNWASTED:
             more = (now - self._refilled_at) * _WASTED_PER_S
             self._unwasted = min(self._unwasted + more, _MAX_UNWASTED)
@@ -383,21 +373,13 @@ class LoopReader:
         return None
 
     def _note_wait(self, began: float) -> None:
-        """No more reads for a while, if this one waited for the disk: where the store is larger
-        than the memory, each client could hold up the loop, and with it everybody."""
         now = monotonic()
-        if now - began < _WAIT_S:
-            if self._pause_s > _FIRST_WARM_S and now > self._resumes_at + self._pause_s:
-                self._pause_s = _FIRST_WARM_S
-            if not self._mapping.bytes and now > self._resumes_at + _MAP_AGAIN_S:
-                self._mapping.bytes = _MMAP_BYTES
-            return
-        before, self._disk_reads = self._disk_reads, disk_reads()
-        if self._disk_reads - before > _FEW_READS:
-            self._resumes_at = now + self._pause_s
-            if self._pause_s >= _UNMAP_S:
-                self._mapping.bytes = 0
-            self._pause_s = min(2 * self._pause_s, _MAX_WARM_S)
+        if now - began >= _WAIT_S:
+            before, self._disk_reads = self._disk_reads, disk_reads()
+            if self._disk_reads - before > _FEW_READS:
+                self._waited_at, self._mapping.bytes = now, 0
+        elif not self._mapping.bytes and now > self._waited_at + _MAP_AGAIN_S:
+            self._mapping.bytes = _MMAP_BYTES
 
     def one(self, sql: str, values: Sequence[Value]) -> Any:
         """The first row, or None; for a look-up by key, which is never interrupted: on a busy

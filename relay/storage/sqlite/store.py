@@ -1020,8 +1020,7 @@ class SqliteStore:
         return steps[:_MAX_STEPS]
 
     def _partitions_read(self, query: Condition) -> list[Any] | None:
-        asked = Query(*query)  # type: ignore[arg-type]
-        return self._loop_conn.read(asked, _all_of, is_own=True)
+        return self._loop_conn.read(Query(*query), _all_of)  # type: ignore[arg-type]
 
     def _pairs_of(self, hashes: Sequence[int], most: int) -> Sequence[tuple[int, int]] | None:
         """As `PairsOf`."""
