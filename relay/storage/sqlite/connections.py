@@ -96,6 +96,9 @@ _WAIT_S: Final = 0.005
 """A read on the loop that took longer, and read more than `_FEW_READS` blocks of the disk, has kept
 everybody waiting: then the file is not mapped until none has done so for `_MAP_AGAIN_S`."""
 _FEW_READS: Final = 8
+_REST_RATIO: Final = 100
+_MAX_REST_S: Final = 10.0
+"""For so many times as long as it took, at most this, other reads of its network are on threads."""
 _MAP_AGAIN_S: Final = 600.0
 _WASTEFUL_S: Final = 60.0
 """For so long after a read of a network was interrupted, its reads may be shorter."""
@@ -327,6 +330,8 @@ class LoopReader:
         self._refilled_at = monotonic()
         self._waited_at = 0.0
         """When a read waited for the disk last."""
+        self._resting: dict[object, float] = {}
+        """Network whose reads are on threads → until when."""
         self._disk_reads = disk_reads()
         """When it was last looked at."""
         self._db = self._connection()
@@ -349,6 +354,8 @@ class LoopReader:
         self._called_at, self._until = now, now + _LOOP_READ_S
         self._bytes_left = _LOOP_BYTES
         network = network_of_client(address)
+        if self._resting and now < self._resting.get(network, now):
+            return None
         calls = _LOOP_CALLS
         if now - self._wasteful.get(network, -inf) < _WASTEFUL_S:
             calls = max(_LEAST_CALLS, min(int(self._unwasted), _LOOP_CALLS))
@@ -363,7 +370,7 @@ class LoopReader:
             if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_INTERRUPT:
                 raise fault_of(error) from error
         finally:
-            self._note_wait(now)
+            self._note_wait(network, now)
         self._unwasted = max(self._unwasted - calls + min(self._calls_left, 0), 0)
         self._wasteful.pop(network, None)
         self._wasteful[network] = now
@@ -372,14 +379,23 @@ class LoopReader:
         self._give_up(query.sql)
         return None
 
-    def _note_wait(self, began: float) -> None:
+    def _note_wait(self, network: object, began: float) -> None:
         now = monotonic()
-        if now - began >= _WAIT_S:
+        took = now - began
+        if took >= _WAIT_S:
             before, self._disk_reads = self._disk_reads, disk_reads()
             if self._disk_reads - before > _FEW_READS:
                 self._waited_at, self._mapping.bytes = now, 0
+                if network is not None:
+                    self._rest(network, now + min(_REST_RATIO * took, _MAX_REST_S))
         elif not self._mapping.bytes and now > self._waited_at + _MAP_AGAIN_S:
             self._mapping.bytes = _MMAP_BYTES
+
+    def _rest(self, network: object, until: float) -> None:
+        self._resting.pop(network, None)
+        self._resting[network] = until
+        if len(self._resting) > _MAX_WASTEFUL:
+            del self._resting[next(iter(self._resting))]
 
     def one(self, sql: str, values: Sequence[Value]) -> Any:
         """The first row, or None; for a look-up by key, which is never interrupted: on a busy

@@ -469,6 +469,31 @@ def test_the_file_is_not_mapped_while_reads_wait_for_the_disk(
     reads.reader.close()
 
 
+def test_a_network_whose_read_waited_for_the_disk_reads_on_threads_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It closes each REQ, and sends the next: each waited on the loop, again."""
+    reads = LoopReads(monkeypatch)
+    waits = 0
+    monkeypatch.setattr(connections, "disk_reads", lambda: waits)
+    reads.call_s, waits = 0.03, 100
+    assert not reads.read(10**9, "192.0.2.1")
+    reads.call_s = 0.0
+    assert not reads.read(100, "192.0.2.77")
+    assert reads.calls == 0
+    for address in ("198.51.100.1", None):
+        assert reads.read(100, address)
+    reads.now += 2.9
+    assert not reads.read(100, "192.0.2.1")
+    reads.now += 0.2
+    assert reads.read(100, "192.0.2.1")
+    reads.call_s, waits = 0.03, 200
+    assert not reads.read(10**9, None)
+    reads.call_s = 0.0
+    assert reads.read(100, None), "the relay, and programs on its machine"
+    reads.reader.close()
+
+
 def test_readers_map_the_file_as_long_as_that_is_quick(tmp_path: Path) -> None:
     db, mapping = connections.connection(tmp_path / "store", TagReader), Mapping()
     assert isinstance(db, TagReader)
