@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
-from time import perf_counter
+from time import thread_time
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from aiohttp import hdrs, web, web_protocol, web_response, web_ws
@@ -126,7 +126,7 @@ class Server:
         self._places = places_of(limits.max_connections)
         self._slots: Slots[Connection] = Slots(self._places, limits.connections_per_address)
         self._turns = turns = Turns()
-        services.fanout.work_of = lambda network: Slice(turns, perf_counter, turns.account(network))
+        services.fanout.work_of = lambda network: Slice(turns, thread_time, turns.account(network))
         self._unfinished = Unfinished()
         self._unread = UnreadRows(self._connections)
         self._open_filters = Shares()

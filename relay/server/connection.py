@@ -241,7 +241,7 @@ class Connection:
         self.is_local = is_local
         self._counted = 0
         """Subscriptions of this connection in `Account.subscriptions`."""
-        self._slice = Slice(turns, perf_counter, turns.account(counted_as))
+        self._slice = Slice(turns, thread_time, turns.account(counted_as))
         self._unanswered = 0
         self._unanswered_weight = 0
         self._may_read_on: asyncio.Event | None = None

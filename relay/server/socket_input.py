@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiohttp import hdrs, web
@@ -207,8 +207,8 @@ class SocketInput(web.RequestHandler):
     ) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **settings)
         self._unfinished = unfinished
-        self._work = Slice(turns, perf_counter)
-        self._heard_at = self._work.begin()
+        self._work = Slice(turns, thread_time)
+        self._heard_at = perf_counter()
         self._resting: asyncio.Task[None] | None = None
         self._left = b""
         """Input that waits to be parsed: for the socket's turn, or until messages are handled."""
@@ -361,7 +361,8 @@ class SocketInput(web.RequestHandler):
             if self._reading_paused and websocket is not None:
                 self._hold(data[start:])
                 return
-            self._heard_at = work.begin()
+            self._heard_at = perf_counter()
+            work.begin()
             take(data[start : start + size])
             if work.end() and self._resting is None:
                 self._wait_for_turn(data[start + size :])

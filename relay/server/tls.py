@@ -15,7 +15,7 @@ from asyncio.sslproto import SSLProtocol, SSLProtocolState, _SSLProtocolTranspor
 from collections import Counter
 from contextlib import suppress
 from ipaddress import ip_address
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.access.quotas import subnet_of
@@ -199,7 +199,7 @@ class Handshakes:
             self._giving = asyncio.create_task(self._give_turns(), name="TLS handshakes")
 
     async def _give_turns(self) -> None:
-        work = Slice(self._turns, perf_counter, self._account)
+        work = Slice(self._turns, thread_time, self._account)
         while self._waiting:
             work.charge()
             await self._turns.wait_for_tls()

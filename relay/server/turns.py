@@ -617,10 +617,9 @@ class Slice:
         # The first without a call: three times per message.
         return turns.spent < ITERATION_S or turns.has_time(self.account, self._worked)
 
-    def begin(self) -> float:
-        """A piece of work begins. Returns the time of the clock."""
-        self._began = began = self._clock()
-        return began
+    def begin(self) -> None:
+        """A piece of work begins."""
+        self._began = self._clock()
 
     @property
     def so_far(self) -> float:

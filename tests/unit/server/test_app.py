@@ -963,7 +963,7 @@ async def test_sockets_that_have_sent_nothing_yet_have_time_to(
 
 def _stop_clocks_of_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine more turns are given at once, and connections wait within a message."""
-    monkeypatch.setattr("relay.server.socket_input.perf_counter", lambda: 0.0)
+    monkeypatch.setattr("relay.server.socket_input.thread_time", lambda: 0.0)
     monkeypatch.setattr("relay.server.app.Turns", lambda: Turns(lambda: 0.0))
 
 

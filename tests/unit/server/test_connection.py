@@ -142,6 +142,17 @@ async def test_a_silent_client_is_pinged_and_then_left(monkeypatch: pytest.Monke
         assert heard[2] in (WSMsgType.CLOSED, WSMsgType.ERROR)
 
 
+async def test_a_client_that_talks_is_not_silent(relay: Relay) -> None:
+    """By the clock, not by how long the relay has worked: all were closed after half a minute."""
+    visit = await relay.visit()
+    (connection,) = relay.server.connections
+    await visit.asks({})
+    for _ in range(12):
+        connection.check()
+    await visit.says("COUNT", "c", {})
+    assert await visit.hears() == ["COUNT", "c", {"count": 0}]
+
+
 # logins ------------------------------------------------------------------------------------------
 
 
@@ -302,8 +313,8 @@ async def test_reading_what_is_buffered_lets_others_run(
             turns.append(1)
         await wait(self, account)
 
-    monkeypatch.setattr("relay.server.connection.perf_counter", lambda: next(ticks) / 100)
-    monkeypatch.setattr("relay.server.socket_input.perf_counter", lambda: 0)
+    monkeypatch.setattr("relay.server.connection.thread_time", lambda: next(ticks) / 100)
+    monkeypatch.setattr("relay.server.socket_input.thread_time", lambda: 0)
     visit = await relay.visit()
     monkeypatch.setattr(Turns, "wait", noted)
     for _ in range(100):
@@ -474,7 +485,7 @@ async def test_what_takes_the_loop_long_waits_for_its_turn_before(
         await wait(self, account)
 
     for module in ("server.connection", "server.socket_input"):
-        monkeypatch.setattr(f"relay.{module}.perf_counter", lambda: 0)
+        monkeypatch.setattr(f"relay.{module}.thread_time", lambda: 0)
     for module in ("query", "query_queue"):
         monkeypatch.setattr(f"relay.read.{module}.perf_counter", lambda: 0)
     monkeypatch.setattr("relay.read.pace.thread_time", lambda: 0)
@@ -518,7 +529,7 @@ async def test_who_sends_large_frames_is_charged_for_looking_at_them(
 
     monkeypatch.setattr(Connection, "_costly_s", slow)
     monkeypatch.setattr(Slice, "end", noted)
-    monkeypatch.setattr("relay.server.connection.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("relay.server.connection.thread_time", lambda: clock[0])
     visit = await relay.visit()
     few: dict[str, object] = {"ids": ["0" * 64]}
     many: dict[str, object] = {"#t": [f"{number}" for number in range(5_000)]}
@@ -1540,7 +1551,7 @@ async def test_a_lost_connection_is_over_whatever_it_waits_for(
         waits.set()
         await may_go_on.wait()
 
-    monkeypatch.setattr("relay.server.socket_input.perf_counter", lambda: 0)
+    monkeypatch.setattr("relay.server.socket_input.thread_time", lambda: 0)
     visit = await relay.visit()
     (connection,) = relay.server.connections
     monkeypatch.setattr(Turns, "wait", wait)

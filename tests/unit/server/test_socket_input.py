@@ -199,7 +199,7 @@ async def test_compressed_frames_that_come_at_once_are_parsed_in_pieces(
         await wait(self, account)
 
     async with serving("[server]\ncompression = true\n") as relay:
-        monkeypatch.setattr("relay.server.socket_input.perf_counter", lambda: next(ticks) / 100)
+        monkeypatch.setattr("relay.server.socket_input.thread_time", lambda: next(ticks) / 100)
         url = f"ws://{relay.at}/"
         visit = Visit(await relay.browser.ws_connect(url, compress=15))
         await visit.hears()
