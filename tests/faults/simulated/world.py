@@ -140,9 +140,11 @@ class World:
         self._work_clock = clock
         clocks: tuple[tuple[Any, str], ...] = (
             (relay.server.connection, "perf_counter"),
+            (relay.server.connection, "thread_time"),
             (relay.write.delivery, "perf_counter"),
             (relay.write.ingest, "perf_counter"),
             (relay.read.query, "perf_counter"),
+            (relay.read.query, "thread_time"),
             (relay.read.query_queue, "perf_counter"),
             (relay.read.fanout, "perf_counter"),
             (relay.read.pace, "thread_time"),

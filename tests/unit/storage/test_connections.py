@@ -439,9 +439,9 @@ def test_the_file_is_not_mapped_while_reads_wait_for_the_disk(
 ) -> None:
     """With a store larger than the memory, 192 clients with reads that were interrupted after 0.1
     to 0.3 s each kept everybody waiting for 40 s."""
-    reads = LoopReads(monkeypatch)
     waits = 0
     monkeypatch.setattr(connections, "disk_reads", lambda: waits)
+    reads = LoopReads(monkeypatch)
 
     def slow_read(*, of_disk: int) -> None:
         nonlocal waits
@@ -473,9 +473,9 @@ def test_a_network_whose_read_waited_for_the_disk_reads_on_threads_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It closes each REQ, and sends the next: each waited on the loop, again."""
-    reads = LoopReads(monkeypatch)
     waits = 0
     monkeypatch.setattr(connections, "disk_reads", lambda: waits)
+    reads = LoopReads(monkeypatch)
     reads.call_s, waits = 0.03, 100
     assert not reads.read(10**9, "192.0.2.1")
     reads.call_s = 0.0
