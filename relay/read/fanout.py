@@ -257,6 +257,8 @@ class _Compared:
             return None
         found = self._reads_by.get(id(filter_))
         if found is None:
+            if len(self._reads_by) > _WORK_AT_ONCE:
+                self._reads_by.clear()
             found = self._reads_by[id(filter_)] = filter_, self._readers.may_read_by(filter_)
         return found[1]
 
@@ -750,6 +752,7 @@ class Part:
                     subscription.last_seq = seq
                 else:
                     subscription.last_delivery = number
+                # `delays` alone would be a call for each frame.
                 if subscription.backlog is not None or (
                     subscription.outbox.is_behind and subscription.delays
                 ):

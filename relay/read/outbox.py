@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 
 _LARGE_BYTES: Final = 65_536
 """An outbox with more may wait for a later iteration; others are written at once."""
-_BEHIND_SHARE: Final = 4
-"""A client that left more than this fraction of its outbox (1/4) unread is behind."""
+UNREAD_SHARE: Final = 4
+"""While more than this fraction of an outbox (1/4) is unread, scans pause and live rows wait."""
 FEW_UNREAD: Final = 64 << 10
 """Bytes up to which a transport asks nobody to wait: this much of each client does not count."""
 _LARGE_AT_ONCE: Final = 2 << 20
@@ -153,7 +153,7 @@ class Outbox:
         self._sink = sink
         self._flush_queue = flush_queue
         self._max_bytes = max_bytes
-        self._behind_bytes = max_bytes // _BEHIND_SHARE
+        self._behind_bytes = max_bytes // UNREAD_SHARE
         self._overflow = overflow
         self._unread = unread
         self._pieces: list[bytes] = []

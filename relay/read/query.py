@@ -66,7 +66,7 @@ a REQ may have, in the turn of no client."""
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
 INTERNAL: Final = Refused(Prefix.ERROR, "internal error, try again later")
 _MOST_COUNTED_S: Final = 0.02
-"""Work of a client for a piece of a backlog."""
+"""Of a client, at most, for a piece of a backlog."""
 _OVERFLOW: Final = Refused(Prefix.ERROR, "backlog overflow, subscribe again")
 _TOO_COSTLY: Final = Refused(
     Prefix.RATE_LIMITED, "too many costly subscriptions are open on this relay, try again later"
@@ -341,12 +341,11 @@ class QueryRunner:
         """Send the rows that came live meanwhile and are still there, in pieces, while new ones go
         on waiting; then live rows are sent at once. After `at_once` pieces the backlog is left as
         it is. False: CLOSED was sent instead of some."""
-        left = at_once
         try:
             while (backlog := subscription.backlog) is not None and not backlog.has_overflowed:
-                if not left:
+                if not at_once:
                     return True
-                left -= 1
+                at_once -= 1
                 began = thread_time()
                 waiting = backlog.next()
                 if waiting is None:

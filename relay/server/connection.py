@@ -34,7 +34,7 @@ from relay.nostr.messages import (
 )
 from relay.observe import REQUEST, SAMPLED_OF, request_id
 from relay.read.negentropy import NegentropyQueue
-from relay.read.outbox import FEW_UNREAD, Outbox
+from relay.read.outbox import FEW_UNREAD, UNREAD_SHARE, Outbox
 from relay.read.query_queue import QueryQueue
 from relay.read.scan import FILTER_S, SEARCH_S, TAG_S, work_of
 from relay.server.session import POLICY_VIOLATION, Hangup, Reply, Session, VerifyLogin
@@ -65,8 +65,6 @@ _MAX_UNANSWERED: Final = 1024
 """Events of one connection that wait for their OK; with more its socket is not read."""
 _MAX_UNANSWERED_WEIGHT: Final = 4 << 20
 """… or with more than this many bytes of them in memory, as `weight_of` estimates it."""
-_IS_READING_SHARE: Final = 4
-"""A scan pauses while more than this fraction of the outbox (1/4) is unread."""
 _MAX_UNSENT: Final = 64 << 20
 """Bytes that wait in the outboxes of all connections, see `Shares`; with more, a connection gets
 the next stored rows when it has read most of what it has. Nobody waits for what others read."""
@@ -294,7 +292,7 @@ class Connection:
     @property
     def is_reading(self) -> bool:
         unsent = self.outbox.buffered_bytes
-        if unsent >= self._outbox_bytes // _IS_READING_SHARE:
+        if unsent >= self._outbox_bytes // UNREAD_SHARE:
             return False
         return unsent <= FEW_UNREAD or self._unsent_of_all.has_room_for(self, _MAX_UNSENT)
 
@@ -460,7 +458,7 @@ class Connection:
     ) -> None:
         """Its place was given to another connection, or `text` says why."""
         self._queries.end_all()
-        if self.outbox.buffered_bytes >= self._outbox_bytes // _IS_READING_SHARE:
+        if self.outbox.buffered_bytes >= self._outbox_bytes // UNREAD_SHARE:
             self.cut_off()  # it has no place to keep until it reads the reason
         self._hang_up(WSCloseCode.TRY_AGAIN_LATER, f"error: {text}")
 
@@ -625,9 +623,8 @@ class Connection:
             work.begin()
             if not self._is_stopping and self._hangup is None:
                 # Not by the clock: waiting for the processor is no work that others must be spared.
-                began = thread_time()
                 message = self._take_text(data)
-                took = thread_time() - began
+                took = work.so_far
                 if isinstance(message, Subscribe | Count):
                     took += work_of(message.filters)  # of the query, which follows
         finally:

@@ -202,12 +202,12 @@ class Delivery:
             self._keep_stored()
 
     def _keep_stored(self) -> None:
-        due = deque[range]()
+        due: list[range] = []
         for run in chain.from_iterable(map(_runs_of, self._due)):
             start = due.pop().start if due and due[-1].stop == run.start else run.start
             due.append(range(start, run.stop))
         if self._fanout.work is not None and len(due) > _MOST_DUE:  # it has waited for long
-            due = deque([range(due[0].start, due[-1].stop)])
+            due = [range(due[0].start, due[-1].stop)]
         self._due, self._bytes = deque(due), 0
 
     def begin(self) -> None:

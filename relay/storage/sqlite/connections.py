@@ -79,7 +79,7 @@ _LOOP_READ_S: Final = 0.05
 """How long a read on the loop may take, for reads that wait for the disk."""
 _PROGRESS_STEPS: Final = 2_000
 """Instructions of SQLite's virtual machine between two calls of the progress handler: 0.02 to
-0.08 ms, or 30 ms if each of 130 looks-up reads a page of a disk."""
+0.08 ms, or 30 ms if each of 130 look-ups reads a page of a disk."""
 _LOOP_BYTES: Final = 4 << 20
 """Bytes of rows in which a read on the loop may look for tags; each MiB takes up to 3 ms."""
 _LOOP_CALLS: Final = 100
@@ -214,7 +214,7 @@ def sqlite_faults(where: object = "store") -> Iterator[None]:
         raise fault_of(error, where) from error
 
 
-class Mapping:
+class FileMap:
     """How much of the file connections map into memory. A page that is read through the map comes
     with 128 KiB around it: 330 of them are 40 MB, and throw out what others need where the memory
     is smaller than the store."""
@@ -231,7 +231,7 @@ class TagReader(sqlite3.Connection):
     """
 
     _functions: TagFunctions | None = None
-    _mapping: Mapping | None = None
+    _mapping: FileMap | None = None
     _mapped = 0
     _cursor = sqlite3.Cursor
     kept = 0
@@ -247,7 +247,7 @@ class TagReader(sqlite3.Connection):
         self.create_function("buffered_rows", 2, functions.buffered_rows)
         self._functions = functions
 
-    def map(self, mapping: Mapping) -> None:
+    def map(self, mapping: FileMap) -> None:
         """As much as it says, also when that changes."""
         self._mapping = mapping
         self._map(mapping.bytes)
@@ -315,10 +315,10 @@ class LoopReader:
     do less before it is interrupted, so that they do not hold up the loop.
     """
 
-    def __init__(self, connector: Callable[[], TagReader], mapping: Mapping | None = None) -> None:
+    def __init__(self, connector: Callable[[], TagReader], mapping: FileMap | None = None) -> None:
         """`mapping`: of all readers."""
         self._connector = connector
-        self._mapping = Mapping() if mapping is None else mapping
+        self._mapping = FileMap() if mapping is None else mapping
         self._interrupted: dict[str, int] = {}
         self._calls_left: float = 0
         self._called_at = 0.0
@@ -476,7 +476,7 @@ class ReaderFactory:
         self._path = path
         self._hashes = hashes
         self._tag_buffer = tag_buffer
-        self.mapping = Mapping()
+        self.mapping = FileMap()
 
     def page_reader(self) -> TagReader:
         db = self._opened(PageReader)

@@ -18,8 +18,8 @@ from relay.storage.sqlite import connections
 from relay.storage.sqlite.connections import (
     AsyncReader,
     BulkReader,
+    FileMap,
     LoopReader,
-    Mapping,
     Pauses,
     TagReader,
     open_threaded,
@@ -302,7 +302,7 @@ class LoopReads:
         self.call_s = 0.0
         """Seconds between two calls of the progress handler."""
         monkeypatch.setattr(connections, "monotonic", lambda: self.now)
-        self.mapping = Mapping()
+        self.mapping = FileMap()
         self.reader = LoopReader(self._connect, self.mapping)
 
     def _connect(self) -> TagReader:
@@ -495,7 +495,7 @@ def test_a_network_whose_read_waited_for_the_disk_reads_on_threads_for_a_while(
 
 
 def test_readers_map_the_file_as_long_as_that_is_quick(tmp_path: Path) -> None:
-    db, mapping = connections.connection(tmp_path / "store", TagReader), Mapping()
+    db, mapping = connections.connection(tmp_path / "store", TagReader), FileMap()
     assert isinstance(db, TagReader)
     with closing(db):
         db.execute("CREATE TABLE t (n)")
