@@ -3,19 +3,20 @@
 A task that reads input never gives up the loop while more is buffered: it must do so itself, after
 `SLICE_S` of work, or `BUSY_SLICE_S` while others wait.
 
-Invariants: of all tasks that wait for a turn one goes on per iteration of the loop. So an iteration
-takes one slice longer, however many wait. When deliveries make iterations long, several go on in
-each, of different networks, while their work takes no longer than the deliveries. Those with a
-known key and those without have every second turn, however many of the others wait. The next of
-them is the one whose `Account` has used least, of the `Network` that has used least: one may have
-thousands of addresses. Who has used nothing for long counts as `CREDIT_S` behind the others
-(start-time fair queuing): it goes first for that much work, then they share. Every fourth turn is
-for who has waited longest, so nobody waits for ever behind those who always come anew.
+Invariants: of all tasks that wait for a turn one goes on per iteration of the loop, and of those
+with a known key as many as take no longer than all else: they have half of the loop, however long
+and of whatever kind the work of others is. So an iteration takes a few slices longer, however many
+wait. When deliveries make iterations long, several of the others go on in each, of different
+networks, while their work takes no longer than the deliveries. The next of either is the one whose
+`Account` has used least, of the `Network` that has used least: one may have thousands of addresses.
+Who has used nothing for long counts as `CREDIT_S` behind the others (start-time fair queuing): it
+goes first for that much work, then they share. Every fourth turn is for who has waited longest, so
+nobody waits for ever behind those who always come anew.
 Of many that begin at once few have credit. Work while nobody else waits counts for nothing.
-Handshakes of websockets and of TLS and other HTTP requests have every second turn, by turns, and
-in each of these networks take turns, in them addresses. So who comes waits for as many turns as
-there are networks that come, and addresses of its own, and not for as many times the accounts that
-wait.
+Handshakes of websockets and of TLS and other HTTP requests have every second turn of those without
+a known key, by turns, and in each of these networks take turns, in them addresses. So who comes
+waits for as many turns as there are networks that come, and addresses of its own, and not for as
+many times the accounts that wait.
 """
 
 from __future__ import annotations
@@ -77,9 +78,10 @@ came last: to compare 4,000 takes 5 ms, and who had a turn comes behind."""
 _OLDEST_EVERY: Final = 4
 """Of so many turns one is for who has waited longest: those who come anew, with little work or none
 that is known of them, could otherwise keep it waiting for as long as they like."""
-_MOST_TOGETHER: Final = 8
-"""Turns of known keys that are given as one, or of others, if theirs take so much less time than
-one of the others: parts of deliveries take 3 ms, a message 0.3."""
+_MOST_LEFT_S: Final = 0.016
+"""Seconds of work of known keys that make up for work of others: an iteration takes so much longer
+at most."""
+_LEAST_MEAN_S: Final = 0.0001
 _MEAN_OF: Final = 16
 
 
@@ -122,6 +124,7 @@ class FairQueue(Generic[Waiting]):
         "_heap",
         "_numbers",
         "_waiting",
+        "charged_s",
         "mean_s",
         "reached",
     )
@@ -135,6 +138,8 @@ class FairQueue(Generic[Waiting]):
         self._given = 0
         """Number of turns."""
         self._begun = 0.0
+        self.charged_s = 0.0
+        """Seconds of work since the last turns of all."""
         self.mean_s = 0.0
         """Work of a turn, in seconds: a mean of the last ones."""
         self.reached = 0.0
@@ -208,6 +213,7 @@ class Network(FairQueue[Account]):
     def charge(self, account: Account, seconds: float) -> None:
         account.used = self.credited(account.used) + seconds
         self.used = self.queue.credited(self.used) + seconds
+        self.queue.charged_s += seconds
         self.queue.mean_s += (seconds - self.queue.mean_s) / _MEAN_OF
 
     def forgive(self, account: Account) -> None:
@@ -270,9 +276,10 @@ class Turns:
         """`clock`: seconds that the loop has worked, from any point in time: waiting for the
         processor gives no more turns."""
         self._clock = clock
-        self._queues = {is_known: FairQueue[Network]() for is_known in (False, True)}
+        self._unknown, self._known = FairQueue[Network](), FairQueue[Network]()
         """The networks of the accounts in `_turns`: without a known key, and with one."""
-        self._is_known_next = True
+        self._left_to_known = 0.0
+        """Seconds that the work of the latter has taken less than all else."""
         self._turns: dict[Account, list[_Turn]] = {}
         """Of tasks that wait: by their accounts."""
         self._handshakes: RoundRobin[_Turn] = RoundRobin()
@@ -342,12 +349,13 @@ class Turns:
         return account
 
     def _network(self, address: str | None, *, is_known: bool) -> Network:
+        queue = self._known if is_known else self._unknown
         if address is None:
-            return Network(self._queues[is_known])
+            return Network(queue)
         name = network_of(address), is_known
         network = self._networks.get(name)
         if network is None:
-            network = self._networks[name] = Network(self._queues[is_known])
+            network = self._networks[name] = Network(queue)
         return network
 
     async def wait(self, account: Account) -> None:
@@ -394,40 +402,35 @@ class Turns:
         return asyncio.get_running_loop().create_future()
 
     def _is_anybody_waiting(self) -> bool:
-        return self._next_queue() is not None or any(self._arriving)
-
-    def _next_queue(self) -> FairQueue[Network] | None:
-        """The one that has the next turn; None: no account waits."""
-        first, second = self._queues[self._is_known_next], self._queues[not self._is_known_next]
-        return first if first else second if second else None
+        return bool(self._known or self._unknown or any(self._arriving))
 
     def _schedule(self) -> None:
         self._given_at, self._worked = self._clock(), 0.0
         asyncio.get_running_loop().call_soon(self._give)
 
     def _give(self) -> None:
-        others_s = self._clock() - self._given_at - self._worked
+        took_s = self._clock() - self._given_at
+        others_s = took_s - self._worked
         left = others_s - self._worked - self._over
         self._over = min(max(-left, 0.0), CREDIT_S)
         is_brief = self._served and self._worked <= self._served * _BRIEF_TURN_S
         self._most = min(2 * self._most, _MAX_TURNS) if is_brief else _FEW_TURNS
         number = min(max(1 + int(left / _OTHER_S), 1), self._most)
-        before = number
         served: list[Account] = []
-        while number > 0 and self._is_anybody_waiting():
-            queue = self._next_queue()
-            if self._is_arriving_next or queue is None:
-                self._is_arriving_next = False
+        for _ in range(self._turns_of_known(took_s)):
+            self._give_next(self._known, served)
+        self._served = len(served)
+        while number > 0 and (self._unknown or any(self._arriving)):
+            arriving = None
+            if self._is_arriving_next or not self._unknown:
                 arriving = self._next_arriving()
                 if arriving is not None:
                     arriving.set_result(None)
-                    number -= 1
-                continue
-            self._is_known_next = queue is self._queues[False]
-            self._give_some(queue, served)
-            self._is_arriving_next = True
+            if arriving is None:
+                self._give_next(self._unknown, served)
+            self._is_arriving_next = arriving is None
+            self._served += 1
             number -= 1
-        self._served = before - number
         for account in served:
             if self._turns[account]:
                 account.network.push(account)
@@ -438,12 +441,19 @@ class Turns:
         if self._is_anybody_waiting():
             self._schedule()
 
-    def _give_some(self, queue: FairQueue[Network], served: list[Account]) -> None:
-        """One turn, or several that together take no longer than one of the other queue."""
-        other = self._queues[self._is_known_next]
-        left = other.mean_s if other else 0.0
-        given = 0
-        while queue and (not given or (given < _MOST_TOGETHER and queue.mean_s < left)):
+    def _turns_of_known(self, took_s: float) -> int:
+        """How many of them go on: their work takes as long as all else does, and `took_s` is the
+        time of both since the last turns."""
+        known = self._known
+        self._left_to_known += took_s - 2 * known.charged_s
+        self._left_to_known = min(max(self._left_to_known, 0.0), _MOST_LEFT_S)
+        known.charged_s = 0.0
+        turns = self._left_to_known / max(known.mean_s, _LEAST_MEAN_S)
+        return min(max(int(turns), 1), _MAX_TURNS)
+
+    def _give_next(self, queue: FairQueue[Network], served: list[Account]) -> None:
+        """A turn to who goes next of these, if anybody waits."""
+        while queue:
             used_there, network = queue.pop()
             used, account = network.pop()
             turn = _take(self._turns[account])
@@ -459,8 +469,7 @@ class Turns:
                 network.forgive(account)
             turn.set_result(None)
             served.append(account)
-            given += 1
-            left -= queue.mean_s
+            return
 
     def _next_arriving(self) -> _Turn | None:
         for _ in range(len(self._arriving)):
