@@ -777,7 +777,7 @@ class Part:
 
 class Fanout(Part):
     """All open subscriptions of this process: rows are delivered to most of them here, and to those
-    beyond `_MOST_OF_NETWORK` of a network apart."""
+    beyond `_MOST_OF_NETWORK` filters of a network apart."""
 
     def __init__(
         self,
@@ -792,10 +792,12 @@ class Fanout(Part):
         """Of each field of `_Costs`."""
         searches = self._held[1]
         super().__init__(state, matcher, linked_rows, flush_queue, searches, self._forget)
-        self.work_of: Callable[[str], Work] = lambda _: _Turn()
-        """What the deliveries to one network apart count for."""
-        self._apart: dict[str, Part] = {}
-        """Of each network."""
+        self.work_of: Callable[[str, bool], Work] = lambda _network, _is_known: _Turn()
+        """What the deliveries to one network apart count for: to its subscriptions that were opened
+        with a known key, or to the others."""
+        self._apart: dict[tuple[str, bool], Part] = {}
+        """By network and whether they were opened with a known key: these do not wait until the
+        filters of somebody else in their network are compared."""
         self._costs: dict[int, _Costs] = {}
         """id() of an open subscription → its costs."""
         self._filters = Shares()
@@ -833,18 +835,19 @@ class Fanout(Part):
         if address is None or self._filters.of_network(address) + number <= _MOST_OF_NETWORK:
             self._filters.add(address, number)
             return self
-        network = network_of(address)
-        if network not in self._apart:
-            self._apart[network] = Part(
+        rights = self._state.visibility(subscription.reader.viewer)
+        name = network_of(address), rights.is_known
+        if name not in self._apart:
+            self._apart[name] = Part(
                 self._state,
                 self._matcher,
                 self._linked_rows,
                 self._flush_queue,
                 self._held_searches,
                 self._forget,
-                self.work_of(network),
+                self.work_of(*name),
             )
-        return self._apart[network]
+        return self._apart[name]
 
     def end(self, subscription: Subscription) -> None:
         """From now on nothing is delivered to it; `close` follows, which takes time for each value
@@ -869,7 +872,9 @@ class Fanout(Part):
         if part is self:
             self._filters.add(address, -len(subscription.filters))
         elif not len(part) and address is not None:
-            del self._apart[network_of(address)]
+            network = network_of(address)
+            is_known = self._apart.get((network, True)) is part
+            del self._apart[network, is_known]
         costs = self._costs.pop(id(subscription), None)
         if costs is not None:
             for cost, held in zip(costs, self._held, strict=True):

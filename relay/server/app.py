@@ -126,7 +126,9 @@ class Server:
         self._places = places_of(limits.max_connections)
         self._slots: Slots[Connection] = Slots(self._places, limits.connections_per_address)
         self._turns = turns = Turns()
-        services.fanout.work_of = lambda network: Slice(turns, thread_time, turns.account(network))
+        services.fanout.work_of = lambda network, is_known: Slice(
+            turns, thread_time, turns.account(network, is_known=is_known)
+        )
         self._unfinished = Unfinished()
         self._unread = UnreadRows(self._connections)
         self._open_filters = Shares()
