@@ -32,7 +32,8 @@ _EMBEDDED: Final = 8
 """Texts embedded at a time, in about 0.2 s."""
 _PAUSE_RATIO: Final = 19
 """Length of a pause during writes, and while the loop is busy, as a multiple of the work before it:
-5 % of a core. Python runs on one thread at a time, so the loop waits for it."""
+5 % of a core, or half of one while a search waits and the loop is busy. Python runs on one thread
+at a time, so the loop waits for it."""
 _BUSY_SHARE: Final = 0.25
 """The loop counts as busy when its thread works for more than this share of the time."""
 _WRITING_S: Final = 0.5
@@ -66,6 +67,8 @@ class SearchIndexer:
         self._loop_s = loop_s
         self._looked = (0.0, 0.0)
         """Time of the last call of `loop_s`, and the value it returned."""
+        self._is_busy = False
+        """Whether the loop was busy before that."""
         self._store = store
         self._state = state
         self._timeout_s = timeout_s
@@ -161,7 +164,7 @@ class SearchIndexer:
             policy, newest = self._state.policy, self._store.committed()
             began = loop.time()
             gives_way = self._gives_way()
-            batch = _SMALL_BATCH if gives_way else _BATCH
+            batch = _SMALL_BATCH if gives_way or self._is_busy else _BATCH
             await self._index_batch(policy, newest, batch)
             self._progress.set()
             if loop.time() > self._tidy_at:
@@ -169,6 +172,8 @@ class SearchIndexer:
             if gives_way or self._is_written_to():
                 pause = _PAUSE_RATIO * (loop.time() - began)
                 await self._pause(max(pause, _GATHER_S) if self._upto >= newest else pause)
+            elif self._is_busy:  # anybody may search
+                await asyncio.sleep(min(loop.time() - began, _MAX_PAUSE_S))
 
     async def _index_batch(self, policy: Policy, newest: int, batch: int) -> None:
         """While there are more rows, records of memory come first: agents ask for these, and
@@ -225,8 +230,8 @@ class SearchIndexer:
         waiting."""
         before, took = self._looked
         at, taken = self._looked = asyncio.get_running_loop().time(), self._loop_s()
-        is_busy = taken - took > _BUSY_SHARE * (at - before)
-        return self._is_written_to() or (is_busy and not self._waiting_searches)
+        self._is_busy = taken - took > _BUSY_SHARE * (at - before)
+        return self._is_written_to() or (self._is_busy and not self._waiting_searches)
 
     def _is_written_to(self) -> bool:
         """Whether the last commit was recent, and no search is waiting."""

@@ -20,9 +20,12 @@ from tests.harness.patience import ANSWER_S
 from tests.harness.read_side import ReadSide
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Set
 
     from policies import PolicySet
+    from relay.nostr.event import Event
+
+    TextOf = Callable[[Event], str | None]
 
 TERMS = FilterTerms(search=True)
 
@@ -226,6 +229,34 @@ async def test_indexing_gives_way_to_a_busy_loop_unless_a_search_waits(
             await asyncio.sleep(0)
         assert relay.store.index_calls == 1
         assert await follower.reached(600)
+
+
+async def test_indexing_takes_half_of_the_time_of_a_busy_loop_while_searches_wait(
+    relay: IndexSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One search of a client without a key each 2 s kept a backlog of notes at the full work of a
+    thread, and members waited for 3 s."""
+    worked, sizes, naps = count(10**9, 10**9), list[int](), list[float]()
+    follower = relay.another(loop_s=lambda: float(next(worked)))
+    index, sleep = relay.store.index, asyncio.sleep
+
+    async def slow(text_of: TextOf, rules: str, limit: int, *kinds: Set[int]) -> int:
+        sizes.append(limit)
+        await sleep(0.002)
+        return await index(text_of, rules, limit, *kinds)
+
+    async def noted(seconds: float) -> None:
+        naps.append(seconds)
+        await sleep(0)
+
+    await relay.write_texts(*[f"tea {n}" for n in range(600)])
+    monkeypatch.setattr(relay.store, "index", slow)
+    monkeypatch.setattr("relay.read.search_indexer.asyncio.sleep", noted)
+    async with follower:
+        assert await follower.reached(600)
+    assert len(sizes) >= 12
+    assert max(sizes) <= 50
+    assert len([nap for nap in naps if 0.002 <= nap < 1.0]) >= 11
 
 
 def searching(policy: PolicySet, *kinds: int | tuple[int, int]) -> PolicySet:
