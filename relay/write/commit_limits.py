@@ -86,6 +86,10 @@ class ClientLimits:
     def __init__(self) -> None:
         self._limits: dict[object, Limit] = {}
         """The one that was served last is the last."""
+        self._turns = 0
+        """How many were served."""
+        self._turn_of: dict[object, int] = {}
+        """Network → the number of its last turn; the latest is the last. At most `_MAX_LIMITS`."""
 
     def apart(
         self, batch: Sequence[LaneItem]
@@ -101,10 +105,24 @@ class ClientLimits:
             (parts.setdefault(client, []) if client in limits else together).append(item)
         return together, {**parts}
 
-    def next_of(self, clients: Mapping[object, object]) -> object:
-        """The one of them that was served longest ago."""
-        longest_ago = (client for client in self._limits if client in clients)
-        return next(longest_ago, next(iter(clients)))
+    def next_of(self, parts: Mapping[object, Sequence[LaneItem]]) -> object:
+        """Which of these clients is served: of known keys in three of four turns, of the network
+        that was served longest ago, and in it the client that was."""
+        self._turns += 1
+        known = {client for client, items in parts.items() if _is_known(items[0])}
+        others = parts.keys() - known
+        clients = others if others and self._turns % _UNKNOWN_EVERY == 0 else known or others
+        longest_ago = [client for client in self._limits if client in clients]
+        client = min(longest_ago or clients, key=self._turn_of_network)
+        network = network_of_client(client)
+        self._turn_of.pop(network, None)
+        self._turn_of[network] = self._turns
+        if len(self._turn_of) > _MAX_LIMITS:
+            del self._turn_of[next(iter(self._turn_of))]
+        return client
+
+    def _turn_of_network(self, client: object) -> int:
+        return self._turn_of.get(network_of_client(client), 0)
 
     def split(
         self, part: Sequence[LaneItem], shares: Mapping[object, float], budget: float
@@ -159,6 +177,10 @@ class ClientLimits:
         self._limits[client] = limit
         if len(self._limits) > _MAX_LIMITS:  # most are of clients that are gone
             del self._limits[next(iter(self._limits))]
+
+
+def _is_known(item: LaneItem) -> bool:
+    return not isinstance(item, WriteEvent) or item.author.is_known
 
 
 _Line = tuple[object, object]

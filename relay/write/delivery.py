@@ -39,7 +39,7 @@ sockets, so rows that go to many cost less together."""
 _MOST_BYTES: Final = 1 << 20
 """Of events that wait for the delivery to one network apart; parsed they take up to twenty times as
 much memory."""
-_MOST_DUE: Final = 4096
+_MOST_DUE: Final = 1024
 """Batches, or runs of rows, that wait for it; beyond these they are read as one."""
 
 Links = TypeVar("Links")
@@ -202,13 +202,24 @@ class Delivery:
             self._keep_stored()
 
     def _keep_stored(self) -> None:
-        due: list[range] = []
-        for run in chain.from_iterable(map(_runs_of, self._due)):
-            start = due.pop().start if due and due[-1].stop == run.start else run.start
-            due.append(range(start, run.stop))
+        due = self._due
+        left: list[range | Sequence[Stored]] = []
+        # What was kept before is ranges already, and there may be many: rights change at any time.
+        number = next((n for n, each in enumerate(due) if not isinstance(each, range)), len(due))
+        while len(due) > number:
+            left.append(due.pop())
+        for run in chain.from_iterable(map(_runs_of, reversed(left))):
+            last = due[-1] if due else None
+            if isinstance(last, range) and last.stop == run.start:
+                due[-1] = range(last.start, run.stop)
+            else:
+                due.append(run)
         if self._fanout.work is not None and len(due) > _MOST_DUE:  # it has waited for long
-            due = [range(due[0].start, due[-1].stop)]
-        self._due, self._bytes = deque(due), 0
+            first, last = due[0], due[-1]
+            assert isinstance(first, range)
+            assert isinstance(last, range)
+            self._due = deque([range(first.start, last.stop)])
+        self._bytes = 0
 
     def begin(self) -> None:
         """Deliver what is due, beside the caller."""

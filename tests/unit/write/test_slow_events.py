@@ -7,6 +7,7 @@ from collections import deque
 from functools import partial
 from ipaddress import ip_address
 from itertools import count
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -866,6 +867,25 @@ def test_who_shares_a_long_transaction_stays_apart_as_long_as_a_pause() -> None:
     limits.time_apart(["1"], 6.0)
     assert all(is_apart_after_a_quick_commit(5.9) for _ in range(20))
     assert not is_apart_after_a_quick_commit(6.1)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_of_those_apart_known_keys_come_first_then_networks_take_turns(*, is_known: bool) -> None:
+    """One long transaction set apart all who had a part in it: beside 960 addresses of 16 networks
+    that always had something waiting, sixty people were not served for 20 s."""
+    limits, served = ClientLimits(), list[object]()
+    many = [f"10.{n % 16}.0.{n // 16}" for n in range(960)]
+    people = [f"192.{n}.2.1" for n in range(20)]
+    parts = {client: [sent_by(client)] for client in many}
+    parts |= {client: [sent_by(client, is_known=is_known)] for client in people}
+    limits.time_apart(parts, inf)
+    for _ in range(80):
+        client = limits.next_of(parts)
+        served.append(client)
+        limits.set(client, limits.take(client))
+    assert len(served) == 80
+    assert all(served.count(client) >= (2 if is_known else 1) for client in people)
+    assert len([client for client in served if client in many]) >= 16
 
 
 def test_owners_are_not_slow_and_wait_for_nobody() -> None:
