@@ -394,9 +394,15 @@ class Overruns:
 
     def __init__(self) -> None:
         self._worst = 1.0
-        """The largest ratio of time to cost, a little less after each batch."""
+        """The largest ratio of time to cost, a little less after each `begin`."""
         self._ratios: dict[object, float] = {}
         """Client → that of its last events, if they were slow. At most `_MAX_LIMITS`."""
+        self._calms = True
+
+    def begin(self) -> None:
+        """What the lane gave is committed in one transaction or several: batches become larger once
+        after it."""
+        self._calms = True
 
     @property
     def is_measuring(self) -> bool:
@@ -432,7 +438,9 @@ class Overruns:
         is_slow = took_s > _SLOW_S and ratio > _SLOW
         if not (is_slow or self.is_measuring):
             return False
-        self._worst = max(0.9 * self._worst, ratio if is_slow else 1.0)
+        calmer = 0.9 * self._worst if self._calms else self._worst
+        self._calms = False
+        self._worst = max(calmer, ratio if is_slow else 1.0)
         by_client: dict[object, list[WriteEvent]] = {}
         for item in events:
             by_client.setdefault(client_or_type(item), []).append(item)

@@ -557,8 +557,11 @@ class Ingest:
 
     async def _commit(self, batch: Sequence[LaneItem]) -> None:
         """First all clients that can be committed together, or as many as do not read too much;
-        then some changes of one client that is known to read much. What is left waits for its turn
-        again. Changes by owners, of whom there is no client, wait for no turn of others."""
+        then some changes of one client that is known to read much, and of others as long as that
+        takes no longer. What is left waits for its turn again. Changes by owners, of whom there is
+        no client, wait for no turn of others."""
+        began = perf_counter()
+        self._overruns.begin()
         due = rights_first(await self._with_room(self._paced(batch)))
         part, alone = self._limits.apart(due)
         budget = 1.0
@@ -587,11 +590,14 @@ class Ingest:
         changes = alone.pop(ManagementChange, None)
         if changes is not None:
             self._put_back(changes, await self._limited(changes))
-        if alone:
+        until = 2 * perf_counter() - began
+        while alone:
             own = alone.pop(self._limits.next_of(alone))
-            for others in alone.values():
-                self._lane.put_back(others)
             self._put_back(own, await self._limited(own))
+            if perf_counter() >= until:
+                break
+        for others in alone.values():
+            self._lane.put_back(others)
 
     def _paced(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
         """Without the end of a large group that follows one too soon which took long."""

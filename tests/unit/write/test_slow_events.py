@@ -202,7 +202,7 @@ async def test_after_a_long_transaction_of_several_clients_batches_are_small(hom
     watched = Batches(home.ingest)
     letters = [home.post(home.made(bob, 1, content=f"b{n}"), connection=n) for n in range(100)]
     assert [await letter.answer for letter in letters] == [STORED] * 100
-    assert max(map(len, watched.committed)) <= 32
+    assert max(map(len, watched.committed)) <= MAX_BATCH // 8
     for number in range(60):
         assert await home.take(home.made(bob, 1, content=f"then {number}")) == [STORED]
     assert home.ingest._lane.max_batch == 512
@@ -876,7 +876,7 @@ def test_of_those_apart_known_keys_come_first_then_networks_take_turns(*, is_kno
     limits, served = ClientLimits(), list[object]()
     many = [f"10.{n % 16}.0.{n // 16}" for n in range(960)]
     people = [f"192.{n}.2.1" for n in range(20)]
-    parts = {client: [sent_by(client)] for client in many}
+    parts: dict[object, Sequence[LaneItem]] = {client: [sent_by(client)] for client in many}
     parts |= {client: [sent_by(client, is_known=is_known)] for client in people}
     limits.time_apart(parts, inf)
     for _ in range(80):
@@ -886,6 +886,36 @@ def test_of_those_apart_known_keys_come_first_then_networks_take_turns(*, is_kno
     assert len(served) == 80
     assert all(served.count(client) >= (2 if is_known else 1) for client in people)
     assert len([client for client in served if client in many]) >= 16
+
+
+async def test_those_apart_have_as_much_time_as_the_others(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of 625 clients was committed after each transaction of the others, which took 0.3 s."""
+    now, ingest, apart = 0.0, home.ingest, list[object]()
+
+    async def committed(batch: Sequence[LaneItem]) -> int:
+        nonlocal now
+        now += 0.3
+        return len(batch)
+
+    async def limited(part: Sequence[LaneItem]) -> int:
+        nonlocal now
+        apart.append(client_or_type(part[0]))
+        now += 0.03
+        return len(part)
+
+    monkeypatch.setattr("relay.write.ingest.perf_counter", lambda: now)
+    monkeypatch.setattr(ingest, "_committed", committed)
+    monkeypatch.setattr(ingest, "_limited", limited)
+    ingest._limits.time_apart([f"{number}" for number in range(1, 31)], inf)
+    batch = [sent_by(number) for number in range(40)]
+    await ingest._commit(batch)
+    assert 10 <= len({*apart}) <= 11
+    assert len({*apart}) == len(apart)
+    assert {client_or_type(item) for item in ingest._lane.drop()} == {
+        f"{number}" for number in range(1, 31)
+    } - {*apart}
 
 
 def test_owners_are_not_slow_and_wait_for_nobody() -> None:
