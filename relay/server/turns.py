@@ -82,6 +82,7 @@ _MOST_LEFT_S: Final = 0.016
 """Seconds of work of known keys that make up for work of others: an iteration takes so much longer
 at most."""
 _LEAST_MEAN_S: Final = 0.0001
+"""What a turn of a known key takes at least: some are charged with nearly nothing."""
 _MEAN_OF: Final = 16
 
 

@@ -591,13 +591,15 @@ class Ingest:
         if changes is not None:
             self._put_back(changes, await self._limited(changes))
         until = 2 * perf_counter() - began
-        while alone:
-            own = alone.pop(self._limits.next_of(alone))
-            self._put_back(own, await self._limited(own))
-            if perf_counter() >= until:
-                break
-        for others in alone.values():
-            self._lane.put_back(others)
+        try:
+            while alone:
+                own = alone.pop(self._limits.next_of(alone))
+                self._put_back(own, await self._limited(own))
+                if perf_counter() >= until:
+                    break
+        finally:
+            for others in alone.values():
+                self._lane.put_back(others)
 
     def _paced(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
         """Without the end of a large group that follows one too soon which took long."""
