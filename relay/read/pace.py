@@ -37,7 +37,8 @@ class Pace:
         """Between two pieces of work."""
         worked = thread_time() - self._began
         if worked >= _REST_S or self._is_due:
-            await self._peer.turn(worked)
+            self._peer.worked(worked)
+            await self._peer.turn(0.0)
             self._began, self._is_due = thread_time(), False
 
     @coroutine

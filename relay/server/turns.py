@@ -83,7 +83,9 @@ _MOST_LEFT_S: Final = 0.016
 at most."""
 _LEAST_MEAN_S: Final = 0.0001
 """What a turn of a known key takes at least: some are charged with nearly nothing."""
-_MEAN_OF: Final = 16
+_FIRST_MEAN_S: Final = 0.001
+"""What the first turn of an account is expected to take."""
+_MEAN_OF: Final = 4
 
 
 _FEW_GONE: Final = 64
@@ -102,13 +104,23 @@ Queued = TypeVar("Queued")
 class Account:
     """The work that several connections have done together; they compete for turns as one."""
 
-    __slots__ = ("__weakref__", "costly_from", "is_known", "network", "subscriptions", "used")
+    __slots__ = (
+        "__weakref__",
+        "costly_from",
+        "is_known",
+        "mean_s",
+        "network",
+        "subscriptions",
+        "used",
+    )
 
     def __init__(self, network: Network, *, is_known: bool = False) -> None:
         self.is_known = is_known
         self.network = network
         self.used = network.begin()
         """Seconds of work."""
+        self.mean_s = _FIRST_MEAN_S
+        """Measured work of a turn, in seconds: a mean of the last ones."""
         self.subscriptions = 0
         """Open on these connections: an event of somebody else may have to be sent to each."""
         self.costly_from = 0.0
@@ -125,8 +137,6 @@ class FairQueue(Generic[Waiting]):
         "_heap",
         "_numbers",
         "_waiting",
-        "charged_s",
-        "mean_s",
         "reached",
     )
 
@@ -139,10 +149,6 @@ class FairQueue(Generic[Waiting]):
         self._given = 0
         """Number of turns."""
         self._begun = 0.0
-        self.charged_s = 0.0
-        """Seconds of work since the last turns of all."""
-        self.mean_s = 0.0
-        """Work of a turn, in seconds: a mean of the last ones."""
         self.reached = 0.0
         """The most that one had used, in seconds, when it got a turn that others waited for too."""
 
@@ -214,8 +220,6 @@ class Network(FairQueue[Account]):
     def charge(self, account: Account, seconds: float) -> None:
         account.used = self.credited(account.used) + seconds
         self.used = self.queue.credited(self.used) + seconds
-        self.queue.charged_s += seconds
-        self.queue.mean_s += (seconds - self.queue.mean_s) / _MEAN_OF
 
     def forgive(self, account: Account) -> None:
         """What kept nobody else waiting is forgotten."""
@@ -281,6 +285,8 @@ class Turns:
         """The networks of the accounts in `_turns`: without a known key, and with one."""
         self._left_to_known = 0.0
         """Seconds that the work of the latter has taken less than all else."""
+        self._known_s = 0.0
+        """Seconds of their work since turns were given last."""
         self._turns: dict[Account, list[_Turn]] = {}
         """Of tasks that wait: by their accounts."""
         self._handshakes: RoundRobin[_Turn] = RoundRobin()
@@ -330,6 +336,13 @@ class Turns:
             self._ends = True
             asyncio.get_running_loop().call_soon(self._begin_iteration)
         return self._is_anybody_waiting()
+
+    def charge(self, account: Account, seconds: float, measured_s: float) -> None:
+        """Work counts for the account; so much of it was measured, the rest will be."""
+        account.network.charge(account, seconds)
+        if account.is_known:
+            self._known_s += measured_s
+            account.mean_s += (measured_s - account.mean_s) / _MEAN_OF
 
     def expect(self, seconds: float) -> None:
         """A turn has about so much work that is not measured."""
@@ -418,8 +431,7 @@ class Turns:
         self._most = min(2 * self._most, _MAX_TURNS) if is_brief else _FEW_TURNS
         number = min(max(1 + int(left / _OTHER_S), 1), self._most)
         served: list[Account] = []
-        for _ in range(self._turns_of_known(took_s)):
-            self._give_next(self._known, served)
+        self._give_known(took_s, served)
         self._served = len(served)
         while number > 0 and (self._unknown or any(self._arriving)):
             arriving = None
@@ -442,17 +454,22 @@ class Turns:
         if self._is_anybody_waiting():
             self._schedule()
 
-    def _turns_of_known(self, took_s: float) -> int:
-        """How many of them go on: their work takes as long as all else does, and `took_s` is the
-        time of both since the last turns."""
-        known = self._known
-        self._left_to_known += took_s - 2 * known.charged_s
-        self._left_to_known = min(max(self._left_to_known, 0.0), _MOST_LEFT_S)
-        known.charged_s = 0.0
-        turns = self._left_to_known / max(known.mean_s, _LEAST_MEAN_S)
-        return min(max(int(turns), 1), _MAX_TURNS)
+    def _give_known(self, took_s: float, served: list[Account]) -> None:
+        """Turns to as many of them that their work takes as long as all else does, and `took_s` is
+        the time of both since the last turns. What each takes is known of its own last ones only:
+        whose turns are long leaves those of others as they are."""
+        left = self._left_to_known + took_s - 2 * self._known_s
+        self._left_to_known = left = min(max(left, 0.0), _MOST_LEFT_S)
+        self._known_s = 0.0
+        for _ in range(_MAX_TURNS):
+            account = self._give_next(self._known, served)
+            if account is None:
+                return
+            left -= max(account.mean_s, _LEAST_MEAN_S)
+            if left <= 0:
+                return
 
-    def _give_next(self, queue: FairQueue[Network], served: list[Account]) -> None:
+    def _give_next(self, queue: FairQueue[Network], served: list[Account]) -> Account | None:
         """A turn to who goes next of these, if anybody waits."""
         while queue:
             used_there, network = queue.pop()
@@ -470,7 +487,8 @@ class Turns:
                 network.forgive(account)
             turn.set_result(None)
             served.append(account)
-            return
+            return account
+        return None
 
     def _next_arriving(self) -> _Turn | None:
         for _ in range(len(self._arriving)):
@@ -651,9 +669,9 @@ class Slice:
         return worked >= most
 
     async def take(self, seconds: float) -> None:
-        """Wait for the turn of work that takes about as long, and that is not measured here."""
-        self._worked += seconds
-        await self.rest()
+        """Wait for the turn of work that is expected to take about as long."""
+        self.charge(seconds)
+        await self._turns.wait(self.account)
         self._turns.expect(seconds)
 
     async def rest(self) -> None:
@@ -665,11 +683,11 @@ class Slice:
         self.charge()
         await self._turns.wait_for_input(address)
 
-    def charge(self) -> None:
-        """Count the work for the account. Before a turn, and when the task ends."""
-        account = self.account
-        account.network.charge(account, self._worked)
-        self._worked = 0.0
+    def charge(self, expected_s: float = 0.0) -> None:
+        """Count the work for the account, and `expected_s` that follows. Before a turn, and when
+        the task ends."""
+        worked, self._worked = self._worked, 0.0
+        self._turns.charge(self.account, worked + expected_s, worked)
 
 
 class Pauses:
