@@ -497,8 +497,9 @@ class Lookups:
     `Found.expiring`."""
 
     longest_s: float | None = None
-    """Processor seconds of the statements of the transaction, those that change rows too; a store
-    that runs them itself raises TookTooLong above it. None: no limit."""
+    """Seconds for which the statements of the transaction work or wait for blocks of a disk, those
+    that change rows too; a store that runs them itself raises TookTooLong above it. None: no
+    limit."""
 
     @property
     def limited(self) -> frozenset[Limited]:

@@ -185,9 +185,13 @@ class EventLog(Protocol):
 class Appender(EventLog, Protocol):
     @property
     def append_s(self) -> float:
-        """Processor seconds of the last `append`, also if it stored nothing; on a server, seconds
-        up to its commit, without waiting for others, taking over what they stored, or what short
-        statements wait for a server that is far or busy."""
+        """Seconds for which the last `append` worked, or waited for blocks of a disk, also if it
+        stored nothing; on a server, seconds up to its commit, without waiting for others, taking
+        over what they stored, or what short statements wait for a server that is far or busy."""
+
+    @property
+    def disk_s(self) -> float:
+        """How much of `append_s` it waited for blocks of a disk; on a server 0, it is not known."""
 
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         """Look up, let `decide` plan, apply the plan, in one transaction.

@@ -81,8 +81,12 @@ _MOST_REPLACED: Final = 8000
 or ten times as much if its pages are far apart. Without those of the relay's own lists, which are
 replaced once for all changes of a batch."""
 _LONGEST_S: Final = 3.0
-"""Processor seconds of the statements of a transaction for clients: none that is known takes a
-tenth of it. Above it one event is refused rather than that all wait."""
+"""Seconds of the statements of a transaction for clients, see `Lookups.longest_s`: none that is
+known takes a tenth of it on the processor. Above it one event is refused rather than that all
+wait."""
+_LONGEST_SHARED_S: Final = 1.5
+"""The same for several events, which are tried in smaller parts above it: where each reads pages of
+a slow disk, they take 20 ms each."""
 _LONGEST_DELETION_S: Final = 60.0
 """The same for a deletion that is alone, which has bounds of its own: of a group with 150,000
 records the last piece takes 5 s, and refused it could never end."""
@@ -548,4 +552,6 @@ def _sender_of(item: WriteEvent, made: dict[int, Sender]) -> Sender:
 def _longest_s(items: Sequence[LaneItem]) -> float:
     (first, *others) = items
     is_deletion = isinstance(first, WriteEvent) and first.event.kind in _DELETIONS
-    return _LONGEST_DELETION_S if is_deletion and not others else _LONGEST_S
+    if others:
+        return _LONGEST_SHARED_S
+    return _LONGEST_DELETION_S if is_deletion else _LONGEST_S

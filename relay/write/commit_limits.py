@@ -40,7 +40,7 @@ _SLOW: Final = 5.0
 _SLOW_S: Final = 0.02
 _LEAST_BATCH: Final = 16
 
-_LONG_S: Final = 0.25
+LONG_S: Final = 0.25
 """A transaction that takes longer makes the batches smaller, or its client slow."""
 _PAUSE: Final = 4.0
 """How long no slow client is served after a transaction, as a multiple of it."""
@@ -331,16 +331,23 @@ class SlowClients:
             self.served = None
 
     def note(
-        self, batch: Sequence[LaneItem], took_s: float, held_s: float, now: float
+        self,
+        batch: Sequence[LaneItem],
+        took_s: float,
+        disk_s: float,
+        held_s: float,
+        now: float,
     ) -> Sequence[object]:
         """After each transaction: clients of several that may have made it long, as it is not known
         whose it was.
 
         `took_s`: with look-ups and what is stored and deleted, which no limit of a batch may know.
-        `held_s`: the time for which others waited.
+        `disk_s`: how much of it a disk was waited for: with a slow one that is no fault of clients
+        whose events are in one transaction, however long. `held_s`: the time for which others
+        waited.
         """
         served = self.served
-        if took_s <= _LONG_S:
+        if took_s <= LONG_S:
             if served is not None and any(item is served for item in batch):
                 self.pause_ends = max(self.pause_ends, now + _PAUSE * held_s)
                 self._note_quick(served)
@@ -349,6 +356,8 @@ class SlowClients:
         if len(events) < len(batch):
             return ()  # a change by owners or by the relay itself
         clients = {client_or_type(item) for item in events}
+        if len(clients) > 1 and took_s - disk_s <= LONG_S:
+            return ()
         slow = clients - {
             client_or_type(item)
             for item in events
@@ -424,7 +433,7 @@ class Overruns:
         `took_s`: as in `SlowClients.note`.
         """
         cost = sum([item.cost for item in batch if isinstance(item, WriteEvent)])
-        fits = MAX_BATCH * took_s / (_LONG_S * max(cost, 1))
+        fits = MAX_BATCH * took_s / (LONG_S * max(cost, 1))
         self._worst = max(self._worst, min(fits, MAX_BATCH / _LEAST_BATCH))
 
     def note(self, batch: Sequence[LaneItem], took_s: float) -> bool:

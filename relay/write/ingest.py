@@ -52,6 +52,7 @@ from relay.write.commands import (
     share_of,
 )
 from relay.write.commit_limits import (
+    LONG_S,
     ClientLimits,
     Limit,
     Overruns,
@@ -583,6 +584,9 @@ class Ingest:
                         continue
                 part, left = self._limits.split(part, fault.shares, budget)
                 self._lane.put_back(left)
+                if isinstance(fault, TookTooLong):  # on a slow disk a half takes as long
+                    self._lane.put_back(part[self._lane.max_batch :])
+                    part = part[: self._lane.max_batch]
                 budget /= 4  # tags count too, and are not known
             else:
                 self._put_back(part, answered)
@@ -835,19 +839,14 @@ class Ingest:
             now = asyncio.get_running_loop().time()
             # Delivery not: it costs as much as others have subscribed to.
             took_s = self._store.append_s + loop_s + thread_time() - resumed
-            suspects = self._slow.note(done, took_s, max(took, took_s), now)
+            self._note_time(done, took_s, max(took, took_s), now)
             if isinstance(first, WriteEvent):
                 first.needs_turn = batch.needs_turn
-            if suspects:
-                self._overruns.shared(done, took_s)
-                self._limits.time_apart(suspects, self._slow.pause_ends)
             if self._overruns.note(done, batch.took_s):
                 self._lane.max_batch = self._overruns.max_batch
         except TookTooLong:
             took_s = self._store.append_s + loop_s
-            now = asyncio.get_running_loop().time()
-            suspects = self._slow.note(items, took_s, took_s, now)
-            self._limits.time_apart(suspects, self._slow.pause_ends)
+            self._note_time(items, took_s, took_s, asyncio.get_running_loop().time())
             raise
         except TooMuchToRead as fault:
             shares: dict[object, float] = {}
@@ -864,6 +863,17 @@ class Ingest:
                 if isinstance(item, ExpireRows | SweepRows | SweepVersions):
                     item.took_s += batch.stored_at - batch.taken_at
         return batch
+
+    def _note_time(
+        self, items: Sequence[LaneItem], took_s: float, held_s: float, now: float
+    ) -> None:
+        """Of a transaction, see `SlowClients.note`."""
+        disk_s = self._store.disk_s
+        suspects = self._slow.note(items, took_s, disk_s, held_s, now)
+        self._limits.time_apart(suspects, self._slow.pause_ends)
+        if suspects or (disk_s > LONG_S and len(items) > 1):
+            self._overruns.shared(items, took_s)
+            self._lane.max_batch = self._overruns.max_batch
 
     def _note_piece(self, item: LaneItem) -> None:
         assert isinstance(item, WriteEvent)

@@ -117,9 +117,9 @@ _OUTLIVE_THEIR_GROUP: Final = frozenset({kinds.CREATE_GROUP, kinds.DELETE_GROUP}
 
 
 class ReferenceStore:
-    append_s = 0.0
-
     """A Store in memory."""
+
+    append_s = disk_s = 0.0
 
     features = Features(search=True, shared=False)
 

@@ -178,6 +178,10 @@ class PostgresStore(Reader):
     def append_s(self) -> float:
         return self._writer.append_s
 
+    @property
+    def disk_s(self) -> float:
+        return 0.0
+
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         self._check_open()
         return await self._completed(self._append(lookups, decide))

@@ -25,7 +25,7 @@ from functools import partial
 from itertools import accumulate
 from math import inf
 from shutil import disk_usage
-from time import monotonic, thread_time
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
@@ -71,6 +71,7 @@ from relay.storage.sqlite.connections import (
     Pauses,
     ReaderFactory,
     TurnReader,
+    WorkClock,
     connection,
     page_of,
     sqlite_faults,
@@ -251,7 +252,7 @@ class SqliteStore:
         self._erasing: dict[str, float] = {}
         """Request → time of its deletion, while bytes of it may be left in the files."""
         self._noted_erasures = 0
-        self.append_s = 0.0
+        self.append_s = self.disk_s = 0.0
         self._closed = False
 
     @classmethod
@@ -325,11 +326,12 @@ class SqliteStore:
         """On the writer's thread, so that waiting tasks are woken even if the caller was
         cancelled."""
         writer = self._writer
-        erasures, began = writer.erasures, thread_time()
+        erasures, work = writer.erasures, WorkClock()
         try:
             head = writer.append(lookups, decide)
         finally:
-            self.append_s = thread_time() - began
+            self.disk_s = work.waited_s
+            self.append_s = work.worked_s + self.disk_s
             if writer.erasures > erasures:
                 requests, writer.requests = writer.requests, []
                 loop.call_soon_threadsafe(self._erased, writer.erasures, requests)

@@ -15,7 +15,7 @@ from itertools import chain
 from math import inf
 from operator import attrgetter
 from pathlib import Path
-from time import perf_counter, thread_time
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -53,6 +53,7 @@ from relay.storage.rows import (
     event_in,
     records_to_sweep,
 )
+from relay.storage.sqlite.connections import WorkClock
 from relay.storage.sqlite.kind_classes import kind_class
 from relay.storage.sqlite.lookups import Finder, key_of
 from relay.storage.sqlite.partition_moves import PartitionMoves
@@ -206,8 +207,10 @@ class Writer:
         store = Path(db.execute("PRAGMA database_list").fetchone()[2])
         self.check_files = _FilesInPlace(store).check
         """Raises StoreFault when other files are in their places."""
+        self._work = WorkClock()
+        """Of this transaction."""
         self._until = inf
-        """By `thread_time`: how long the statements of this transaction may run."""
+        """By `_work`: how long its statements may run."""
         db.set_progress_handler(self._is_over, _PROGRESS_STEPS)
         self._can_shrink = db.execute("PRAGMA auto_vacuum").fetchone()[0] == _INCREMENTAL
 
@@ -216,8 +219,9 @@ class Writer:
         db = self._db
         self.check_files()
         db.execute("BEGIN IMMEDIATE")
+        self._work = WorkClock()
         if lookups.longest_s is not None:
-            self._until = thread_time() + lookups.longest_s
+            self._until = lookups.longest_s
         try:
             change = self._change(lookups, decide)
             self._until = inf
@@ -237,15 +241,21 @@ class Writer:
         return self.head
 
     def _is_over(self) -> bool:
-        return thread_time() > self._until
+        return self._work.seconds > self._until
+
+    def _check_time(self) -> None:
+        """Between statements: one that waits for the disk has few instructions."""
+        if self._is_over():
+            raise TookTooLong
 
     def _change(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> _Change | None:
         """The work of the transaction; None: nothing changes."""
         change = _Change()
         found = self._finder.found(lookups, self.head)
-        before, began = found.last_seq, thread_time()
+        self._check_time()
+        before, began = found.last_seq, self._work.seconds
         plan = decide(found)
-        self._until += thread_time() - began
+        self._until += self._work.seconds - began
         if plan.is_empty() and found.last_seq == before:
             return None
         change.head = found.last_seq
@@ -487,6 +497,7 @@ class Writer:
     def _insert(self, table: str, columns: int, rows: Sequence[tuple[Value, ...]]) -> None:
         db = self._db
         for start, size in chunks(len(rows), _INSERT_ROWS):
+            self._check_time()
             values = list(chain.from_iterable(rows[start : start + size]))
             db.execute(insert(table, columns, size), values)
 
@@ -691,8 +702,7 @@ class Writer:
         also of old versions whose rows stay. `keep_out`: as in `_delete`."""
         seqs = sorted(seqs)
         for start in range(0, len(seqs), _DELETE_CHUNK):
-            if self._is_over():
-                raise TookTooLong
+            self._check_time()
             chunk = seqs[start : start + _DELETE_CHUNK]
             named = {"seqs": orjson.dumps(chunk).decode()}
             self._forget_found(change, "old_of_rows", named, erasure)

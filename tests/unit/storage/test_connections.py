@@ -494,6 +494,23 @@ def test_a_network_whose_read_waited_for_the_disk_reads_on_threads_for_a_while(
     reads.reader.close()
 
 
+def test_waiting_for_blocks_of_a_disk_is_work_and_waiting_for_the_processor_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """512 events of cold pages took 17 s, of which the processor worked for 1."""
+    worked, now, blocks = 7.0, 100.0, 4000
+    monkeypatch.setattr(connections, "thread_time", lambda: worked)
+    monkeypatch.setattr(connections, "perf_counter", lambda: now)
+    monkeypatch.setattr(connections, "disk_reads", lambda: blocks)
+    work = connections.WorkClock()
+    worked, now = worked + 1.0, now + 5.0
+    assert work.seconds == pytest.approx(1.0), "others had the processor, or the GIL"
+    blocks += 8 * 2000
+    assert work.seconds == pytest.approx(3.0), "2,000 pages, 1 ms each, of 4 s that it waited"
+    blocks += 8 * 90_000
+    assert work.seconds == pytest.approx(5.0), "not longer than it waited"
+
+
 def test_readers_map_the_file_as_long_as_that_is_quick(tmp_path: Path) -> None:
     db, mapping = connections.connection(tmp_path / "store", TagReader), FileMap()
     assert isinstance(db, TagReader)
