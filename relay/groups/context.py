@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -24,6 +25,13 @@ RULE: Final = "groups"
 
 NOT_A_MEMBER: Final = Reject(Prefix.RESTRICTED, "not a member", RULE)
 """Also for a group that is hidden from the author or does not exist (N29-06, N29-12)."""
+
+
+def drawn(salt: bytes, name: str, below: int) -> int:
+    """A number from 0 on that `name` always has during this start of the relay, and that nobody can
+    know without the salt. 0 without a salt."""
+    digest = blake2b(name.encode(), digest_size=4, key=salt).digest()
+    return int.from_bytes(digest, "big") % below if salt and below else 0
 
 
 def rejected(prefix: Prefix, text: str) -> Reject:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import IntEnum
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, assert_never
 
 from relay.errors import GROUP_CHANGED, Prefix, Refused, Reject
@@ -37,7 +36,15 @@ from relay.groups.actions import (
     previous_in,
     users_in,
 )
-from relay.groups.context import NOT_A_MEMBER, RULE, GroupContext, NotStored, Ruling, rejected
+from relay.groups.context import (
+    NOT_A_MEMBER,
+    RULE,
+    GroupContext,
+    NotStored,
+    Ruling,
+    drawn,
+    rejected,
+)
 from relay.groups.group import Group, Role, ended, group_after
 from relay.groups.membership import (
     LAST_ADMIN,
@@ -465,10 +472,12 @@ def _check_involved(pubkeys: Set[str], group: Group) -> Reject | None:
     return None
 
 
-def _most_groups(pubkey: str, salt: bytes) -> int:
-    """Nobody knows how many: else a refusal would tell how many a key is in, hidden ones too."""
-    more = blake2b(pubkey.encode(), digest_size=1, key=salt).digest()[0] if salt else 0
-    return MAX_PUT_INTO + more % _MORE_PUT_INTO
+def _most_groups(pubkey: str, context: GroupContext) -> int:
+    """Nobody knows how many: else a refusal would tell how many a key is in, hidden ones too; and
+    it changes each second: else it would tell when the key gets into one more."""
+    more = _MORE_PUT_INTO // 2
+    of_second = drawn(context.salt, f"groups of {pubkey} {context.now}", more)
+    return MAX_PUT_INTO + drawn(context.salt, f"groups of {pubkey}", more + 1) + of_second
 
 
 def _check_put_into(pubkeys: Set[str], group: Group, context: GroupContext) -> Reject | None:
@@ -477,7 +486,7 @@ def _check_put_into(pubkeys: Set[str], group: Group, context: GroupContext) -> R
     for pubkey in pubkeys:
         if pubkey in group.requests:
             continue
-        if len(context.groups.groups_of(pubkey)) >= _most_groups(pubkey, context.salt):
+        if len(context.groups.groups_of(pubkey)) >= _most_groups(pubkey, context):
             text = f"p: {pubkey} is in many groups: let it join by itself, or an owner put it in"
             return rejected(Prefix.BLOCKED, text)
     return None

@@ -69,8 +69,7 @@ from relay.nostr.nip40 import check_expiry
 from relay.write.candidate import refused_form
 from relay.write.derived import derived_group
 from relay.write.passed_over import (
-    EXPIRES_WITH_MANY,
-    expires_with_many,
+    refusal_to_expire,
     tokens_of_change,
     tokens_of_deletion,
 )
@@ -331,8 +330,8 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
     if is_known_id and _may_be_told(WriteOutcome.DUPLICATE, candidate, world):
         return Judgement(_unstored(candidate, world) or WriteOutcome.DUPLICATE)
     # Whether or not it is stored: the answer must not tell that.
-    if expires_with_many(candidate, world, facts):
-        return Judgement(EXPIRES_WITH_MANY)
+    if (crowded := refusal_to_expire(candidate, world, facts)) is not None:
+        return Judgement(crowded)
     if candidate.objection is not None:
         return Judgement(candidate.objection)
     if event.kind == kinds.VANISH and _author_is_unknown(facts, policy):

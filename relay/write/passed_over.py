@@ -11,6 +11,7 @@ from relay.access.quotas import Account, Per, Rate, Unit, subnet_of
 from relay.access.shares import network_of
 from relay.errors import Prefix, Reject
 from relay.facts import Origin, Who
+from relay.groups.context import drawn
 from relay.lifecycle.rows import EXPIRY_WINDOW_S, MAX_EXPIRING
 from relay.nostr import kinds
 from relay.nostr.kinds import KindSet
@@ -25,13 +26,19 @@ if TYPE_CHECKING:
     from relay.write.candidate import Candidate
     from relay.write.world import World
 
-EXPIRES_WITH_MANY: Final = Reject(
+_EXPIRES_WITH_MANY: Final = Reject(
     Prefix.RATE_LIMITED,
-    f"expiration: {MAX_EXPIRING:,} events (fewer, for one with many tags) expire within the same"
-    f" {EXPIRY_WINDOW_S} seconds, choose another time",
+    f"expiration: nearly {MAX_EXPIRING:,} events (fewer, for one with many tags) expire within the"
+    f" same {EXPIRY_WINDOW_S} seconds, choose another time",
     "expiration",
 )
 _TAGS_PER_WEIGHT: Final = 10
+_MOST_TAGS: Final = 250
+"""With more, a few rows of others would be enough for a refusal, which would tell that these
+private ones expire then."""
+_TOO_MANY_TAGS: Final = Reject(
+    Prefix.INVALID, f"expiration: an event that expires has at most {_MOST_TAGS} tags", "expiration"
+)
 _CLOSINGS: Final = Rate("messages that become private", Per.RELAY, 30_000, 30_000, 3_600)
 """Of all clients together: until a row is moved, readers of its tags pass over it, so 10,000 keep
 them waiting for some seconds."""
@@ -66,17 +73,29 @@ _OPENS_HIDDEN: Final = Reject(
 )
 
 
-def expires_with_many(candidate: Candidate, world: World, facts: Facts) -> bool:
-    """Whether MAX_EXPIRING other rows expire with it; fewer, if it has many tags. A sweep removes
-    some 30 rows of 600 tags in a second, so of these more would expire than it can remove."""
+def refusal_to_expire(candidate: Candidate, world: World, facts: Facts) -> Reject | None:
+    """For a row with too many tags, or which expires with nearly MAX_EXPIRING others; with fewer,
+    if it has many tags. A sweep removes some 30 rows of 600 tags in a second, so of these more
+    would expire than it can remove."""
     window = candidate.expiry_window
-    if window is None:
-        return False
-    weight = 1 + len(candidate.event.tags) // _TAGS_PER_WEIGHT
-    if world.found.expiring.get(window, 0) * weight < MAX_EXPIRING:
-        return False
     # Of one in pieces some rows are deleted.
-    return world.taken is None and _is_bounded(candidate, world, facts)
+    if window is None or world.taken is not None or not _is_bounded(candidate, world, facts):
+        return None
+    tags = len(candidate.event.tags)
+    if tags > _MOST_TAGS:
+        return _TOO_MANY_TAGS
+    weight = 1 + tags // _TAGS_PER_WEIGHT
+    is_crowded = world.found.expiring.get(window, 0) * weight >= _most_expiring(window, world)
+    return _EXPIRES_WITH_MANY if is_crowded else None
+
+
+def _most_expiring(window: int, world: World) -> int:
+    """Up to a quarter below MAX_EXPIRING. Nobody knows how many: else a refusal would tell how many
+    there are, private ones too. It changes each second: else it would tell when one is added."""
+    fewer = MAX_EXPIRING // 8
+    of_window = drawn(world.salt, f"expires {window}", fewer)
+    of_second = drawn(world.salt, f"expires {window} {world.now}", fewer)
+    return MAX_EXPIRING - of_window - of_second
 
 
 def deletions_in(group_id: str) -> Account:

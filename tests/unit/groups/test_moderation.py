@@ -9,8 +9,8 @@ import pytest
 
 from relay.facts import Origin
 from relay.groups.actions import UNTOLD_FLAGS, Flag
-from relay.groups.context import Joins
-from relay.groups.group import Group
+from relay.groups.context import GroupContext, Joins
+from relay.groups.group import Group, Groups
 from relay.groups.membership import MAX_ASKED, loses_last_admin
 from relay.groups.rules import (
     MAX_CHANGED,
@@ -126,10 +126,17 @@ def test_a_key_that_is_in_many_groups_is_put_into_another_if_it_asks() -> None:
 def test_how_many_groups_are_too_many_is_known_to_nobody() -> None:
     """A refusal would tell how many a key is in, hidden ones too."""
     keys = [f"{number:064x}" for number in range(200)]
-    of_start = [_most_groups(key, b"a secret") for key in keys]
-    assert len(set(of_start)) > 12
-    assert of_start == [_most_groups(key, b"a secret") for key in keys], "asked again"
-    assert of_start != [_most_groups(key, b"another") for key in keys]
+
+    def most(salt: bytes, now: int = 1_700_000_000) -> list[int]:
+        context = GroupContext(Groups(), OPEN, now, Origin.WIRE, frozenset(), salt=salt)
+        return [_most_groups(key, context) for key in keys]
+
+    of_start = most(b"a secret")
+    assert set(of_start) == set(range(MAX_PUT_INTO, MAX_PUT_INTO + 16))
+    assert of_start == most(b"a secret"), "asked again"
+    assert of_start != most(b"another")
+    of_one = {most(b"a secret", 1_700_000_000 + second)[0] for second in range(60)}
+    assert len(of_one) == 8, "asked every second: else it tells when a key gets into one more group"
 
 
 @pytest.mark.slow

@@ -68,8 +68,8 @@ def stored(events: int) -> tuple[bool, str]:
 
 CROWDED = (
     False,
-    "rate-limited: expiration: 2,000 events (fewer, for one with many tags) expire within the same"
-    " 60 seconds, choose another time",
+    "rate-limited: expiration: nearly 2,000 events (fewer, for one with many tags) expire within"
+    " the same 60 seconds, choose another time",
 )
 
 
@@ -111,6 +111,46 @@ async def test_fewer_with_many_tags_expire_within_the_same_minute(
         assert await here.take(note(19, 4), note(19, 5)) == [STORED, CROWDED]
         small = [note(9, number) for number in range(6, 10)]
         assert await here.take(*small) == [STORED] * 3 + [CROWDED]
+
+
+async def test_what_expires_has_few_tags() -> None:
+    """One of 4,990 tags was refused with four others in the minute, which may all be private: that
+    told everybody that somebody's events expire then."""
+    async with home() as here:
+        tag = ["expiration", str(here.now + 600)]
+        tags = [["t", f"{number}"] for number in range(248)]
+        too_many = (False, "invalid: expiration: an event that expires has at most 250 tags")
+        assert await here.take(here.made(bob, 1, tag, *tags)) == [STORED]
+        assert await here.take(here.made(bob, 1, tag, *tags, ["t", "more"])) == [too_many]
+        for lasting in (here.made(bob, 1, *tags, *tags), here.made(owner, 1, tag, *tags, *tags)):
+            assert await here.take(lasting) == [STORED]
+
+
+async def test_how_many_events_expire_within_a_minute_cannot_be_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bound is another one in each minute and at each second: who fills a minute up to a
+    refusal does not learn how many private ones are in it, nor when one more is."""
+    monkeypatch.setattr("relay.write.passed_over.MAX_EXPIRING", 80)
+
+    def made(here: Home, minute: int, text: str) -> Event:
+        return here.made(bob, 1, ["expiration", f"{minute}"], content=text)
+
+    async def fitting(here: Home, minute: int) -> int:
+        answers = await here.take(*[made(here, minute, f"{number}") for number in range(81)])
+        fit = answers.count(STORED)
+        assert 60 < fit <= 80
+        assert answers == [STORED] * fit + [CROWDED] * (81 - fit)
+        return fit
+
+    async with home() as here:
+        monkeypatch.setattr(here.ingest, "_salt", b"a secret")
+        minutes = [(here.now // 60 + after) * 60 for after in range(10, 30)]
+        assert len({await fitting(here, minute) for minute in minutes}) > 5
+        here.now += 1
+        later = [await here.take(made(here, minute, "more")) for minute in minutes]
+        assert [STORED] in later
+        assert [CROWDED] in later
 
 
 async def test_what_is_deleted_makes_room_for_what_expires(
