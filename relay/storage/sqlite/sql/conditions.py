@@ -140,7 +140,7 @@ class Arguments:
         """The hashes of each tag condition."""
         for (_, values), of_tag in zip(filter_.tags, self.hashes, strict=True):
             is_long = len(of_tag) > MAX_PARAMETERS
-            self.lists.append((_json(of_tag), _json(list(values))) if is_long else of_tag)
+            self.lists.append((listed(of_tag), listed(list(values))) if is_long else of_tag)
         self.buffer = buffer
 
     def add_pairs(self, pairs: Sequence[tuple[int, int]], number: int) -> None:
@@ -153,7 +153,7 @@ class Arguments:
         under too many to compute them here."""
         hashes, partitions = self.hashes[tag], self.partitions
         if partitions is None or len(hashes) * len(partitions) > _MOST_SCANNED:
-            self.lists[SCANNED] = (_json(hashes),)
+            self.lists[SCANNED] = (listed(hashes),)
             self._scanned = None
         else:
             found = hashes
@@ -162,7 +162,7 @@ class Arguments:
             self._scanned = found
             number = len(found)
             if number > MAX_PARAMETERS:
-                self.lists[SCANNED] = (_json(found),)
+                self.lists[SCANNED] = (listed(found),)
             elif number:
                 self.lists[SCANNED] = found + found[-1:] * (padded(number) - number)
         return self._scanned
@@ -204,7 +204,7 @@ def partition_count(partitions: Sequence[int]) -> int:
 def _partition_list(partitions: Sequence[int]) -> Sequence[Value]:
     number = partition_count(partitions)
     if number > MAX_PARTITIONS:
-        return (_json(partitions),)
+        return (listed(partitions),)
     return [*partitions, *[None] * (number - len(partitions))]  # no row has NULL
 
 
@@ -218,12 +218,8 @@ def _keys(found: Collection[str]) -> tuple[Sequence[Value], Sequence[Value]]:
     keys = [id_key(value) for value in values]
     if len(values) > MAX_PARAMETERS:
         # Anybody can think up any number of values with one key.
-        return (_json(values),), (_json(sorted(set(keys))),)
+        return (listed(values),), (listed(sorted(set(keys))),)
     return [bytes.fromhex(value) for value in values], keys
-
-
-def _json(values: Sequence[int] | Sequence[str]) -> str:
-    return orjson.dumps(values).decode()
 
 
 class Condition(NamedTuple):
@@ -376,6 +372,7 @@ _LITERAL_OR_PLACE: Final = re.compile(r"'[^']*'|\?")
 
 
 def listed(values: Sequence[int | str]) -> str:
+    """The values as a JSON list: one value of a statement, for `json_each`."""
     return orjson.dumps(values).decode() if values else "[]"
 
 
