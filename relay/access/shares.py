@@ -1,4 +1,4 @@
-"""Shares: memory, or places, that the clients of all addresses share.
+"""Shares: memory, places, or work of the event loop, that the clients of all addresses share.
 
 Invariants: pure. A quarter is for clients with a known key; the others of one address have a
 quarter together, also when they have closed their connections. Those with known keys of one address
@@ -47,6 +47,20 @@ class Rights(Protocol):
     def is_known(self) -> bool: ...
     @property
     def is_owner(self) -> bool: ...
+
+
+class Work(Protocol):
+    """What pieces of work on the event loop are counted for, which takes turns with others.
+    Satisfied by `relay.server.turns.Slice`."""
+
+    def begin(self) -> object:
+        """A piece of work begins."""
+
+    def end(self) -> bool:
+        """It ended; whether `rest` is due."""
+
+    async def rest(self) -> None:
+        """Wait for a turn."""
 
 
 @lru_cache(16_384)

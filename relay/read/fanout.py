@@ -24,6 +24,7 @@ from relay.read.subscriptions import Subscriptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 
+    from relay.access.shares import Work
     from relay.access.visibility import RowReaders, Viewer
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
@@ -348,17 +349,6 @@ _CHARACTERS_PER_WORK: Final = 20
 """Of a text that searches are compared with: the longest takes 3 ms."""
 _JSON_PER_WORK: Final = 200
 """Bytes of JSON in which a text is looked for: 330,000 take up to 10 ms."""
-
-
-class Work(Protocol):
-    """What work is counted for. Satisfied by `relay.server.turns.Slice`."""
-
-    def begin(self) -> object: ...
-    def end(self) -> bool:
-        """Whether `rest` is due."""
-
-    async def rest(self) -> None:
-        """Wait for a turn."""
 
 
 class Part:

@@ -20,6 +20,7 @@ from relay.nostr.event import indexed
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from relay.access.shares import Work
     from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event
     from relay.observe import Metrics
@@ -43,17 +44,6 @@ _MOST_DUE: Final = 1024
 """Batches, or runs of rows, that wait for it; beyond these they are read as one."""
 
 Links = TypeVar("Links")
-
-
-class Work(Protocol):
-    """What work is counted for."""
-
-    def begin(self) -> object: ...
-    def end(self) -> bool:
-        """Whether `rest` is due."""
-
-    async def rest(self) -> None:
-        """Wait until it may go on."""
 
 
 class Subscribers(Protocol[Links]):
