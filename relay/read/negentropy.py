@@ -29,6 +29,7 @@ from relay.nostr import messages
 from relay.nostr.messages import NegClose, NegMessage, NegOpen
 from relay.nostr.nip77 import reply_to
 from relay.observe import REQUEST
+from relay.read.query import INTERNAL, STORE_DOWN
 from relay.read.scan import work_of
 from relay.storage.read_turns import ReadTurns, site_of
 
@@ -66,8 +67,6 @@ that works without a pause the loop has half of the interpreter, and waits for i
 the system."""
 _MAX_RETRIES: Final = 4
 """How often a snapshot is read again because read rights changed during the read."""
-_STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
-_INTERNAL: Final = Refused(Prefix.ERROR, "internal error, try again later")
 _CLOSED_FOR_OTHERS: Final = (
     "others need the memory, and your address has most of it; try again later"
 )
@@ -471,10 +470,10 @@ class NegentropyQueue:
             self._refuse(exchange, refused)
         except StoreFault as fault:
             _log.error("a negentropy message failed: %s", fault)
-            self._refuse(exchange, _STORE_DOWN)
+            self._refuse(exchange, STORE_DOWN)
         except Exception:  # last frame of the task: the queue must go on  # noqa: BLE001
             _log.exception("a negentropy message failed")
-            self._refuse(exchange, _INTERNAL)
+            self._refuse(exchange, INTERNAL)
         finally:
             # Before the client can have read the reply, and sends as many as it may again.
             self._negentropy.count_done(self._peer)

@@ -63,7 +63,7 @@ _PLAN_PAUSE_S: Final = 1.0
 _PLAN_VALUES: Final = 256
 """In filters that a query plan is asked for: the loop compiles them again, 20 ms for the most that
 a REQ may have, in the turn of no client."""
-_STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
+STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
 INTERNAL: Final = Refused(Prefix.ERROR, "internal error, try again later")
 _MOST_COUNTED_S: Final = 0.02
 """Of a client, at most, for a piece of a backlog."""
@@ -506,7 +506,7 @@ class QueryRunner:
 
     def _fail(self, peer: Peer, subscription: Subscription, fault: StoreFault) -> None:
         _log.error("a query failed: %s", fault)
-        self._close_failed(peer, subscription, _STORE_DOWN)
+        self._close_failed(peer, subscription, STORE_DOWN)
 
     def _close_failed(self, peer: Peer, subscription: Subscription, refused: Refused) -> None:
         if not subscription.is_closed:  # else its id may be that of another one
@@ -733,7 +733,7 @@ class QueryRunner:
             if not counted:
                 peer.outbox.put(messages.count(sub, number, registers))
                 return
-        peer.outbox.put(messages.closed(sub, _STORE_DOWN))
+        peer.outbox.put(messages.closed(sub, STORE_DOWN))
 
     async def _registers(
         self,
