@@ -25,9 +25,9 @@ _log = logging.getLogger(__name__)
 _MAX_BATCH: Final = 256
 """Events per request to the plug-ins."""
 _BATCH_S: Final = 0.05
-"""As many events as they answer in so long: the next events wait."""
+"""Plug-ins are asked about as many events as they answer in so long: the next events wait."""
 _NO_LONGER: Final = 1.5
-"""More at once if twice as many take no more than so many times as long."""
+"""… or about more, if twice as many take no more than so many times as long."""
 _FORGET_S: Final = 1.0
 """After so many seconds of answers, a time that was long counts half."""
 

@@ -81,14 +81,14 @@ class Changes:
         self._list_room = list_room
         self._relay_key = relay_key
         self._unsigned = unsigned
-        """Large ones as they were; what is signed about them comes last."""
+        """Groups as they were before the batch: what is signed about these comes last."""
         self._unlisted_before = unlisted
 
     def set_groups(self, groups: Groups) -> None:
         self.world = self.world.with_groups(groups)
 
     def notify(self, before: Group | None, after: Group) -> None:
-        """Set the group, and store the 39000–39005 that differ, at last."""
+        """Set the group, and sign the 39000–39005 that differ: now, or in `sign_last`."""
         is_put_off = after.id in self._unsigned or _is_large(after)
         if before is None or not (is_put_off or self._is_apart(before, after)):
             self._sign_notices(before, after)
@@ -190,7 +190,7 @@ class Changes:
         self.notify_since(before)
 
     def forget(self, rows: Iterable[Stored], *, keeps_pins: bool = False) -> None:
-        """Codes, requests and pins that these removed rows gave to groups."""
+        """Remove the codes, requests and pins that these removed rows gave to groups."""
         events = [row.event for row in rows]
         self.set_groups(groups_without_rows(self.world.groups, events, keeps_pins=keeps_pins))
 

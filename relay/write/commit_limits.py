@@ -256,8 +256,8 @@ class SlowClients:
     kinds, by all clients, wait here for a while if the kinds have effects, except those of known
     keys whose last transaction was quick. A request to vanish that is known to be long,
     `needs_turn`, waits too, but makes no other request wait; such requests have every second turn.
-    Owners who are logged in wait for nobody; who only sends what an owner signed does. `now`: of a
-    clock that never goes back.
+    Owners who are logged in wait for nobody; a client that only sends what an owner signed does.
+    `now`: of a clock that never goes back.
     """
 
     def __init__(self) -> None:
