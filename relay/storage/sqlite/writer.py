@@ -202,15 +202,15 @@ class Writer:
         """How many transactions deleted or replaced a text; also those that failed, and one that is
         being committed."""
         self.requests: list[str] = []
-        """Those in `WritePlan.erasures` that deleted something, since the store has last taken
-        them."""
+        """Requests of `WritePlan.erasures` that have deleted something since the store last took
+        them from here."""
         store = Path(db.execute("PRAGMA database_list").fetchone()[2])
         self.check_files = _FilesInPlace(store).check
         """Raises StoreFault when other files are in their places."""
         self._work = WorkClock()
-        """Of this transaction."""
+        """Work of the current transaction."""
         self._until = inf
-        """By `_work`: how long its statements may run."""
+        """Seconds of `_work` after which its statements are interrupted."""
         db.set_progress_handler(self._is_over, _PROGRESS_STEPS)
         self._can_shrink = db.execute("PRAGMA auto_vacuum").fetchone()[0] == _INCREMENTAL
 
@@ -344,7 +344,8 @@ class Writer:
         return tags is not None or (self.has_moves and self.flush_some() > 0)
 
     def _flush_slice(self, change: _Change, new_rows: int | None = None) -> None:
-        """Insert a slice of the tag buffer with this commit, of `new_rows` tags, if it has some."""
+        """Insert a slice of the tag buffer in this transaction. `new_rows`: tags that its batch
+        adds; None: it has no batch."""
         tag_buffer = self._tag_buffer
         due = tag_buffer.next_slice(new_rows)
         change.flushed = len(due)
