@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 class DeletionCheck:
-    """Of some rows in groups it is known only when all rows are read: see `_Suspect`."""
+    """Finds these rows. Whether some rows in groups were deleted is known only when all rows are
+    read: see `_Suspect`."""
 
     def __init__(self, db: sqlite3.Connection, hashes: Hashes) -> None:
         self._db = db
@@ -51,7 +52,7 @@ class DeletionCheck:
     def deleted(
         self, known: Sequence[tuple[Row, Event]], slots: Sequence[Slot | None]
     ) -> Iterator[Row]:
-        """Those of a page that were deleted, as far as it is known yet."""
+        """The rows of a page that were deleted, as far as that is known yet."""
         targets = []
         for (_, event), slot in zip(known, slots, strict=True):
             targets += [event_target(event.id), key_target(event.pubkey)]

@@ -87,7 +87,7 @@ _INSERT_ROWS: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 """Rows per INSERT. Each statement releases the GIL and waits for it again, so few of them should do
 for any number of rows, with few distinct texts to prepare."""
 _INSERT_BYTES: Final = 1 << 20
-"""Of texts in one INSERT of several rows: its statement keeps them in memory until its next use."""
+"""Bytes of the texts in one INSERT of several rows: the statement keeps them until its next use."""
 _EVENT_COLUMNS: Final = 15
 _OLD_COLUMNS: Final = 13
 _TAG_COLUMNS: Final = 6
@@ -115,7 +115,7 @@ class _Change(Growth[_SizeKey]):
 
     head: int = 0
     tags: list[TagRow] = field(default_factory=list)
-    """Of the new rows."""
+    """Tags of the new rows."""
     partitions: dict[int, int] = field(default_factory=dict)
     """seq → partition, of new rows that have one."""
     guarded: dict[str, int] = field(default_factory=dict)

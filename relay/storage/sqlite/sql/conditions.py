@@ -396,7 +396,7 @@ def partition_table(partitions: Partitions) -> Condition:
 
 
 def in_partitions(column: str, partitions: Partitions) -> Condition:
-    """It is one of the partitions."""
+    """The column has one of the partitions."""
     if partitions == 1:
         return Condition(f"{column} = 0")
     if isinstance(partitions, int) and partitions <= MAX_PARTITIONS:
