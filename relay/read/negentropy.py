@@ -409,7 +409,7 @@ class NegentropyQueue:
 
     @property
     def held_bytes(self) -> int:
-        """Of the records in its snapshots."""
+        """Bytes of the records in its snapshots."""
         snapshots = [exchange.snapshot for exchange in self._open.values()]
         return _RECORD_BYTES * sum([len(each.items) for each in snapshots if each is not None])
 

@@ -39,7 +39,7 @@ _PIECES: Final = 10
 _MAX_COUNTS: Final = 16
 """Queued COUNTs per connection."""
 _MAX_BYTES: Final = 8 << 20
-"""Of the filters in queued COUNTs."""
+"""Bytes of the filters in queued COUNTs."""
 _VALUE_BYTES: Final = 200
 """Bytes that a filter value takes at most, beside the texts of tags."""
 _GROUPS_BYTES: Final = 64 << 10
@@ -68,7 +68,7 @@ class QueryQueue:
         self._counts: list[tuple[str, tuple[Filter, ...], str]] = []
         """At most `_MAX_COUNTS`; an empty deque would take 760 bytes of each connection."""
         self.held_bytes = 0
-        """Of the filters in COUNTs that are queued or being answered, estimated."""
+        """Estimated bytes of the filters in COUNTs that are queued or being answered."""
         self._task: asyncio.Task[None] | None = None
         self._answered: Subscription | None = None
 

@@ -35,7 +35,7 @@ _LITTLE: Final = 64 << 10
 _FEWEST_ROWS: Final = 32
 """Rows that are read of all filters together while others hold very much; but two of each."""
 _PLACE_BYTES: Final = 224
-"""That a held row takes beside its own bytes: its `Place`, with three numbers, and two tuples."""
+"""That a held row takes beside its text: its `Place`, with three numbers, and two tuples."""
 _SEQ_BYTES: Final = 8
 """That a row takes of which only the seq is held."""
 _MAX_HELD: Final = 64 << 20

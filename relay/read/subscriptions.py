@@ -49,7 +49,7 @@ class Entry(msgspec.Struct, Generic[S], frozen=True, gc=False):
     subscription: S
     filter: Filter
     values: Collection[str] | Collection[int]
-    """Of the indexed condition."""
+    """Values of the indexed condition."""
     is_exact: bool
     """The indexed condition is the whole filter, `search` aside."""
 

@@ -450,14 +450,14 @@ class Connection:
             self.outbox.put(messages.closed(sub, BANNED.refused()))
 
     def close_blocked(self) -> None:
-        """Its address was blocked (N86-27)."""
+        """Close it: its address was blocked (N86-27)."""
         self._queries.end_all()
         self._hang_up(POLICY_VIOLATION, "blocked: your address is blocked")
 
     def close_displaced(
         self, text: str = "too many connections; a member who logs in stays"
     ) -> None:
-        """Its place was given to another connection, or `text` says why."""
+        """Close it: its place was given to another connection, or `text` says why."""
         self._queries.end_all()
         if self.outbox.buffered_bytes >= self._outbox_bytes // UNREAD_SHARE:
             self.cut_off()  # it has no place to keep until it reads the reason

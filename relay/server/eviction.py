@@ -87,7 +87,7 @@ async def close_heaviest(connections: Iterable[Connection], needed: int) -> str:
     sizes, network_sizes = Counter[object](), Counter[object]()
     at: dict[object, list[Connection]] = {}
     networks: dict[object, object] = {}
-    """Of the addresses."""
+    """Address → its network."""
     rest_at = now + _RIGHTS_S
     for number, each in enumerate(tuple(connections), 1):
         if number % _RIGHTS_AT_ONCE == 0 and perf_counter() > rest_at:

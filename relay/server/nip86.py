@@ -74,7 +74,7 @@ _LISTED: Final = 1000
 _EXAMINED: Final = 20_000
 """Newest reports that it examines: anybody may send many that name made-up ids."""
 _EXAMINED_BYTES: Final = 64 << 20
-"""Of these reports."""
+"""Bytes of these reports."""
 _OF_ONE_REPORT: Final = 64
 """Events that a report counts for: anybody may send one that names thousands of made-up ids."""
 _MAX_REASON: Final = 200
@@ -371,7 +371,7 @@ class Calls:
             *management.of(ListName.ALLOWED_EVENTS),
         }
         named: dict[str, str] = {}
-        """Those not looked up yet."""
+        """Events that are not looked up yet: id → reason."""
         entries: list[dict[str, str]] = []
         visibility = self._state.visibility(Viewer(frozenset({caller})))
 

@@ -112,7 +112,7 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
     """Sums over open subscriptions, for the limits above."""
 
     bytes: int = 0
-    """Of the frames that opened them, or of their texts in memory, if these take more."""
+    """Those of the frames that opened them, or of their texts in memory, if these take more."""
     filters: int = 0
     values: int = 0
     wide: int = 0

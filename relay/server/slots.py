@@ -207,7 +207,7 @@ class Slots(Generic[C]):
             del self._here[address]
 
     def add(self, connection: C, address: str, *, is_limited: bool) -> bool:
-        """Whether it is on trial: `end_trial` is due after `TRIAL_S`."""
+        """Give it a place; whether it is on trial: `end_trial` is due after `TRIAL_S`."""
         is_on_trial = not self._is_free(address, is_limited=is_limited)
         self._origins[connection] = address
         self._count(address, 1)
@@ -251,7 +251,7 @@ class Slots(Generic[C]):
         return displaced
 
     def remove(self, connection: C) -> None:
-        """It is closed; it may have been cut off before."""
+        """The connection is closed; it may have been cut off before."""
         self._forget(connection)
         address = self._origins.pop(connection, None)
         if address is not None and connection not in self._leaving:

@@ -326,7 +326,7 @@ class Turns:
         self._ends = False
         """`_begin_iteration` is scheduled."""
         self.costly = CostlyWork()
-        """Of all clients without a known key."""
+        """The costly work of all clients without a known key."""
 
     def has_time(self, account: Account, more: float) -> bool:
         """Whether it may begin more work in this iteration of the loop: who has used little may

@@ -146,14 +146,14 @@ class Batch:
         """Processor time of `decide`."""
         self._measures_each = measures_each
         self.number = len(items)
-        """Of the items that were judged: the first of them, at least one."""
+        """How many of the items were judged: the first ones, at least one."""
         self._judge = self._timed_judge
         self.unlisted: Iterable[str] = ()
         """Groups whose lists another batch will sign, in order."""
         self.listed: Set[str] = frozenset()
         """Groups of a `SignLists` whose lists are signed."""
         self.listed_bytes = 0
-        """Of all lists that were signed."""
+        """Bytes of all lists that were signed."""
         self._unlisted_before = unlisted
         self._list_room = list_room
         self._has_moved = False
@@ -167,7 +167,7 @@ class Batch:
         key moderated are so many that it has to come again with a turn of its own."""
         self._items = items
         self._policy = state.policy
-        """Of the look-ups too: a reload meanwhile is for the next batch."""
+        """Also for the look-ups: a reload meanwhile is for the next batch."""
         self.begin(state)
         self._relay_key = relay_key
         self._now = now

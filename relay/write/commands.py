@@ -151,7 +151,7 @@ class WriteEvent(msgspec.Struct):
     room: int = 0
     """Tags for which the store made room while the event waited for room."""
     needs_turn: bool = False
-    """It is a request to vanish for which many records of groups are to be read."""
+    """The event is a request to vanish for which many records of groups are to be read."""
     times_left: int = 0
     """How often it was put back because the batch read too much."""
     cost: int = 1

@@ -91,7 +91,7 @@ _BYTES_PER_COST: Final = 100_000
 _PRIVATE_FILTERS_PER_COST: Final = 4
 """The same in a group that only members read: each reader's rights are looked at, up to 10 us."""
 _ROWS_PER_COST: Final = 4
-"""Of a sweep."""
+"""Of a sweep: each is removed."""
 _TAGS_PER_COST: Final = 8
 """Of an event whose signature is checked: the store prepares each tag, 5 us."""
 

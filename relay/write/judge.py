@@ -103,9 +103,9 @@ _RELAY_ONLY: Final = Reject(
 _RIGHTS_CHANGED: Final = Reject(
     Prefix.ERROR, "the rights of the author have just changed, send it again", "records"
 )
-"""It could not be foreseen that the author may write this record: see `lookups`."""
+"""`lookups` could not foresee that the author may write this record."""
 _DELETION_BYTES: Final = 4096
-"""Of a kind 5, beyond the rows that it deletes while their group ends."""
+"""Bytes that a kind 5 may have beyond the rows that it deletes, while their group ends."""
 _LEADS_TO_TOO_MUCH: Final = Reject(
     Prefix.BLOCKED, "the records that this one leads to are too large", "records"
 )

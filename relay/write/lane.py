@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FEW: Final = 4
-"""Items of a queue up to which it has few."""
+"""A queue with up to so many items has few."""
 _FEW_PART: Final = 16
-"""Those that have few are served alone up to this fraction (1/16) of a batch."""
+"""Queues that have few items are served alone up to this fraction (1/16) of a batch."""
 _MANY: Final = 64
-"""Items of a queue above which it has many."""
+"""A queue with more items has many."""
 
 
 class _Queue(Generic[T]):

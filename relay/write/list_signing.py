@@ -26,7 +26,7 @@ _MEMBERS_AT_ONCE: Final = 5000
 _PAUSE: Final = 20
 """After lists none are signed for so many times as long as they took: 19 of 20 events meet none."""
 _BYTES_PER_S: Final = 500_000
-"""Of lists, which each of their readers gets: some have no more than 20 Mbit/s."""
+"""Bytes of lists, which each of their readers gets: some have no more than 20 Mbit/s."""
 _BURST: Final = 1_000_000
 """Bytes of lists before that pace applies."""
 _GROUPS_AT_ONCE: Final = 50

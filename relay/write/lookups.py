@@ -81,7 +81,7 @@ _FOR_MEMBERS: Final = (
 )
 """Tags of a 9002 by which a group becomes one that only its members read, or no longer is."""
 _BY_ADMINS: Final = frozenset({kinds.EDIT_METADATA, kinds.DELETE_GROUP})
-"""Of moderation: refused to moderators (N29-112)."""
+"""Kinds of moderation that are refused to moderators (N29-112)."""
 
 
 class Policy(Protocol):

@@ -152,7 +152,7 @@ def _released(
 
 
 def _smallest(found: Sequence[ExpiredRow]) -> Sequence[ExpiredRow]:
-    """Those that are swept next."""
+    """The rows that are swept next."""
     if len(found) < _EXPIRED_ROWS:
         return found
     return sorted(found, key=lambda row: row.size)[: _EXPIRED_ROWS // 4]
