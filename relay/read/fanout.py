@@ -785,7 +785,7 @@ class Fanout(Part):
         """The costs of open subscriptions, by field of `_Costs`."""
         searches = self._held[1]
         super().__init__(state, matcher, linked_rows, flush_queue, searches, self._forget)
-        self.work_of: Callable[[str, bool], Work] = lambda _network, _is_known: _Turn()
+        self.work_of: Callable[[str, bool], Work] = lambda _network, _is_known: _UncountedWork()
         """(network, whether opened with a known key) → what deliveries to its subscriptions apart
         count for."""
         self._apart: dict[tuple[str, bool], Part] = {}
@@ -876,7 +876,7 @@ class Fanout(Part):
                 self._matcher.forget(_searches_of(subscription))
 
 
-class _Turn:
+class _UncountedWork:
     """`Work` that counts for nobody. Other tasks of the loop go on after each piece."""
 
     def begin(self) -> None: ...

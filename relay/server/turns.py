@@ -288,7 +288,7 @@ class Turns:
         self._clock = clock
         self._unknown, self._known = FairQueue[Network](), FairQueue[Network]()
         """The networks of the accounts in `_turns`: without a known key, and with one."""
-        self._left_to_known = 0.0
+        self._owed_to_known_s = 0.0
         """Seconds by which the work of known keys is behind all else."""
         self._known_s = 0.0
         """Seconds of work of known keys since turns were given last."""
@@ -310,10 +310,10 @@ class Turns:
         """When turns were given, or could first have been."""
         self._worked = 0.0
         """Seconds of work of connections since then."""
-        self._over = 0.0
+        self._overworked_s = 0.0
         """Seconds by which turns have worked longer than all else: for so much time of others no
         further turn is given. At most `CREDIT_S`."""
-        self._most = _FEW_TURNS
+        self._most_turns = _FEW_TURNS
         """Turns without a known key in the next iteration at most."""
         self._served = 0
         """Number of turns that were given last."""
@@ -323,7 +323,7 @@ class Turns:
         """(client address, whether with a known key) → its account."""
         self.spent = 0.0
         """Seconds of work in this iteration of the loop, and of up to `_SHORT_S` before it."""
-        self._ends = False
+        self._is_reset_due = False
         """`_begin_iteration` is scheduled."""
         self.costly = CostlyWork()
         """The costly work of all clients without a known key."""
@@ -339,8 +339,8 @@ class Turns:
         """Work was done in this iteration; whether somebody waits for a turn."""
         self._worked += seconds
         self.spent += seconds
-        if self.spent > _SHORT_S and not self._ends:
-            self._ends = True
+        if self.spent > _SHORT_S and not self._is_reset_due:
+            self._is_reset_due = True
             asyncio.get_running_loop().call_soon(self._begin_iteration)
         return self._is_anybody_waiting()
 
@@ -357,7 +357,7 @@ class Turns:
 
     def _begin_iteration(self) -> None:
         self.spent = 0.0
-        self._ends = False
+        self._is_reset_due = False
 
     def account(self, address: str | None = None, *, is_known: bool = False) -> Account:
         """The account of all connections from this address that have a known key, or have none: to
@@ -432,11 +432,11 @@ class Turns:
     def _give(self) -> None:
         took_s = self._clock() - self._given_at
         others_s = took_s - self._worked
-        left = others_s - self._worked - self._over
-        self._over = min(max(-left, 0.0), CREDIT_S)
+        left = others_s - self._worked - self._overworked_s
+        self._overworked_s = min(max(-left, 0.0), CREDIT_S)
         is_brief = self._served and self._worked <= self._served * _BRIEF_TURN_S
-        self._most = min(2 * self._most, _MAX_TURNS) if is_brief else _FEW_TURNS
-        number = min(max(1 + int(left / _OTHER_S), 1), self._most)
+        self._most_turns = min(2 * self._most_turns, _MAX_TURNS) if is_brief else _FEW_TURNS
+        number = min(max(1 + int(left / _OTHER_S), 1), self._most_turns)
         served: list[Account] = []
         self._give_known(took_s, served)
         self._served = len(served)
@@ -465,8 +465,8 @@ class Turns:
         """Give turns to as many accounts with a known key that their work takes as long as all
         else. `took_s`: the time of both since the last turns. How long a turn will take is told by
         the last ones of its own account: long turns of one do not make fewer of another's."""
-        left = self._left_to_known + took_s - 2 * self._known_s
-        self._left_to_known = left = min(max(left, 0.0), _MOST_LEFT_S)
+        left = self._owed_to_known_s + took_s - 2 * self._known_s
+        self._owed_to_known_s = left = min(max(left, 0.0), _MOST_LEFT_S)
         self._known_s = 0.0
         for _ in range(_MAX_TURNS):
             account = self._give_next(self._known, served)

@@ -409,13 +409,13 @@ class Overruns:
         """The largest ratio of time to cost, a little less after each `begin`."""
         self._ratios: dict[object, float] = {}
         """Client → that of its last events, if they were slow. At most `_MAX_LIMITS`."""
-        self._calms = True
+        self._may_ease = True
         """Whether `_worst` may become a little less with the next note."""
 
     def begin(self) -> None:
         """Before a batch of the lane is committed, in one transaction or several: batches become
         larger once for all of these."""
-        self._calms = True
+        self._may_ease = True
 
     @property
     def is_measuring(self) -> bool:
@@ -452,8 +452,8 @@ class Overruns:
         is_slow = took_s > _SLOW_S and ratio > _SLOW
         if not (is_slow or self.is_measuring):
             return False
-        calmer = 0.9 * self._worst if self._calms else self._worst
-        self._calms = False
+        calmer = 0.9 * self._worst if self._may_ease else self._worst
+        self._may_ease = False
         self._worst = max(calmer, ratio if is_slow else 1.0)
         by_client: dict[object, list[WriteEvent]] = {}
         for item in events:

@@ -90,7 +90,7 @@ class AllSubscribers(Subscribers[Links], Protocol[Links]):
         """How many filters match the event or are compared with it: it is sent no more often."""
 
 
-class _Iterations:
+class _UncountedWork:
     """`Work` that counts for nobody. Other tasks of the loop wait for `_TURN_S` of it at most."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class Delivery:
         self._forget_passed_on()
         if rows:
             self._due.append(rows)
-            self._bound()
+            self._count_due()
         apart = self.deliveries_apart()
         if apart:
             events = [indexed(row.event) for row in rows]
@@ -167,7 +167,7 @@ class Delivery:
             }
         return self._apart.values()
 
-    def _bound(self) -> None:
+    def _count_due(self) -> None:
         """Count what became due last; if too much is due, keep less of it in memory."""
         if self._fanout.work is not None:
             self._bytes += _bytes_of(self._due[-1])
@@ -183,11 +183,11 @@ class Delivery:
         start = seqs.start
         for seq, rows in passed_on.items():
             self._due += (range(start, seq + 1), rows)
-            self._bound()
+            self._count_due()
             start = seq + 1
         if start < seqs.stop:
             self._due.append(range(start, seqs.stop))
-            self._bound()
+            self._count_due()
 
     def _forget_passed_on(self) -> None:
         """If rights have changed, drop events that are only passed on: viewers might get them who
@@ -291,7 +291,7 @@ class Delivery:
         return [stored[row.seq] for row in rows if row.seq in stored]
 
     async def _deliver(self, rows: Sequence[Stored]) -> None:
-        began, rights, work = perf_counter(), self._rights, self._fanout.work or _Iterations()
+        began, rights, work = perf_counter(), self._rights, self._fanout.work or _UncountedWork()
         try:
             pieces = self._fanout.deliver(rows, await self._fanout.links_of(rows))
             done = 0

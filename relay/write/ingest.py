@@ -181,7 +181,7 @@ class Ingest:
         self._limits = ClientLimits()
         self._overruns = Overruns()
         self._slow = SlowClients()
-        self._pause: asyncio.TimerHandle | None = None
+        self._slow_timer: asyncio.TimerHandle | None = None
         """Until the next slow client is served."""
         self._changing = asyncio.Lock()
         """Held from the look-ups of a batch until its state is in force."""
@@ -500,20 +500,20 @@ class Ingest:
     def _is_held(self, item: LaneItem) -> bool:
         is_held = self._slow.holds(item, asyncio.get_running_loop().time())
         if is_held:
-            self._pause_slow()
+            self._schedule_slow()
         return is_held
 
-    def _pause_slow(self) -> None:
+    def _schedule_slow(self) -> None:
         """Schedule the next turn of a slow client."""
         due_at = self._slow.due_at
-        if self._pause is None and due_at is not None:
-            self._pause = asyncio.get_running_loop().call_at(due_at, self._serve_slow)
+        if self._slow_timer is None and due_at is not None:
+            self._slow_timer = asyncio.get_running_loop().call_at(due_at, self._serve_slow)
 
     def _serve_slow(self) -> None:
-        self._pause = None
+        self._slow_timer = None
         for item in self._slow.next(asyncio.get_running_loop().time()):
             self._lane.release(item)
-        self._pause_slow()
+        self._schedule_slow()
 
     def _members(self) -> int:
         return len(self._state.management.of(ListName.ALLOWED_KEYS))
@@ -558,7 +558,7 @@ class Ingest:
         if batch:
             await self._commit(batch)
         self._slow.ended(batch)
-        self._pause_slow()
+        self._schedule_slow()
 
     async def _commit(self, batch: Sequence[LaneItem]) -> None:
         """Commit first what all clients without a limit sent, or as many of them as do not read too
@@ -567,7 +567,7 @@ class Ingest:
         What is left waits in the lane for another turn."""
         began = perf_counter()
         self._overruns.begin()
-        due = rights_first(await self._with_room(self._paced(batch)))
+        due = rights_first(await self._with_room(self._without_early_ends(batch)))
         part, alone = self._limits.apart(due)
         budget = 1.0
         while part:
@@ -609,7 +609,7 @@ class Ingest:
             for others in alone.values():
                 self._lane.put_back(others)
 
-    def _paced(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
+    def _without_early_ends(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
         """The batch without events that end a large group too soon after an end that took long."""
         now = asyncio.get_running_loop().time()
         if self._lane.is_ending or now >= self._end_from:
