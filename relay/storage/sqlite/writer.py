@@ -503,7 +503,7 @@ class Writer:
             db.execute(insert(table, columns, size), values)
 
     def _keep_replaced(self, plan: WritePlan, change: _Change) -> None:
-        """Insert what becomes an old version, and delete those above the number that is kept."""
+        """Insert replaced rows as old versions, and delete old versions above the kept number."""
         rows: list[tuple[Value, ...]] = []
         slots: dict[int, set[int]] = {}
         for seq, (row, at, drop_at, most) in plan.replaced.items():
@@ -601,7 +601,7 @@ class Writer:
         kept: Container[int] = (),
         keep_out: Callable[[Stored], Iterable[Tombstone]] | None = None,
     ) -> None:
-        """`kept`: seq of those that become old versions; `keep_out`: the tombstones of a row."""
+        """`kept`: seq of rows that become old versions; `keep_out`: makes a row's tombstones."""
         if not seqs:
             return
         db = self._db
@@ -699,8 +699,8 @@ class Writer:
         erasure: Erasure | None = None,
         keep_out: Callable[[Stored], Iterable[Tombstone]] | None = None,
     ) -> None:
-        """In chunks, for a key may have written most of the store; with their old versions. `seqs`:
-        also of old versions whose rows stay. `keep_out`: as in `_delete`."""
+        """Delete rows with their old versions, in chunks: a key may have written most of the store.
+        `seqs`: also of old versions whose rows stay. `keep_out`: as in `_delete`."""
         seqs = sorted(seqs)
         for start in range(0, len(seqs), _DELETE_CHUNK):
             self._check_time()
@@ -753,8 +753,8 @@ class Writer:
     def _noted(
         self, group_id: str, flags: tuple[bool, bool, bool], change: _Change
     ) -> tuple[Value, ...]:
-        """For `put_group`. `flags`: guarded, hidden, ended. Has the rows of the group moved, if
-        need be: of an ended one there are records only."""
+        """The values for `put_group`. `flags`: guarded, hidden, ended. Has the rows of the group
+        moved if its partition changes: an ended one has records only, which have none."""
         is_guarded, _, is_ended = flags
         partition = self._hashes.partition(group_id) if is_guarded and not is_ended else 0
         if partition != self._guarded.get(group_id, 0):
