@@ -75,7 +75,7 @@ _TOO_MANY_FOUND: Final = "too many searches of very many results at once, these 
 _FEW_FOUND: Final = 64 << 10
 """Bytes that what one query's searches have found may take whatever others hold: 8,192 rows."""
 _SENT_BYTES: Final = 104
-"""That a row takes which a search has found, in the set of rows not to be sent again."""
+"""Bytes that a row found by a search takes in the set of rows that are not sent again."""
 _NOT_INDEXED: Final = "the search index is not up to date, try again in a moment"
 """Sent behind the results that there are, which may not be all."""
 _NOT_CURRENT: Final = "who may read is not known at the moment"

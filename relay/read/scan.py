@@ -35,9 +35,9 @@ _LITTLE: Final = 64 << 10
 _FEWEST_ROWS: Final = 32
 """Rows that are read of all filters together while others hold very much; but two of each."""
 _PLACE_BYTES: Final = 224
-"""That a held row takes beside its text: its `Place`, with three numbers, and two tuples."""
+"""Bytes of a held row beside its text: its `Place`, with three numbers, and two tuples."""
 _SEQ_BYTES: Final = 8
-"""That a row takes of which only the seq is held."""
+"""Bytes of a row of which only the seq is held."""
 _MAX_HELD: Final = 64 << 20
 """Bytes that all queries hold, see `Shares`: each may wait for its turn or its client for long."""
 _ORDINARY_HELD: Final = 1 << 20

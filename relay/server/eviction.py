@@ -56,7 +56,7 @@ _RIGHTS_AT_ONCE: Final = 50
 _RIGHTS_S: Final = 0.002
 """… or more of them, within this time: otherwise it is 1 us each."""
 _CONNECTION_BYTES: Final = 15 << 10
-"""That a connection takes beside what it holds."""
+"""Bytes that a connection takes beside what it holds."""
 _NEW_S: Final = 60.0
 """Of what a connection has sent half counts when it is so old, and less later."""
 _OF_UNKNOWN: Final = 4

@@ -7,8 +7,9 @@ after `TRIAL_S`, or earlier, when another connection on trial needs its place.
 Connections with a known key stay, unless they have more than four fifths of all places: then one of
 the network that has most connections makes room for a client of another network. That client has
 `TRIAL_S` to log in, too, and clients of networks that have more do not displace it meanwhile. If it
-has not logged in by then, it stays while all without a known key have up to a fifth; if no place is
-free, another connection of the network with most is closed. Owners always stay.
+has not logged in by then, it stays while clients without a known key have up to a fifth of all
+places; if no place is free, another connection of the network with most is closed. Owners always
+stay.
 
 Invariants: pure; the work of a call does not grow with the number of connections. Connections with
 new keys or none cannot keep out one with a known key, whether they stay or are being closed, and

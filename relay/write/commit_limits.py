@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MAY_GIVE_RIGHTS: Final = CHANGES_GROUP | {kinds.RELAY_JOIN}
 _MAX_LIMITS: Final = 1024
-"""Clients that have a limit, or another ratio than 1; those that committed last are kept."""
+"""Clients, or networks, that are remembered for each purpose; the last ones are kept."""
 _LARGE: Final = 1 / 16
 """A client that reads more than this part of what a batch may read has a limit from then on."""
 _CALM: Final = 8
@@ -48,7 +48,7 @@ _PAUSE: Final = 4.0
 """After a long transaction, or one of a slow client, none of these is served for so many times as
 long."""
 _MAX_PAUSE_S: Final = 600.0
-"""Pauses after transactions that nobody knew to be long add up to no more."""
+"""Pauses after several long transactions add up to no more."""
 _QUICK: Final = 3
 """After so many quick transactions of its own a client is no longer slow."""
 _UNKNOWN_EVERY: Final = 4
@@ -342,8 +342,8 @@ class SlowClients:
         held_s: float,
         now: float,
     ) -> Sequence[object]:
-        """After each transaction. Returns its clients if it was long and had several: it is not
-        known which of them made it long.
+        """After each transaction. If it was long and had several clients, returns those that may
+        have made it long: it is not known which of them did.
 
         `took_s`: its work, with look-ups and what is stored and deleted. `disk_s`: how much of that
         was waiting for a disk: a slow disk is no fault of clients whose events are in one

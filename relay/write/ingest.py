@@ -105,8 +105,8 @@ _ORDINARY: Final = 256 << 10
 _LEAST_SHARE: Final = 4 << 10
 """Bytes that an event counts for at least, so that the number of events is shared, too."""
 _OF_CONNECTION: Final = 8 << 10
-"""Bytes more for the only waiting event of a connection: what it keeps of that in memory if the
-client closes it."""
+"""Further bytes for the only waiting event of a connection: if the client closes that, the event
+keeps it in memory."""
 _MAX_WAITING: Final = 9 * _MAX_WEIGHT // 4 // _LEAST_SHARE
 """Items of a lane: as many as the shares of all clients and owners allow, which are the bound."""
 _PLUGIN_SHUTDOWN_S: Final = 1.0
