@@ -236,7 +236,7 @@ class _FilterScan:
         self._fewest = max(_FEWEST_ROWS // filters, 2)
         self._after: Place | None = None
         self._listed: Listed | None = None
-        """Only for `_viewer`."""
+        """Rows that were found, but not read yet; only for `_viewer`."""
         self._rows: Sequence[tuple[Place, bytes]] = ()
         self._row_bytes = 0
         self._average = 1

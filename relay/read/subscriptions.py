@@ -161,7 +161,7 @@ class Subscriptions(Generic[S]):
 
     def __init__(self) -> None:
         self._new: dict[int, tuple[S, Sequence[Filter]]] = {}
-        """Not indexed yet."""
+        """Subscriptions that are not indexed yet."""
         self._by_condition: dict[str, dict[str | int, Entry[S] | _Shared[S]]] = {}
         """The entry itself while a key has one, as most keys have. A dict for each condition: a key
         of its own would take 56 bytes of each subscription."""

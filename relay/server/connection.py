@@ -791,7 +791,7 @@ class Connection:
                     await self._read_by_client()
 
     async def _read_by_client(self) -> None:
-        """Until it has read most of what was sent. Raises ConnectionError.
+        """Wait until the client has read most of what was sent. Raises ConnectionError.
 
         All tasks that wait in `drain` share one future, and the first that is cancelled cancels it
         for the others. So only one task waits there, which nobody cancels.

@@ -228,7 +228,7 @@ class UnreadRows:
         """`connections`: all that are open, whenever it is iterated."""
         self._connections = connections
         self.unsent = Shares()
-        """By `Connection.counted_as`."""
+        """Unread bytes, by `Connection.counted_as`."""
         self._due: asyncio.Handle | None = None
         self._due_at = inf
         """Loop time; `-inf` while connections are looked at."""

@@ -227,13 +227,13 @@ class Network(FairQueue[Account]):
         self.used = self.queue.credited(self.used) + seconds
 
     def forgive(self, account: Account) -> None:
-        """What kept nobody else waiting is forgotten."""
+        """Forget work that kept nobody else waiting."""
         account.used = min(account.used, self.reached)
         self.used = min(self.used, self.queue.reached)
 
 
 class RoundRobin(Generic[Queued]):
-    """What waits: networks take turns, and in each its addresses."""
+    """A queue in which networks take turns, and in each its addresses."""
 
     __slots__ = ("_waiting",)
 

@@ -138,7 +138,7 @@ class Batch:
         self.rows: list[Stored] = []
         """Everything accepted, in order."""
         self.delivered = self.rows
-        """For live delivery."""
+        """The rows for live delivery."""
         self.taken_at = self.began_at = self.decided_at = self.stored_at = self.judged_s = 0.0
         """`perf_counter` when it is given to the store, at the begin and end of `decide`, and when
         it is stored; seconds of the first judgement."""
@@ -397,7 +397,7 @@ class Batch:
     # -- an event -----------------------------------------------------------------------------
 
     def _timed_judge(self, candidate: Candidate, world: World) -> Judgement:
-        """For the first event of the batch."""
+        """`judge`, measured, for the first event of the batch."""
         self._judge = judge
         began = perf_counter()
         judgement = judge(candidate, world)

@@ -153,7 +153,7 @@ class WriteEvent(msgspec.Struct):
     needs_turn: bool = False
     """The event is a request to vanish for which many records of groups are to be read."""
     times_left: int = 0
-    """How often it was put back because the batch read too much."""
+    """How often the event was put back because its batch read too much."""
     cost: int = 1
     """What `cost_of` gave when the event was next in its queue."""
     cost_of_delivery: int = 0

@@ -60,7 +60,7 @@ class _Queue(Generic[T]):
             items.append(item)
 
     def put_back(self, line: object, items: Sequence[T]) -> None:
-        """At the head of the line, which is next."""
+        """Put items at the head of the line, which is then next."""
         self._lines.setdefault(line, deque()).extendleft(reversed(items))
         self._lines.move_to_end(line, last=False)
 

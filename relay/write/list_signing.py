@@ -103,7 +103,7 @@ class ListSigning:
             self._due.pop(group_id, None)
 
     def answered(self) -> None:
-        """What was queued is committed, or failed."""
+        """The queued `SignLists` was committed, or has failed."""
         self._is_queued = False
 
     def hurry(self) -> None:

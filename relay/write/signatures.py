@@ -32,7 +32,7 @@ _MIN_SPLIT: Final = 32
 
 
 class SignatureChecks:
-    """In the order of its lane, where clients take turns, and the connections of each."""
+    """Checks in the order of its lane, where clients take turns, and the connections of each."""
 
     def __init__(
         self,

@@ -268,7 +268,8 @@ class Sweeper:
         return len(await self._store.expired(self._clock(), _BATCH_ROWS, vanishing)) >= _BATCH_ROWS
 
     async def _expired(self) -> int:
-        """For one interval at most: while more expires than is deleted, rules must have turns."""
+        """Remove expired rows for one interval at most: while more expire than are deleted, rules
+        must have turns. Returns their number."""
         swept = self._expiring(Purpose.SWEEP, within_s=self._every_s)
         return sum([len(rows) async for rows in swept])
 

@@ -59,14 +59,14 @@ _SETTLE_S: Final = 0.3
 _QUIET_S: Final = 1.0
 """Time without a commit after which free pages and a large WAL are returned to the file system."""
 _MOVE_RATIO: Final = 0.1
-"""How many times as long as a slice of moved rows the pause after it is. Commits go in between.
+"""A slice of moved rows is followed by a pause of so many times its length. Commits go in between.
 Until the rows of a group that was closed are moved, reads by tag fetch and pass over each."""
 _MOVE_LATER_S: Final = 0.5
 """Pause before rows are tried again that could not be moved: the table lacks their tags."""
 _SIZED_S: Final = 0.02
 """Shortest time between two looks at the size of the WAL, 9 us each."""
 _LOOK_S: Final = 0.02
-"""How often it is looked for rows to move while a truncation waits for long queries."""
+"""Between two looks for rows to move while a truncation waits for long queries."""
 _BUSY_MS: Final = 50
 
 _BUSY_TIMEOUT: Final = Query(f"PRAGMA busy_timeout = {_BUSY_MS}", ())
@@ -89,7 +89,7 @@ class Upkeep:
 
 
 class Checkpoints:
-    """For the event loop; works on a connection of its own. `start` once it is open."""
+    """Runs on the event loop, with a connection of its own. `start` once that is open."""
 
     def __init__(
         self,

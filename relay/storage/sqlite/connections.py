@@ -262,7 +262,7 @@ class TagReader(sqlite3.Connection):
         super().execute(f"PRAGMA cache_size = -{cache_kib}")
 
     def __call__(self, sql: str, /) -> Any:
-        """For a text that is not in the cache."""
+        """Prepare a text that is not in the cache."""
         self.kept += len(sql) * _PROGRAM_BYTES
         return super().__call__(sql)
 
@@ -350,8 +350,9 @@ class LoopReader:
         fetch: Callable[[sqlite3.Connection, Query], list[T]],
         address: str | None = None,
     ) -> list[T] | None:
-        """None: it was interrupted, or its text is long. `address`: of the client, as
-        `Sharer.counted_as`. Raises StoreFault."""
+        """What `fetch` gives. None: the read was interrupted, its text is long, or reads of its
+        network are on threads for now. `address`: of the client, as `Sharer.counted_as`. Raises
+        StoreFault."""
         if len(query.sql) > _LONG_TEXT:
             return None
         now = monotonic()
@@ -426,7 +427,8 @@ class LoopReader:
     def _look_through(
         self, function: Callable[..., str | int | None], raw: bytes, *args: object
     ) -> str | int | None:
-        """To the progress handler it is one instruction, however large the row is."""
+        """Call the function, and count the bytes of the row: to the progress handler the call is
+        one instruction, however large the row is."""
         self._bytes_left -= len(raw)
         if self._bytes_left < 0:
             self._is_over()  # counts what it took
@@ -522,7 +524,7 @@ class ReaderFactory:
         return db
 
     def search_reader(self) -> TagReader:
-        """With the index of texts attached as `search`."""
+        """A page reader with the index of texts attached as `search`."""
         db = self.page_reader()
         db.execute("ATTACH ? AS search", (str(index_path(self._path)),))
         return db
@@ -533,7 +535,7 @@ class ReaderFactory:
         return self.search_reader()
 
     def bulk_reader(self) -> TagReader:
-        """With a small cache and without mmap, for a thread of lower priority."""
+        """A reader with a small cache and without mmap, for a thread of lower priority."""
         give_way()
         db = self._opened(TagReader)
         db.execute(f"PRAGMA cache_size = -{_BULK_CACHE_KIB}")
@@ -737,7 +739,7 @@ class AsyncReader:
             self._lock.release()
 
     async def _settle(self) -> None:
-        """After each use."""
+        """After each use: replace a connection that keeps too much."""
         db = self._db._conn
         if isinstance(db, TagReader) and db.kept > _MOST_KEPT:
             await self._db._execute(self._replace)  # type: ignore[no-untyped-call]
@@ -763,7 +765,7 @@ class AsyncReader:
 
 
 class TurnReader(AsyncReader):
-    """For reads of clients, which take turns."""
+    """A reader for clients, which take turns."""
 
     def __init__(
         self, connector: Callable[[], sqlite3.Connection], longer: TurnReader | None = None
@@ -825,7 +827,7 @@ class TurnReader(AsyncReader):
 
 
 class BulkReader(AsyncReader):
-    """For queries that may read the whole file: the pages they read are not kept in memory."""
+    """A reader for queries that may read the whole file: these pages are not kept in memory."""
 
     async def chunks(
         self, query: Query, take: Callable[[list[Any]], None], seconds: float | None = None

@@ -126,7 +126,7 @@ class _Suspect(NamedTuple):
     created_at: int
     group: str
     names: tuple[Reference, ...]
-    """By which a kind 5 may name it."""
+    """Names by which a kind 5 may refer to it."""
 
     def is_reached(self, name: Reference, deleted_at: int) -> bool:
         """A deletion by address reaches only what is not newer than itself (N09-04)."""
@@ -144,7 +144,7 @@ def _refusals_of(known: Sequence[tuple[Row, Event]]) -> Iterator[tuple[str, str]
 
 
 def _highest_version(event: Event) -> int:
-    """By whichever policy it was stored: a repair deletes what a tombstone refuses."""
+    """The highest that a policy may have stored: a repair deletes what a tombstone refuses."""
     return max(version_of(event, keep) for keep in (Keep.LATEST, Keep.LATEST_TS))
 
 

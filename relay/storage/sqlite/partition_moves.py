@@ -192,7 +192,7 @@ class PartitionMoves:
         return seq, are_left
 
     def _hashes_of(self, raw: bytes) -> set[int] | None:
-        """None: the row is damaged, and stays where it is."""
+        """The hashes of its tags; None: the row is damaged, and stays where it is."""
         try:
             return self._hashes.of_event(event_in(raw), self._index_tags)
         except StoreFault:

@@ -324,7 +324,7 @@ class SqliteStore:
         lookups: Lookups,
         decide: Callable[[Found], WritePlan],
     ) -> int:
-        """On the writer's thread, so that waiting tasks are woken even if the caller was
+        """`append`, on the writer's thread, so that waiting tasks are woken even if the caller was
         cancelled."""
         writer = self._writer
         erasures, work = writer.erasures, WorkClock()
@@ -900,7 +900,8 @@ class SqliteStore:
         self._is_nearly_full = is_nearly_full
 
     async def _all_rows(self, query: Query) -> list[Any]:
-        """For the relay itself: on the loop when it is short, else again on `relay_conn`."""
+        """All rows, for the relay itself: on the loop if that is short, else again on
+        `relay_conn`."""
         rows = self._loop_conn.read(query, _all_of)
         return await self._relay_conn.rows(query) if rows is None else rows
 

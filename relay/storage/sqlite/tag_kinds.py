@@ -67,7 +67,7 @@ class TagKinds:
 
     @contextmanager
     def moving(self, rows: Sequence[TagRow]) -> Iterator[None]:
-        """For the commit that moves rows; `rows`: their new ones in the table."""
+        """Around the commit that moves rows; `rows`: their new tags in the table."""
         self.moves += 1
         try:
             yield

@@ -107,7 +107,7 @@ class TextIndex:
         self.upto = upto
         """Every row of the log up to this seq is indexed."""
         self._ahead = ahead
-        """So is every row up to this seq that is of the kinds that are indexed ahead of others."""
+        """Up to this seq, rows of the kinds that are indexed ahead of others are indexed, too."""
 
     @property
     def _is_clean(self) -> bool:
@@ -467,7 +467,7 @@ def _opened(store: Path, key: str, head: int) -> sqlite3.Connection:
 
 
 def _usable(path: Path, key: str, head: int) -> sqlite3.Connection | None:
-    """None: it must be rebuilt."""
+    """The open index; None: it must be rebuilt."""
     if not path.exists():
         return None
     try:

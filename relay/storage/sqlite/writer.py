@@ -190,7 +190,7 @@ class Writer:
         self.head = head
         """seq of the newest row ever committed."""
         self.commits = 0
-        """How many changed what a query may find."""
+        """How many commits have changed what a query may find."""
         self.group_changes = 0
         """Goes up before and after each commit that changes what read rules need of groups."""
         self._guarded: dict[str, int] = {
@@ -422,7 +422,7 @@ class Writer:
         self._db.executemany(QUERIES["move_event"], [(grp, seq) for seq, grp in moves.items()])
 
     def _add_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
-        """In the order of the table, so that neighbours are on the same pages."""
+        """Insert in the order of the table, so that neighbours are on the same pages."""
         self._db.executemany(
             QUERIES["add_tombstone"],
             [
@@ -486,7 +486,7 @@ class Writer:
     def _insert_texts(
         self, table: str, columns: int, rows: Sequence[tuple[Any, ...]], raw: int
     ) -> None:
-        """As `_insert`; `raw`: which column it is."""
+        """`_insert` in parts of `_INSERT_BYTES`; `raw`: index of the column with the texts."""
         start = weight = 0
         for at, row in enumerate(rows):
             weight += len(row[raw])
@@ -633,7 +633,7 @@ class Writer:
         change.deleted.update(seqs)
 
     def _put_sizes(self, sizes: Mapping[_SizeKey, list[int]]) -> None:
-        """In the order of the table, so that neighbours are on the same pages."""
+        """Insert in the order of the table, so that neighbours are on the same pages."""
         grown: list[tuple[Value, ...]] = [
             (*key, *growth) for key, growth in sorted(sizes.items()) if any(growth)
         ]

@@ -196,7 +196,7 @@ _LISTED: Final = 1 << 30
 
 
 def partition_count(partitions: Sequence[int]) -> int:
-    """On which the text of a query depends."""
+    """The number of partitions that the text of a query is for."""
     number = len(partitions)
     return _LISTED if number > MAX_PARTITIONS else padded(number)
 
