@@ -408,14 +408,14 @@ class Part:
         return self._flush_queue is not None and self._flush_queue.is_behind
 
     def number_for(self, event: Event) -> int:
-        """As in `AllSubscribers`."""
+        """As in `FilterNumbers`."""
         number, searches = self._live.numbers_for(event)
         if not searches:
             return number
         return number + (_WORK_OF_SEARCH - 1) * searches + self._work_of_text(event)
 
     def receivers_for(self, event: Event) -> int:
-        """As in `AllSubscribers`."""
+        """As in `FilterNumbers`."""
         number, _ = self._live.numbers_for(event)
         return number
 

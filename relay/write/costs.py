@@ -97,10 +97,15 @@ _TAGS_PER_COST: Final = 8
 
 
 class FilterNumbers(Protocol):
-    """The part of `AllSubscribers` that tells what a delivery costs."""
+    """The part of `relay.write.delivery.AllSubscribers` that tells what a delivery costs: of the
+    subscriptions that get the event before the next commit."""
 
-    def number_for(self, event: Event) -> int: ...
-    def receivers_for(self, event: Event) -> int: ...
+    def number_for(self, event: Event) -> int:
+        """What the delivery of the event costs, as a number of filters: those that match it or are
+        compared with it, and more of them for searches."""
+
+    def receivers_for(self, event: Event) -> int:
+        """How many filters match the event or are compared with it: it is sent no more often."""
 
 
 def cost_of_check(item: WriteEvent) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from relay.errors import StoreFault
 from relay.lifecycle.rows import LONG_EXPIRED
 from relay.nostr.event import indexed
+from relay.write.costs import FilterNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -74,20 +75,12 @@ class Subscribers(Protocol[Links]):
         read it again."""
 
 
-class AllSubscribers(Subscribers[Links], Protocol[Links]):
-    """All subscriptions. Satisfied by `relay.read.fanout.Fanout`. `number_for` and `receivers_for`
-    leave out those apart."""
+class AllSubscribers(Subscribers[Links], FilterNumbers, Protocol[Links]):
+    """All subscriptions. Satisfied by `relay.read.fanout.Fanout`."""
 
     @property
     def apart(self) -> Collection[Subscribers[Links]]:
         """Sets of subscriptions to which rows are delivered later, beside the next commits."""
-
-    def number_for(self, event: Event) -> int:
-        """What the delivery of the event costs, as a number of filters: those that match it or are
-        compared with it, and more of them for searches."""
-
-    def receivers_for(self, event: Event) -> int:
-        """How many filters match the event or are compared with it: it is sent no more often."""
 
 
 class _UncountedWork:
