@@ -77,11 +77,11 @@ def places_of(max_connections: int) -> int:
 
 
 async def close_heaviest(connections: Iterable[Connection], needed: int) -> str:
-    """Close the connections of the networks, and in these of the addresses, that hold most memory,
-    as far as that is counted, with what their open ones have sent in each minute: what is not
-    counted came from that. Of as many addresses as hold the `needed` bytes, or of the first one.
-    Owners' are not closed; of clients without an address each counts apart. Says what was closed,
-    for the log."""
+    """Close all connections of the addresses that hold most memory, in the networks that hold most:
+    of as many addresses as hold the `needed` bytes, at least of one. An address holds what is
+    counted for its open connections, and what these have sent in each minute: memory that is not
+    counted comes from that. Owners' connections are not closed; a client without an address counts
+    as an address of its own. Returns what was closed, for the log."""
     now = perf_counter()
     weights, network_weights = Counter[object](), Counter[object]()
     sizes, network_sizes = Counter[object](), Counter[object]()
@@ -262,11 +262,11 @@ class UnreadRows:
     def _make_room(self, clients: dict[Connection, _Client]) -> None:
         """Close connections until what all have left unread is within the bounds.
 
-        `MAX_UNREAD` is for connections with unread bytes for longer than `_PATIENCE_S`, twice as
-        much for all. Closed first are those without a known key while they have more than a
-        quarter (of fresh bytes too), owners last; of the network with most unread bytes, in it of
-        the address with most, the connection with most of them. `clients`: of those that were
-        looked at."""
+        The bound of connections that have had unread bytes for longer than `_PATIENCE_S` is
+        `MAX_UNREAD`, that of all is twice as much. Connections without a known key are closed
+        first, while they have more than a quarter (of fresh bytes, too), owners' last: each time
+        the one with most, of the address with most, in the network with most unread bytes.
+        `clients`: of the connections that were looked at."""
         unsent, now = self.unsent, perf_counter()
         fresh, late = list[Connection](), list[Connection]()
         of_address, of_network = Counter[str | None](), Counter[str]()

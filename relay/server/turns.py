@@ -329,8 +329,8 @@ class Turns:
         """The costly work of all clients without a known key."""
 
     def has_time(self, account: Account, more: float) -> bool:
-        """Whether it may begin more work in this iteration of the loop: who has used little may
-        when others may not. `more`: seconds of work that it is not charged with yet."""
+        """Whether the account may begin more work in this iteration of the loop: one that has used
+        little may when others may not. `more`: seconds of work not charged to it yet."""
         network = account.network
         is_light = network.used + more < network.queue.reached - CREDIT_S / 2
         return self.spent < (LIGHT_ITERATION_S if is_light else ITERATION_S)
