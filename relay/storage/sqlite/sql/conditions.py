@@ -286,7 +286,7 @@ def _joined(parts: Sequence[Condition], word: str, empty: Condition) -> Conditio
 
 UNEXPIRED: Final = Condition("(e.expires_at IS NULL OR e.expires_at > ?)", (NOW,))
 UNEXPIRED_TAG: Final = Condition("(t.expires_at IS NULL OR t.expires_at > ?)", (NOW,))
-"""In the table of tags; the row may have expired all the same."""
+"""The same in the table of tags; the row may have expired all the same."""
 
 
 def one_of(column: str, values: Sequence[int] | Sequence[str] | Sequence[bytes]) -> Condition:
@@ -347,9 +347,9 @@ def _as_hex(values: tuple[bytes, ...]) -> str:
 
 
 def binding_once(sql: str, values: Iterable[Bound]) -> tuple[str, list[Bound]]:
-    """The same with each value once: SQLite copies a value for each place, and 16 scans may have
-    the same long list. None keeps a place of its own, for a value that a caller puts there; so do
-    the question marks that are left after the last value."""
+    """The text and its values, each value once: SQLite copies a value for each place, and 16 scans
+    may have the same long list. Each value None keeps its place, where a caller puts another value;
+    so do question marks without a value, at the end."""
     numbers: dict[Bound, int] = {}
     once: list[Bound] = []
     left = [*values][::-1]
@@ -377,7 +377,7 @@ def listed(values: Sequence[int | str]) -> str:
 
 
 Partitions = int | Condition
-"""How many there are, as of `partition_count`, or a query for those besides 0."""
+"""How many partitions there are, as of `partition_count`, or a query for those besides 0."""
 EVERY_PARTITION: Final = Condition(
     "SELECT g.partition FROM groups AS g WHERE g.partition IS NOT NULL"
 )
