@@ -1,11 +1,12 @@
-"""Shares: memory, or places, that the clients of all addresses share.
+"""Shares: memory, places, or work of the event loop, that the clients of all addresses share.
 
-Invariants: pure. A quarter is for clients with a known key; the others of one address have a
-quarter together, also when they have closed their connections. Those with known keys of one address
-have half, and nothing of the last quarter from three eighths on: two addresses of one member leave
-memory for others. Where `ordinary` is given, addresses that have little may have that much beyond
-these shares; where owners are told apart, they may have a quarter more than all others. `HeldSets`
-tells what to close for those who have clearly less, `ByNetwork` of which address or network.
+Invariants: pure. The last quarter of all is for clients with a known key. The clients without one
+of one address have at most a quarter together, also while closed connections of theirs hold some of
+it. The clients with known keys of one address have at most half together, and nothing of the last
+quarter once they have three eighths: two addresses of one member leave memory for others. Where
+`ordinary` is given, addresses that have little may have that much beyond these shares; where owners
+are told apart, they may have a quarter more than all others. `HeldSets` tells what to close for
+clients who have clearly less, `ByNetwork` of which address or network.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 Held = TypeVar("Held")
 
 _FEW_ADDRESSES: Final = 8
-"""What is ordinary is in one network at most what so many addresses may have."""
+"""One network has at most what is `ordinary` for so many addresses …"""
 _LEAST_PARTS: Final = 16
 _MOST_PARTS: Final = 32
-"""If `most` is that for at least 16 networks, the bound of a network is 1/16 to 1/32 of what is
-left: known keys in sixteen networks leave some to unknown ones."""
+"""… or, if that would fit into `most` at least 16 times, 1/16 to 1/32 of what is left: known keys
+in sixteen networks leave some to unknown ones."""
 _NOTHING: Final[Mapping[str | None, int]] = MappingProxyType({})
 
 
@@ -49,9 +50,23 @@ class Rights(Protocol):
     def is_owner(self) -> bool: ...
 
 
+class Work(Protocol):
+    """What pieces of work on the event loop are counted for, which takes turns with others.
+    Satisfied by `relay.server.turns.Slice`."""
+
+    def begin(self) -> object:
+        """A piece of work begins."""
+
+    def end(self) -> bool:
+        """It ended; whether `rest` is due."""
+
+    async def rest(self) -> None:
+        """Wait for a turn."""
+
+
 @lru_cache(16_384)
 def network_of(address: str) -> str:
-    """Its /48 (IPv6) or /24: what one can easily have. The address itself if it is none."""
+    """The /48 (IPv6) or /24 of an address: what one client can have. Else the text itself."""
     try:
         network = ip_network(address)
     except ValueError:
@@ -60,29 +75,29 @@ def network_of(address: str) -> str:
 
 
 def network_of_client(client: object) -> object:
-    """Of its address; itself if it has none."""
+    """The network of a client's address; the client itself if it has none."""
     return network_of(client) if isinstance(client, str) else client
 
 
 class Shares:
     def __init__(self) -> None:
         self.used = 0
-        """Of all together."""
+        """What all have together."""
         self._of: dict[object, dict[str | None, int]] = {}
-        """Of each address that has any, by network."""
+        """Network → address → what its clients have."""
         self._of_network: Counter[object] = Counter()
-        """The sum of each."""
+        """Network → what its addresses have together."""
 
     def of(self, address: str | None) -> int:
         """What the clients of one address have."""
         return self._of.get(network_of_client(address), _NOTHING).get(address, 0)
 
     def of_network(self, address: str | None) -> int:
-        """What the clients of its network have; 0 if it is None."""
+        """What the clients of its network have; 0 without an address."""
         return 0 if address is None else self._of_network[network_of(address)]
 
     def has_room_for(self, client: Sharer, most: int) -> bool:
-        """Whether it may have more. `most`: bytes of all together."""
+        """Whether the client may have more. `most`: bytes of all together."""
         if self.used < most // 4:
             return True
         return self._room(client.counted_as, most, is_known=client.is_known) > 0
@@ -90,10 +105,11 @@ class Shares:
     def room_for(self, rights: Rights, address: str | None, most: int, ordinary: int = 0) -> int:
         """How much more a client with these rights may have; 0 or less: nothing. `address`: see
         `Sharer.counted_as`. `most`: of all together, except owners. `ordinary`: what clients of one
-        address may have also when others have all, up to twice `most` (unknown keys: one and a half
-        times): else a few addresses would keep out all others. Those of one network have a part
-        of that together, as it may have thousands of addresses. What exceeds it must be refused:
-        an address that has nothing would get much more than what is ordinary."""
+        address may have even if others have all of `most`, until all have twice `most` (unknown
+        keys: one and a half times): else a few addresses would keep out all others. The addresses
+        of one network have only a part of that together: there may be thousands. The caller must
+        refuse more than the result: else an address that has nothing would get much more than what
+        is ordinary."""
         beyond = most * (2 if rights.is_known else 1.5) if ordinary else most
         if rights.is_owner:
             return int(beyond) + most // 4 - self.used
@@ -142,9 +158,9 @@ class _Sums:
         self._of: dict[object, tuple[int, int]] = {}
         """What each holds, negative, and its number, in order of arrival."""
         self._holders: dict[int, object] = {}
-        """By number."""
+        """Number → holder."""
         self._heap: list[tuple[int, int]] = []
-        """Those in `_of`, and former ones."""
+        """The entries of `_of`, and former ones."""
         self._numbers = count()
 
     def __bool__(self) -> bool:
@@ -154,7 +170,8 @@ class _Sums:
         return -self._of.get(holder, (0, 0))[0]
 
     def largest(self) -> object:
-        """Of those with as much the first that came. There must be one."""
+        """The holder with most; of several with as much the one that came first. There must be
+        one."""
         while True:
             entry = self._heap[0]
             holder = self._holders.get(entry[1])
@@ -163,7 +180,7 @@ class _Sums:
             heappop(self._heap)
 
     def larger_than(self, holder: object) -> object | None:
-        """The one with most, if this one would have less with one more."""
+        """The holder with most, if this one would have less even with one more."""
         largest = self.largest()
         return largest if self.of(largest) > self.of(holder) + 1 else None
 
@@ -189,9 +206,9 @@ class ByNetwork(Generic[Held]):
         self.all: dict[Held, int] = {}
         """With their sizes, in the order in which they were added."""
         self.total = 0
-        """Of their sizes."""
+        """The sum of their sizes."""
         self._held: dict[object, dict[Held, None]] = {}
-        """The same by address; `touch` puts one behind the others."""
+        """Address → what it has, oldest first; `touch` puts one behind the others."""
         self._networks = _Sums()
         self._addresses: dict[object, _Sums] = {}
         """Network → its addresses."""

@@ -24,6 +24,7 @@ from relay.read.subscriptions import Subscriptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 
+    from relay.access.shares import Work
     from relay.access.visibility import RowReaders, Viewer
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
@@ -41,8 +42,8 @@ class TextMatcher(Protocol):
     """Matches one text as the full-text index would."""
 
     def prepare(self, searches: Iterable[Search]) -> None:
-        """Called before a subscription with these searches is opened: not at the next event, which
-        all wait for."""
+        """Called before a subscription with these searches is opened: at the next event all
+        subscribers would wait for that work."""
 
     def forget(self, searches: Iterable[Search]) -> None:
         """The subscription is closed."""
@@ -61,8 +62,8 @@ class Subscription:
     """One open REQ of one connection.
 
     Rows up to seq `cursor` are sent as stored rows, later ones live: none is missed, none is sent
-    twice. Live rows wait in `backlog` until the stored rows are sent, unless they are sent at once,
-    and as long as the client has much to read.
+    twice. Live rows wait in `backlog` until the stored rows are sent, unless one short read gave
+    all of these, and while the client leaves much unread.
     """
 
     __slots__ = (
@@ -103,7 +104,7 @@ class Subscription:
         self.is_closed = False
         """Nothing is delivered any more."""
         self.part: Part | None = None
-        """Where rows are delivered to it; None: nowhere."""
+        """The part that delivers rows to it; None: it gets none."""
         self.last_seq = cursor
         """Stored rows up to this seq are not delivered any more: they come in order of seq, and
         some are read again because their delivery was broken off."""
@@ -114,7 +115,8 @@ class Subscription:
 
     @property
     def head(self) -> bytes:
-        """Made anew each time: most subscriptions wait for their events, and would keep it."""
+        """How its frames begin. Made anew each time: most subscriptions wait for their events, and
+        would keep it in memory."""
         return messages.event_head(self.sub)
 
     @property
@@ -229,16 +231,17 @@ class _Compared:
         """`RelayState.rights` at the last `update_rights`."""
         self.is_public = False
         self.readings: dict[int, tuple[Viewer, Reading]] = {}
-        """By id() of the viewers that were looked at in earlier pieces, if nothing has changed
-        since. To compare two that are equal, with 64 keys each, takes 4 to 40 us."""
+        """id() of a viewer that was looked at before → the viewer, and its `Reading` of the row;
+        cleared when rights change. By id(): to compare two equal viewers of 64 keys takes 4 to 40
+        us."""
         self.readings_alike: dict[Hashable, Reading] = {}
-        """Of those who read it alike."""
+        """`alike` of viewers → their `Reading` of the row."""
         self._readers: RowReaders | None = None
         self._reads_by: dict[int, tuple[Filter, bool]] = {}
         """`may_read_by` by id() of the filter: equal ones are often one object."""
 
     def update_rights(self, state: RelayState) -> None:
-        """Find out who may read it, if that has changed."""
+        """Find out who may read the row, if rights have changed."""
         if self._rights != state.rights:
             self._rights = state.rights
             self.readings.clear()
@@ -248,11 +251,11 @@ class _Compared:
             self._readers = None if self.is_public else state.row_readers(self.compared)
 
     def alike(self, viewer: Viewer) -> Hashable:
-        """Equal for viewers who read it alike."""
+        """Equal for viewers who may read the row alike."""
         return viewer if self._readers is None else self._readers.alike(viewer)
 
     def may_read_by(self, filter_: Filter) -> bool | None:
-        """As of `RowReaders`; None: it also depends on other rows."""
+        """As `RowReaders.may_read_by`; None: that also depends on other rows."""
         if self._readers is None:
             return None
         found = self._reads_by.get(id(filter_))
@@ -311,28 +314,28 @@ _MOST: Final = _Costs(unindexed=2000, searches=512, tags=16_000)
 loop for unindexed filters, 2 ms for searches (8 ms with phrases and the longest text) and 5 ms for
 tags; twice as much when known keys of dozens of networks have what is ordinary, too."""
 _ORDINARY: Final = 128
-"""This fraction (1/128) of each is ordinary for an address with a known key: 15, 4 and 125. Were it
-more, fewer networks could have all, see `Shares.room_for`; if unknown keys had it, they would leave
-known ones no more than that."""
+"""This fraction (1/128) of each limit is `ordinary` for an address with a known key: 15, 4 and 125.
+With a larger one fewer networks could use up everything, see `Shares.room_for`. Addresses without a
+known key have none, or they would leave known keys no more than that."""
 _LARGE: Final = 16 << 10
 """Bytes. Above this no frame of a row is cached per subscription id: a client may use thousands of
 ids."""
 _BACKLOG_ROWS: Final = 100
 """Rows of a backlog that are read together."""
 _HELD_SEQ: Final = 200
-"""Bytes that one takes which waits in a backlog."""
+"""Bytes that a seq takes in a backlog."""
 _TOGETHER: Final = 16
 """Most rows joined into one write, for subscriptions that get all of them."""
 _WORK_AT_ONCE: Final = 500
 """Filters compared or frames made in one piece of work on the loop: up to 2 ms."""
 _WORK_OF_VIEW: Final = 30
-"""To find out what a viewer with one key may read, as after each change of a group: 60 us."""
+"""Work units of finding out what a viewer may read, after each change of a group: 60 us for one
+key."""
 _LOOKED_S: Final = 0.02
 """Work on the viewers of linked rows after which other tasks run."""
 _MOST_OF_NETWORK: Final = 64
 """Filters of one network (IPv4 /24, IPv6 /48) that an event is compared with before the next events
-are committed. Each takes up to 25 us, and the connections of sixteen networks have place for
-140,000."""
+are committed. Each takes up to 25 us, and the connections of sixteen networks may have 140,000."""
 _ASKED_AT_ONCE: Final = 64
 """Subscriptions compared, each with any number of filters, before the work is counted again."""
 _READ_AT_ONCE: Final = 16
@@ -343,22 +346,12 @@ _WORK_OF_SEARCH: Final = 4
 _TAGS_PER_WORK: Final = 8
 """Tags of an event that count as one comparison when its subscriptions are looked up."""
 _BYTES_PER_WORK: Final = 32 << 10
-"""Of a frame that is made: it is written later, 1 ms for each megabyte."""
+"""Bytes of a frame that count as one comparison: it is written later, 1 ms for each megabyte."""
 _CHARACTERS_PER_WORK: Final = 20
-"""Of a text that searches are compared with: the longest takes 3 ms."""
+"""Characters of a text for searches that count as one comparison: the longest text takes 3 ms."""
 _JSON_PER_WORK: Final = 200
-"""Bytes of JSON in which a text is looked for: 330,000 take up to 10 ms."""
-
-
-class Work(Protocol):
-    """What work is counted for. Satisfied by `relay.server.turns.Slice`."""
-
-    def begin(self) -> object: ...
-    def end(self) -> bool:
-        """Whether `rest` is due."""
-
-    async def rest(self) -> None:
-        """Wait for a turn."""
+"""Bytes of JSON, in which a text is looked for, that count as one comparison: 330,000 take up to
+10 ms."""
 
 
 class Part:
@@ -374,8 +367,8 @@ class Part:
         leave: Callable[[Subscription], None],
         work: Work | None = None,
     ) -> None:
-        """`held_searches`: of all live filters. `leave`: calls `remove`, too. The others: see
-        `Fanout`."""
+        """`held_searches`: number of searches in all live filters. `leave`: takes a subscription
+        out of all parts; it calls `remove`. `work`: see there. The others: see `Fanout`."""
         self._state = state
         self._matcher = matcher
         self._linked_rows = linked_rows
@@ -383,7 +376,7 @@ class Part:
         self._held_searches = held_searches
         self._leave = leave
         self.work = work
-        """What a delivery counts for; None: other work waits for it."""
+        """What a delivery counts for; None: the next commit waits for it."""
         self._live: Subscriptions[Subscription] = Subscriptions()
         self._delivered = 0
         """Rows delivered so far; the number of the next one is higher."""
@@ -406,7 +399,7 @@ class Part:
         if backlog is None or backlog.has_overflowed:
             return
         backlog.add(row, filter_)
-        if backlog.has_overflowed:  # what still comes is not for it: CLOSED follows
+        if backlog.has_overflowed:  # it gets no further rows: CLOSED follows
             self._leave(subscription)
 
     @property
@@ -415,14 +408,14 @@ class Part:
         return self._flush_queue is not None and self._flush_queue.is_behind
 
     def number_for(self, event: Event) -> int:
-        """How many comparisons of a filter its delivery is worth."""
+        """As in `FilterNumbers`."""
         number, searches = self._live.numbers_for(event)
         if not searches:
             return number
         return number + (_WORK_OF_SEARCH - 1) * searches + self._work_of_text(event)
 
     def receivers_for(self, event: Event) -> int:
-        """As in `AllSubscribers`."""
+        """As in `FilterNumbers`."""
         number, _ = self._live.numbers_for(event)
         return number
 
@@ -458,7 +451,7 @@ class Part:
         return None if text is None else indexed_part(text[:_MAX_LIVE_TEXT])
 
     def _work_of_text(self, event: Event) -> int:
-        """Of making its tokens, if a search may be compared with them."""
+        """Work units of making the tokens of its text, if a search may be compared with them."""
         if not self._held_searches.used or event.kind not in self._state.policy.searched:
             return 0
         size = len(event.raw)
@@ -789,19 +782,19 @@ class Fanout(Part):
         """`matcher`: None without search. `linked_rows`: None when read rules follow no links.
         `flush_queue`: that of all outboxes."""
         self._held = (Shares(), Shares(), Shares())
-        """Of each field of `_Costs`."""
+        """The costs of open subscriptions, by field of `_Costs`."""
         searches = self._held[1]
         super().__init__(state, matcher, linked_rows, flush_queue, searches, self._forget)
-        self.work_of: Callable[[str, bool], Work] = lambda _network, _is_known: _Turn()
-        """What the deliveries to one network apart count for: to its subscriptions that were opened
-        with a known key, or to the others."""
+        self.work_of: Callable[[str, bool], Work] = lambda _network, _is_known: _UncountedWork()
+        """(network, whether opened with a known key) → what deliveries to its subscriptions apart
+        count for."""
         self._apart: dict[tuple[str, bool], Part] = {}
-        """By network and whether they were opened with a known key: these do not wait until the
-        filters of somebody else in their network are compared."""
+        """(network, whether opened with a known key) → its subscriptions apart. So known keys do
+        not wait until the filters of others in their network are compared."""
         self._costs: dict[int, _Costs] = {}
         """id() of an open subscription → its costs."""
         self._filters = Shares()
-        """Those here, of each address."""
+        """Number of filters that are not apart, of each address."""
 
     def __len__(self) -> int:
         return len(self._live) + sum(map(len, self._apart.values()))
@@ -883,8 +876,8 @@ class Fanout(Part):
                 self._matcher.forget(_searches_of(subscription))
 
 
-class _Turn:
-    """Work that is counted for nobody."""
+class _UncountedWork:
+    """`Work` that counts for nobody. Other tasks of the loop go on after each piece."""
 
     def begin(self) -> None: ...
     def end(self) -> bool:

@@ -29,6 +29,7 @@ from relay.nostr import messages
 from relay.nostr.messages import NegClose, NegMessage, NegOpen
 from relay.nostr.nip77 import reply_to
 from relay.observe import REQUEST
+from relay.read.query import INTERNAL, STORE_DOWN
 from relay.read.scan import work_of
 from relay.storage.read_turns import ReadTurns, site_of
 
@@ -51,23 +52,21 @@ _MAX_SNAPSHOTS: Final = 4
 """All snapshots together have at most this many times `neg_records` records, see `Shares`."""
 _RECORD_BYTES: Final = 40
 _READING: Final = "sets that are being read"
-"""Instead of an address."""
+"""Stands for an address in `Negentropy._held`."""
 _MAX_QUEUED: Final = 64
 """Queued messages of all connections, see `Shares`."""
 _FEW_QUEUED: Final = 4
-"""Those that one address may have beyond these. They wait as long as their client does not read."""
+"""Queued messages that one address may have beyond that. They wait until their client reads."""
 _MAX_REGROUPED: Final = 64
 """Changes of groups after which open ids are compared with the rights of their readers."""
 _RENEWED_S: Final = 0.002
-"""Work on such a comparison after which other tasks run."""
+"""Work on these comparisons after which other tasks run."""
 _SHORT_S: Final = 0.01
 """After a message that took longer no other is compared for as long as it took: beside a thread
 that works without a pause the loop has half of the interpreter, and waits for it at each call of
 the system."""
 _MAX_RETRIES: Final = 4
 """How often a snapshot is read again because read rights changed during the read."""
-_STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
-_INTERNAL: Final = Refused(Prefix.ERROR, "internal error, try again later")
 _CLOSED_FOR_OTHERS: Final = (
     "others need the memory, and your address has most of it; try again later"
 )
@@ -100,7 +99,7 @@ class NegentropyLimits(Protocol):
 
 class Snapshot:
     """The records of one NEG-OPEN, and the rights before and after they were read: the store may
-    have had either. Later both are those with which it was last found valid, see `renew`."""
+    have used either. Later both are the rights with which it was last found valid, see `renew`."""
 
     __slots__ = ("after", "has_targets", "holder", "items", "visibility")
 
@@ -122,7 +121,7 @@ class Snapshot:
         self.after = after
 
     def may_be_read(self, now: Visibility) -> bool:
-        """Whether all records still may be. Only groups that records are of count: who turns an own
+        """Whether all records still may be read. Only the groups of records count: who turns an own
         group private again and again must not end what others compare."""
         for before in (self.visibility, self.after):
             lost = now.lost_since(before)
@@ -166,16 +165,16 @@ class Negentropy:
         self._clock = clock
         self._workers = workers
         self._held = Shares()
-        """By `_holder`."""
+        """Number of records, by `_holder`."""
         self._closable = HeldSets[_Exchange]()
-        """Without those of owners."""
+        """Sets that may be closed for others: all but those of owners."""
         self._renewed: dict[_Exchange, int] = {}
         """`regrouped` of the state of whose rights each snapshot knows. The oldest is the first."""
         self._to_renew = 0
         self._renewing: asyncio.Handle | None = None
-        """The next piece of it, see `_renew_oldest`."""
+        """The scheduled call of `_renew_oldest`."""
         self._queued = Shares()
-        """By `_holder`."""
+        """Number of queued messages, by `_holder`."""
         self._reads = {True: ReadTurns(), False: ReadTurns()}
         """One snapshot at a time is read for known keys (True), and one for others."""
         self._replies = {True: ReadTurns(), False: ReadTurns()}
@@ -288,7 +287,7 @@ class Negentropy:
             exchange.queue.close_for_others(exchange)
 
     def hold(self, exchange: _Exchange, snapshot: Snapshot) -> None:
-        """From now on it may be closed for others."""
+        """Keep the snapshot; from now on it may be closed for others."""
         exchange.snapshot = snapshot
         rights = snapshot.visibility
         self._renewed[exchange] = self._state.regrouped
@@ -328,7 +327,7 @@ class Negentropy:
         return self._state.is_current()
 
     def _renew_oldest(self) -> None:
-        """`_to_renew` of those whose rights are old, in pieces."""
+        """Renew `_to_renew` of the snapshots whose rights are old, in pieces."""
         self._renewing = None
         oldest = self._state.regrouped - _MAX_REGROUPED // 2
         rest_at = perf_counter() + _RENEWED_S
@@ -343,7 +342,8 @@ class Negentropy:
         self._to_renew = 0
 
     async def reply(self, message: bytes, exchange: _Exchange, peer: Peer) -> bytes | None:
-        """None: it was closed before its turn. Raises Invalid for a malformed message."""
+        """The answer to a message; None: the exchange was closed before its turn. Raises Invalid
+        for a malformed message."""
         loop = asyncio.get_running_loop()
         is_known = self._state.visibility(peer.reader.viewer).is_known
         async with self._replies[is_known].of(peer.counted_as):
@@ -383,7 +383,7 @@ class Negentropy:
 
 
 def _compared(message: bytes, items: Items) -> tuple[bytes | Invalid, float]:
-    """`reply_to`, or what it raises, and the seconds that it took its thread."""
+    """What `reply_to` returns or raises, and the processor time that it took."""
     began = thread_time()
     try:
         reply: bytes | Invalid = reply_to(message, items)
@@ -409,7 +409,7 @@ class NegentropyQueue:
 
     @property
     def held_bytes(self) -> int:
-        """Of the records in its snapshots."""
+        """Bytes of the records in its snapshots."""
         snapshots = [exchange.snapshot for exchange in self._open.values()]
         return _RECORD_BYTES * sum([len(each.items) for each in snapshots if each is not None])
 
@@ -471,10 +471,10 @@ class NegentropyQueue:
             self._refuse(exchange, refused)
         except StoreFault as fault:
             _log.error("a negentropy message failed: %s", fault)
-            self._refuse(exchange, _STORE_DOWN)
+            self._refuse(exchange, STORE_DOWN)
         except Exception:  # last frame of the task: the queue must go on  # noqa: BLE001
             _log.exception("a negentropy message failed")
-            self._refuse(exchange, _INTERNAL)
+            self._refuse(exchange, INTERNAL)
         finally:
             # Before the client can have read the reply, and sends as many as it may again.
             self._negentropy.count_done(self._peer)
@@ -514,7 +514,7 @@ class NegentropyQueue:
         self._end(exchange, messages.neg_ended(exchange.sub, f"no message for {seconds} s"))
 
     def renew(self, exchange: _Exchange) -> None:
-        """Its rights are old; see `Negentropy.renew`."""
+        """The rights of its snapshot are old; see `Negentropy.renew`."""
         snapshot = exchange.snapshot
         if snapshot is not None and not self._negentropy.renew(
             exchange, snapshot, self._peer.reader

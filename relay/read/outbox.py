@@ -22,17 +22,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LARGE_BYTES: Final = 65_536
-"""An outbox with more may wait for a later iteration; others are written at once."""
+"""An outbox with more may wait for a later iteration of the loop; others are written at once."""
 UNREAD_SHARE: Final = 4
 """While more than this fraction of an outbox (1/4) is unread, scans pause and live rows wait."""
 FEW_UNREAD: Final = 64 << 10
-"""Bytes up to which a transport asks nobody to wait: this much of each client does not count."""
+"""Bytes that a client may leave unread before they count: up to so many a transport takes without
+asking to wait."""
 _LARGE_AT_ONCE: Final = 2 << 20
-"""Bytes of such outboxes in one iteration, until one exceeds it: 1 ms for each megabyte."""
+"""Bytes of large outboxes that are written in one iteration, the last one whole: 1 ms for each
+megabyte."""
 
 _MOST_LIVE: Final = 16 << 20
-"""Bytes of live rows that wait for the loop in all outboxes. With more no other is delivered:
-it would fill the outboxes of clients that read."""
+"""Bytes of live rows in all outboxes that wait for the loop to write them. With more no other row
+is delivered: it would fill the outboxes even of clients that read."""
 
 _HEADS: Final = [
     bytes((0x81, n)) if n < 126 else b"\x81\x7e" + struct.pack("!H", n) for n in range(8192)
@@ -72,7 +74,7 @@ class FlushQueue:
         """Large ones, in the order in which they were added."""
         self._is_due = False
         self.live_bytes = 0
-        """Of live rows that are in outboxes."""
+        """Bytes of the live rows in outboxes."""
 
     @property
     def is_behind(self) -> bool:
@@ -159,18 +161,18 @@ class Outbox:
         self._pieces: list[bytes] = []
         self._frames = 0
         self.queued_bytes = 0
-        """Not yet given to the transport."""
+        """Bytes not yet given to the transport."""
         self._live_bytes = 0
-        """Of these, in live rows."""
+        """Bytes of live rows among these."""
         self.written_bytes = 0
-        """Given to the transport since the beginning."""
+        """Bytes given to the transport since the beginning."""
         self._page_bytes = 0
-        """Of the last page of stored rows."""
+        """Bytes of the last page of stored rows."""
         self._full = False
         self.closed = False
         self.is_behind = False
-        """Live rows should wait until the client has read: there is much that it has not, as of the
-        last write, or is queued since."""
+        """Live rows should wait until the client has read: much was unread at the last write, or
+        was queued since."""
         self.is_held = False
         """True: `put` schedules no write. The code that sets it calls `flush` before it returns to
         the loop."""
@@ -281,13 +283,13 @@ class Outbox:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that wait for the client to read, those in backlogs included. What is queued it
-        could not read yet: the relay has not written it."""
+        """Bytes that wait for the client to read them, those in backlogs included; without what is
+        queued here, which the relay has not written yet."""
         return self._sink.get_write_buffer_size() + self.held_bytes
 
     @property
     def read_bytes(self) -> int:
-        """Of the `written_bytes`, those that wait in the transport no more."""
+        """Those of the `written_bytes` that do not wait in the transport any more."""
         return self.written_bytes - self._sink.get_write_buffer_size()
 
     @property
@@ -299,8 +301,8 @@ class Outbox:
         self.is_behind = True
         if max(self.queued_bytes, self._sink.get_write_buffer_size()) <= self._max_bytes:
             return
-        # Of what could have been written, a client that reads would have read some; to write it now
-        # would take the loop 6 ms in the middle of a delivery.
+        # If this had been written in time, a client that reads would have read some of it; to write
+        # it now would take the loop 6 ms in the middle of a delivery.
         most = max(self._max_bytes, 2 * self._page_bytes) * (2 if self.is_late else 1)
         if not self.closed and self.buffered_bytes > most:
             self._end()

@@ -18,7 +18,7 @@ _REST_S: Final = 0.002
 
 
 class Pace:
-    """Of one query. It works from the beginning on, except between `stop` and `resume`."""
+    """The pace of one query, which works all the time except between `stop` and `resume`."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -27,7 +27,7 @@ class Pace:
         self._is_due = False
 
     def stop(self) -> None:
-        """Something is waited for. What was done counts at once: others may have turns next."""
+        """The query waits for something. Its work so far counts now: others may have turns next."""
         self._is_due |= self._peer.worked(thread_time() - self._began)
 
     def resume(self) -> None:

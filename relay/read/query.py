@@ -54,30 +54,30 @@ _log = logging.getLogger(__name__)
 _MAX_BACKLOG: Final = 4096
 """Live rows that may wait while one subscription catches up."""
 _MAX_ALL_BYTES: Final = 64 << 20
-"""Of the filters in queued COUNTs of all connections, see `Shares`."""
+"""Bytes of the filters in queued COUNTs of all connections, see `Shares`."""
 _ORDINARY_BYTES: Final = 128 << 10
-"""Of those that one address may have queued whatever others have."""
+"""Bytes of these that one address may have queued whatever others have."""
 _MAX_AUTHORS: Final = 20_000
 """A COUNT of more authors gets no HyperLogLog; each takes 0.15 us on the loop."""
 _PLAN_PAUSE_S: Final = 1.0
 _PLAN_VALUES: Final = 256
-"""In filters that a query plan is asked for: the loop compiles them again, 20 ms for the most that
-a REQ may have, in the turn of no client."""
-_STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
+"""Values in filters up to which their query plan is asked for: the loop compiles the filters again,
+which takes 20 ms for as many values as a REQ may have, and counts for no client."""
+STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
 INTERNAL: Final = Refused(Prefix.ERROR, "internal error, try again later")
 _MOST_COUNTED_S: Final = 0.02
-"""Of a client, at most, for a piece of a backlog."""
+"""Seconds that a piece of a backlog counts for its client at most."""
 _OVERFLOW: Final = Refused(Prefix.ERROR, "backlog overflow, subscribe again")
 _TOO_COSTLY: Final = Refused(
     Prefix.RATE_LIMITED, "too many costly subscriptions are open on this relay, try again later"
 )
 _TOO_MANY_FOUND: Final = "too many searches of very many results at once, these are not all"
 _FEW_FOUND: Final = 64 << 10
-"""Bytes of what searches of one query may have found whatever others hold: 8,192 rows."""
+"""Bytes that what one query's searches have found may take whatever others hold: 8,192 rows."""
 _SENT_BYTES: Final = 104
-"""Of a row of a search in the set of those that other filters must not give again."""
+"""Bytes that a row found by a search takes in the set of rows that are not sent again."""
 _NOT_INDEXED: Final = "the search index is not up to date, try again in a moment"
-"""Behind the results that there are, which may not be all."""
+"""Sent behind the results that there are, which may not be all."""
 _NOT_CURRENT: Final = "who may read is not known at the moment"
 _MAX_RETRIES: Final = 16
 """How often pages of one query are read again because read rights changed during the read."""
@@ -111,7 +111,7 @@ class SearchIndex(Protocol):
 
     @property
     def is_current(self) -> bool:
-        """Whether what is indexed may be searched meanwhile."""
+        """Whether what is indexed may be searched before the rest is."""
 
 
 class Invites(Protocol):
@@ -151,7 +151,7 @@ class QueryRunner:
         self._answered_at_once = 0
         """REQs that one short read answered."""
         self.counted_bytes = Shares()
-        """Of the filters in COUNTs that are queued or being answered, of all connections."""
+        """Bytes of the filters in COUNTs of all connections that are queued or being answered."""
         self.held_rows = Shares()
         """Bytes of rows that queries of several filters hold while they are merged."""
 
@@ -194,8 +194,8 @@ class QueryRunner:
     def start(
         self, peer: Peer, sub: str, filters: tuple[Filter, ...], *, is_late: bool = False
     ) -> Subscription | None:
-        """Open a subscription. One short read is sent at once with EOSE; then `backlog` is None.
-        Else `catch_up` follows; `is_late`: and `open` before.
+        """Open a subscription. If one short read has all stored rows, they are sent at once, with
+        EOSE; then `backlog` is None. Else `catch_up` must follow; with `is_late` `open` before it.
 
         None: CLOSED was sent, instead of everything or of EOSE, or behind EOSE.
         """
@@ -219,7 +219,7 @@ class QueryRunner:
         return None
 
     def open(self, subscription: Subscription) -> None:
-        """Of a late one: what is committed until now is a stored row for it."""
+        """Open a late subscription: rows that were committed until now are stored rows for it."""
         subscription.cursor = subscription.last_seq = self._store.committed()
         self._fanout.open(subscription)
         subscription.begin_backlog(_MAX_BACKLOG)
@@ -227,7 +227,8 @@ class QueryRunner:
     def _started(
         self, peer: Peer, subscription: Subscription, arrived: float
     ) -> Subscription | None:
-        """`start` of one that is open. `arrived`: when its REQ came. Raises StoreFault."""
+        """The rest of `start`, once the subscription is open. `arrived`: when its REQ came. Raises
+        StoreFault."""
         filters, began = subscription.filters, perf_counter()
         is_long = False
         if (
@@ -355,7 +356,7 @@ class QueryRunner:
                     return True
                 backlog.drop(number)
                 peer.outbox.put_each(subscription.head, raws, messages.EVENT_END)
-                # Also of other tasks, if these rows were read elsewhere.
+                # The time may contain work of other tasks, if these rows were read on a thread.
                 is_over = peer.worked(min(thread_time() - began, _MOST_COUNTED_S))
                 if not peer.is_reading:
                     await peer.drained()
@@ -380,8 +381,8 @@ class QueryRunner:
         waiting: Sequence[int] | Stored,
         filter_: Filter,
     ) -> tuple[Sequence[bytes], int]:
-        """Those that may be read now, and how many entries of the backlog were looked at. Raises
-        StoreFault."""
+        """The rows that may be read now, and how many entries of the backlog were looked at.
+        Raises StoreFault."""
         if isinstance(waiting, Stored):
             may_read = await self._fanout.may_send(subscription, waiting, filter_)
             self._check_current()
@@ -398,7 +399,7 @@ class QueryRunner:
         raise StoreFault(_RIGHTS_CHANGED)
 
     def _check_current(self) -> None:
-        """Raises StoreFault; a client may have read slowly."""
+        """Raises StoreFault when it is not known who may read: a client may have read slowly."""
         if not self._state.is_current():
             raise StoreFault(_NOT_CURRENT)
 
@@ -506,7 +507,7 @@ class QueryRunner:
 
     def _fail(self, peer: Peer, subscription: Subscription, fault: StoreFault) -> None:
         _log.error("a query failed: %s", fault)
-        self._close_failed(peer, subscription, _STORE_DOWN)
+        self._close_failed(peer, subscription, STORE_DOWN)
 
     def _close_failed(self, peer: Peer, subscription: Subscription, refused: Refused) -> None:
         if not subscription.is_closed:  # else its id may be that of another one
@@ -531,7 +532,7 @@ class QueryRunner:
         )
 
     def _only_members_write(self, group_ids: Collection[str] | None) -> bool:
-        """Whether these are groups in which only members write, and that nobody joins alone."""
+        """Whether only members write in all these groups, and an admin must accept who joins."""
         if group_ids is None:
             return False
         groups = map(self._state.groups.get, group_ids)
@@ -733,7 +734,7 @@ class QueryRunner:
             if not counted:
                 peer.outbox.put(messages.count(sub, number, registers))
                 return
-        peer.outbox.put(messages.closed(sub, _STORE_DOWN))
+        peer.outbox.put(messages.closed(sub, STORE_DOWN))
 
     async def _registers(
         self,

@@ -35,13 +35,13 @@ comes, so that no event waits for it in the meantime: its stored rows have what 
 _MOST_BEHIND: Final = 20_000
 """Live rows that wait while a client reads slowly."""
 _PIECES: Final = 10
-"""Of these, up to 100 rows each, between two other queries."""
+"""Pieces of that backlog, up to 100 rows each, that are sent between two other queries."""
 _MAX_COUNTS: Final = 16
 """Queued COUNTs per connection."""
 _MAX_BYTES: Final = 8 << 20
-"""Of the filters in these."""
+"""Bytes of the filters in queued COUNTs."""
 _VALUE_BYTES: Final = 200
-"""Most that a value takes, beside the texts of tags."""
+"""Bytes that a filter value takes at most, beside the texts of tags."""
 _GROUPS_BYTES: Final = 64 << 10
 """A COUNT that waits keeps the groups of its time: as much as differs for one large group."""
 _FILTER_BYTES: Final = 512
@@ -60,15 +60,15 @@ class QueryQueue:
         self._open: list[Subscription] = []
         """At most `max_subscriptions`. Not a dict: see `Session`."""
         self._ended: list[Subscription] | tuple[()] = ()
-        """Closed, and still to be removed from the index."""
+        """Closed subscriptions that are still to be removed from the index."""
         self._catching_up: dict[str, tuple[Subscription, float, str]] = {}
-        """With the time at which each was queued, and the id of its request."""
+        """Subscription id → the subscription, when it was queued, and the id of its request."""
         self._behind: list[Subscription] = []
-        """Whose live rows wait because the client reads slowly."""
+        """Subscriptions whose live rows wait because the client reads slowly."""
         self._counts: list[tuple[str, tuple[Filter, ...], str]] = []
         """At most `_MAX_COUNTS`; an empty deque would take 760 bytes of each connection."""
         self.held_bytes = 0
-        """Of the filters in COUNTs that are queued or being answered, estimated."""
+        """Estimated bytes of the filters in COUNTs that are queued or being answered."""
         self._task: asyncio.Task[None] | None = None
         self._answered: Subscription | None = None
 
@@ -120,7 +120,7 @@ class QueryQueue:
                 return
 
     def _withdraw(self, subscription: Subscription) -> None:
-        """It is not open any more, and its answer ends."""
+        """The subscription is not open any more, and its answer ends."""
         self._open.remove(subscription)
         self._catching_up.pop(subscription.sub, None)
         if subscription in self._behind:
@@ -154,7 +154,7 @@ class QueryQueue:
             self._task = asyncio.create_task(self._run(), name="queries")
 
     async def _run(self, before: asyncio.Task[None] | None = None) -> None:
-        """`before`: a cancelled task. The client must have read what it had sent."""
+        """`before`: a cancelled task. The client must first read what that task has sent."""
         if before is not None:
             await asyncio.gather(before, return_exceptions=True)
             del before
@@ -205,7 +205,7 @@ class QueryQueue:
     async def _next_count(self) -> None:
         sub, filters, request = self._counts.pop(0)
         REQUEST.set(partial(str, request))
-        await self._peer.turn(0.0)  # what it works is counted
+        await self._peer.turn(0.0)  # its work is counted when it is done
         pace = Pace(self._peer)
         self._peer.hold(_GROUPS_BYTES)
         try:
@@ -224,7 +224,7 @@ class QueryQueue:
         if seconds > LONG_S:
             await self._peer.turn(seconds)
         elif not self._peer.has_time:
-            await self._peer.turn(0.0)  # what it works is counted
+            await self._peer.turn(0.0)  # its work is counted when it is done
 
     async def _answer(self, answer: Awaitable[bool], subscription: Subscription) -> bool:
         """False: CLOSED was sent."""

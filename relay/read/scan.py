@@ -26,21 +26,22 @@ PAGE_ROWS: Final = 500
 LONG_S: Final = 0.008
 """A query with more work on the loop than this waits for the turn of its connection."""
 _MERGED_BYTES: Final = 1 << 20
-"""Of the rows of several filters that are held while a page is made; others are read one by one."""
+"""Bytes of the rows of several filters that are held while a page is made; rows beyond these are
+read one by one."""
 _FEW_ROWS: Final = 16
-"""That are read of one filter at a time, however many others there are."""
+"""Rows that are read of one filter at a time at least, however many filters there are."""
 _LITTLE: Final = 64 << 10
-"""The same while others hold very much."""
+"""As `_MERGED_BYTES`, while others hold very much."""
 _FEWEST_ROWS: Final = 32
-"""Of all filters together, while others hold very much; but two of each."""
+"""Rows that are read of all filters together while others hold very much; but two of each."""
 _PLACE_BYTES: Final = 224
-"""Of a row, besides its own bytes: its `Place`, with three numbers, and two tuples."""
+"""Bytes of a held row beside its text: its `Place`, with three numbers, and two tuples."""
 _SEQ_BYTES: Final = 8
-"""Of a row of which only the seq is held."""
+"""Bytes of a row of which only the seq is held."""
 _MAX_HELD: Final = 64 << 20
 """Bytes that all queries hold, see `Shares`: each may wait for its turn or its client for long."""
 _ORDINARY_HELD: Final = 1 << 20
-"""Of those that one address may hold whatever others do."""
+"""Bytes of these that one address may hold whatever others hold."""
 FILTER_S: Final = 3e-4
 TAG_S: Final = 6e-5
 SEARCH_S: Final = 3e-4
@@ -138,7 +139,7 @@ class Scan:
                 scan.skip_to(last)
 
     def sending(self) -> None:
-        """The page is sent; its client may take long to read it, and no row is held meanwhile."""
+        """The page is being sent. Its client may take long to read it: no row is held meanwhile."""
         self._before = ()
         self._pace.stop()
         self.forget()
@@ -235,7 +236,7 @@ class _FilterScan:
         self._fewest = max(_FEWEST_ROWS // filters, 2)
         self._after: Place | None = None
         self._listed: Listed | None = None
-        """Only for `_viewer`."""
+        """Rows that were found, but not read yet; only for `_viewer`."""
         self._rows: Sequence[tuple[Place, bytes]] = ()
         self._row_bytes = 0
         self._average = 1
@@ -309,7 +310,7 @@ class _FilterScan:
         self._read_as, self._viewer = ref(visibility), visibility.viewer
 
     def _keep(self, rows: Sequence[tuple[Place, bytes]], most: int = 0) -> None:
-        """Rows for which there is memory, `most` bytes; of the others only where they are."""
+        """Hold the rows as far as `most` bytes go; of the others only their places."""
         sizes = [*accumulate([_PLACE_BYTES + len(raw) for _, raw in rows])]
         if rows:
             self._average = sizes[-1] // len(rows)
@@ -327,19 +328,19 @@ class _FilterScan:
         self._hold(rows_bytes + listed * _SEQ_BYTES)
 
     def _hold(self, size: int) -> None:
-        """It holds so many bytes now."""
+        """This filter's rows take so many bytes now."""
         self._held.add(size - self._row_bytes)
         self._row_bytes = size
 
     def _list(self, rows: Sequence[tuple[Place, bytes]]) -> None:
-        """Rows before those that are listed."""
+        """Put the seqs of these rows before those that are listed."""
         assert self._listed is not None
         seqs = array("q", [place.seq for place, _ in rows])
         self._listed = Listed(seqs + array("q", self._listed.seqs), self._listed.are_last)
 
     @property
     def place(self) -> Place:
-        """Of the row whose place `head` gave."""
+        """The place that `head` gave."""
         return self._rows[self._index][0]
 
     async def raw(self, visibility: Visibility, now: int) -> bytes:

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 _BATCH: Final = 250
 _SMALL_BATCH: Final = 50
-"""Rows per batch at such times: short enough on a busy machine too."""
+"""Rows per batch during writes, and while the loop is busy: short enough on a busy machine, too."""
 _EMBEDDED: Final = 8
 """Texts embedded at a time, in about 0.2 s."""
 _PAUSE_RATIO: Final = 19
@@ -68,14 +68,14 @@ class SearchIndexer:
         self._looked = (0.0, 0.0)
         """Time of the last call of `loop_s`, and the value it returned."""
         self._is_busy = False
-        """Whether the loop was busy before that."""
+        """Whether the loop was busy before that call."""
         self._store = store
         self._state = state
         self._timeout_s = timeout_s
         self._upto = 0
         """Every row up to this seq is indexed, under `_rules`."""
         self._ahead = 0
-        """So is every record of memory up to this one."""
+        """Every record of memory up to this seq is indexed, too."""
         self._is_behind = False
         """Whether the last batch was not all rows."""
         self._rules = ""

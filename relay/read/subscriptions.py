@@ -29,7 +29,7 @@ _IDS: Final = "ids"
 _AUTHORS: Final = "authors"
 _KINDS: Final = "kinds"
 _ALL: Final = "all"
-"""Of filters without an indexed condition; the value is ""."""
+"""The condition of filters without an indexed one; the value is ""."""
 _TAG: Final = "#"
 _MAX_NEW: Final = 64
 _MAX_NEW_VALUES: Final = 64
@@ -40,7 +40,7 @@ _MAX_KINDS: Final = 64
 _VALUES_PER_ENTRY: Final = 8
 """Values compared in the time in which an entry is found by one of them."""
 _FEW: Final = 16
-"""Entries in all that an event need not be looked up for, to know how many of them it has."""
+"""With fewer entries in all, `numbers_for` need not look an event up."""
 
 
 class Entry(msgspec.Struct, Generic[S], frozen=True, gc=False):
@@ -49,7 +49,7 @@ class Entry(msgspec.Struct, Generic[S], frozen=True, gc=False):
     subscription: S
     filter: Filter
     values: Collection[str] | Collection[int]
-    """Of the indexed condition."""
+    """Values of the indexed condition."""
     is_exact: bool
     """The indexed condition is the whole filter, `search` aside."""
 
@@ -114,11 +114,11 @@ class _Shared(msgspec.Struct, Generic[S], gc=False):
 
     @property
     def cost(self) -> int:
-        """Of `under_any`, as a number of entries that are found one by one."""
+        """The cost of `under_any`, as a number of entries that are found one by one."""
         return self.number + self.values // _VALUES_PER_ENTRY
 
     def under_any(self, values: frozenset[str | int]) -> Iterator[Sequence[Entry[S]]]:
-        """Those with one of these values."""
+        """The entries with one of these values."""
         for own in [*self.by_owner.values()]:
             found = [each for each in _several(own) if not values.isdisjoint(each.values)]
             if found:
@@ -141,7 +141,8 @@ def _searches(entries: Entry[S] | _Shared[S] | None) -> int:
 
 
 def _by_owner(entries: Entry[S] | _Shared[S] | None) -> Iterator[Sequence[Entry[S]]]:
-    """Of a copy: delivery may close a connection, which removes its subscriptions."""
+    """The entries of each subscription. Of a copy: delivery may close a connection, which removes
+    its subscriptions."""
     if isinstance(entries, _Shared):
         return map(_several, [*entries.by_owner.values()])
     return iter(() if entries is None else ((entries,),))
@@ -160,7 +161,7 @@ class Subscriptions(Generic[S]):
 
     def __init__(self) -> None:
         self._new: dict[int, tuple[S, Sequence[Filter]]] = {}
-        """Not indexed yet."""
+        """Subscriptions that are not indexed yet."""
         self._by_condition: dict[str, dict[str | int, Entry[S] | _Shared[S]]] = {}
         """The entry itself while a key has one, as most keys have. A dict for each condition: a key
         of its own would take 56 bytes of each subscription."""
@@ -307,8 +308,8 @@ class Subscriptions(Generic[S]):
         return bool(self.keys_of(event))
 
     def numbers_for(self, event: Event) -> tuple[int, int]:
-        """How many entries are under the event's keys: those that match and those that are compared
-        with it; and how many of these have a search. 0 when there are few in all, and no search."""
+        """How many entries are under the event's keys (they match it, or are compared with it), and
+        how many of these have a search. 0 if there are few entries in all, and no search."""
         if not self._searches and self._number + len(self._new) < _FEW:
             return 0, 0
         by_condition: dict[str, list[str | int]] = {}

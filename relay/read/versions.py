@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 64
 _FOLLOWED_S: Final = 5.0
-"""In which a commit of another relay is taken over at the latest, if the store answers."""
+"""Seconds in which a commit of another relay is taken over at the latest, if the store answers."""
 _MAX_RETRIES: Final = 16
 """How often a page is read again because read rights changed during the read."""
 

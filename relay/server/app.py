@@ -118,7 +118,7 @@ class Server:
         self._listening = listening
         self._connections: dict[Connection, web.Request] = {}
         self._addresses_checked = self._of_addresses()
-        """As of which all connections were checked."""
+        """`_of_addresses` when all connections were checked last."""
         self._checking = asyncio.Lock()
         self._checked_at = float("-inf")
         self._writable = True
@@ -192,7 +192,7 @@ class Server:
             auto_decompress=False,  # a small body could keep the loop busy for seconds
         )
         self._handle: Handler | None = None
-        """aiohttp's: finds the route, and calls its handler."""
+        """aiohttp's own: finds the route, and calls its handler."""
         self._servers: list[asyncio.Server] = []
         self._watching: asyncio.Task[None] | None = None
         self._dropping: asyncio.Task[None] | None = None
@@ -207,14 +207,14 @@ class Server:
         self._public = frozenset(
             each for each in self._elsewhere if not _is_address(each.host) or _is_global(each.host)
         )
-        """Those that do not name another relay on another machine."""
+        """The addresses that do not name another relay on another machine."""
         is_local = not services.config.server.trusted_proxies and all(
             _is_loopback(each.getsockname()[0]) for each in listening
         )
         self.addresses_from_anywhere = (
             self.addresses if services.config.relay.url or is_local else self._public
         )
-        """Those that a request to vanish may name: it can come by any connection (NIP-62)."""
+        """The addresses that a request to vanish may name: any connection may send it (NIP-62)."""
 
     def show(self, pages: Pages) -> None:
         """Serve the web console too; before the server listens."""
@@ -222,7 +222,8 @@ class Server:
         pages.add_routes(self._router, self._path.rstrip("/"))
 
     async def close_heaviest(self, needed: int) -> str:
-        """The process needs so many bytes of memory. Says what was closed, for the log."""
+        """Close what holds most memory: the process needs so many bytes. Returns what was closed,
+        for the log."""
         ended = 0 if self._handshakes is None else self._handshakes.end_for(needed)
         handshakes = f"unfinished TLS handshakes, {ended >> 20} MiB" if ended else ""
         if ended >= needed:
@@ -698,7 +699,7 @@ class Server:
             self._pages.rights_changed()
 
     def _of_addresses(self) -> tuple[object, ...]:
-        """What rights of addresses depend on."""
+        """The part of the state that rights of addresses depend on."""
         state = self._services.state
         return state.blocked, state.policy.trusted_readers
 

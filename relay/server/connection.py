@@ -67,9 +67,9 @@ _MAX_UNANSWERED_WEIGHT: Final = 4 << 20
 """… or with more than this many bytes of them in memory, as `weight_of` estimates it."""
 _MAX_UNSENT: Final = 64 << 20
 """Bytes that wait in the outboxes of all connections, see `Shares`; with more, a connection gets
-the next stored rows when it has read most of what it has. Nobody waits for what others read."""
+the next stored rows when it has itself read most of what waits for it, whatever others read."""
 MAX_UNREAD: Final = 128 << 20
-"""The same with live rows. With more, connections are closed, see `UnreadRows`."""
+"""The same with live rows; with more, connections are closed, see `UnreadRows`."""
 _MAX_OPEN: Final = 256 << 20
 """`Session.open_weight` of all connections, see `Shares`."""
 _ORDINARY_OPEN: Final = 1 << 20
@@ -85,25 +85,25 @@ _HEARTBEAT_S: Final = 60.0
 """A client that sends nothing for this time gets a ping; after half of it without an answer the
 connection is closed."""
 _CHECKS: Final = 12
-"""Of every connection in `_HEARTBEAT_S`."""
+"""Checks of each connection in `_HEARTBEAT_S`."""
 _CHECKED_AT_ONCE: Final = 100
 """Connections; a ping takes 15 us of the loop."""
 _PING: Final = b"\x89\x00"
 _CONNECTIONS_OF_ONE: Final = 10
-"""As many subscriptions as so many connections may have, those of one address have together without
-a known key. An event of somebody else may have to be sent to each: 3 us of the loop."""
+"""Without a known key the connections of one address have together no more subscriptions than so
+many of them may have. An event of somebody else may have to be sent to each: 3 us of the loop."""
 _LARGE_FRAME: Final = 16 << 10
 """Bytes; parsing the content of a larger one can take 0.2 s of the loop."""
 _FEW_VALUES: Final = 768
-"""Of filters in a frame, where 128 bytes count as one more, a tag name as 20, and a search as 100:
-500 authors, or 700 short tag values. They take the loop little more than 2 ms."""
+"""Filter values in a frame, where 128 bytes count as one more value, a tag name as 20, and a search
+as 100: 500 authors, or 700 short tag values. They take the loop little more than 2 ms."""
 _VALUE_S: Final = 3e-6
-"""Estimated time on the loop of each of these, to be parsed and as in `work_of`."""
+"""Estimated time on the loop of such a value: to parse it, and what `work_of` estimates."""
 _FEW_VALUES_FRAME: Final = 384
 """Bytes; a smaller one is not looked at."""
 _EVENT: Final = re.compile(rb'\s*+\[\s*+"EVENT"')
 _KEPT: Final = re.compile(rb'\s*+\[\s*+"(?:EVENT|AUTH)"')
-"""What is taken although its client has left: an event, and the login that it may need."""
+"""Frames that are taken although the client has left: events, and the logins they may need."""
 _HANDLED: Final = MESSAGES | {WSMsgType.PING, WSMsgType.PONG}
 _FRAME_S: Final = 3e-6
 """Estimated time of aiohttp for a frame, spent before the measurement here begins."""
@@ -201,7 +201,8 @@ class Connection:
         """Number of the frame that is being handled, from 1."""
         self._socket = socket
         self._at_release: tuple[int, int] | None = None
-        """`arrived` then: the socket may be open for longer, until its client has read all."""
+        """What `arrived` gave at `release`: the socket may be open for longer, until its client has
+        read all."""
         self.reader = self._session = Session(
             secrets.token_hex(16),
             addresses,
@@ -221,19 +222,19 @@ class Connection:
         self._unsent_of_all = Shares() if unsent is None else unsent
         self._make_room = make_room
         self.unsent = 0
-        """Of this connection, in `_unsent_of_all`."""
+        """Bytes of this connection in `_unsent_of_all`."""
         self.opened_at = perf_counter()
         self.unsent_since = 0.0
-        """`perf_counter`: since then something is unread."""
+        """`perf_counter` since which something has been unread."""
         self._unsent_upto = 0
-        """Of `Outbox.written_bytes`, how many were written until then."""
+        """`Outbox.written_bytes` at that time."""
         self._is_over = False
-        """True: it ends, and what it had counts no longer, except for `unsent`."""
+        """True: the connection ends, and what it had counts no longer, except for `unsent`."""
         self._open_of_all = Shares() if open_filters is None else open_filters
         self._open_weight = 0
-        """Of this connection, in `_open_of_all`."""
+        """Weight of this connection in `_open_of_all`."""
         self._rows_bytes = 0
-        """Of rows that its queries hold."""
+        """Bytes of the rows that its queries hold."""
         self._turns = turns
         self.counted_as = counted_as
         self.is_local = is_local
@@ -249,7 +250,7 @@ class Connection:
         self._expiry: asyncio.TimerHandle | None = None
         """Ends attestations when the first of them ends."""
         self._silent_checks = 0
-        """Since the client was silent for `_HEARTBEAT_S` and got a ping."""
+        """Checks since the client was silent for `_HEARTBEAT_S` and got a ping."""
         self._is_stopping = False
         self._all_answered: asyncio.Event | None = None
         """Awaited when the relay stops."""
@@ -325,17 +326,17 @@ class Connection:
 
     @property
     def is_closing(self) -> bool:
-        """Its client has been told why, and may not have read it yet."""
+        """The relay closes it: its client has been told why, and may not have read that yet."""
         return self._hangup is not None
 
     @property
     def taken_bytes(self) -> int:
-        """Of all messages that were taken from it; no other is once it is over."""
+        """Bytes of all messages that were taken from the socket; none is once it is over."""
         return self._socket.taken_bytes if self._at_release is None else self._at_release[1]
 
     @property
     def held_bytes(self) -> int:
-        """What is in memory for it, as its limits count that."""
+        """Bytes in memory for this connection, as its limits count them."""
         outbox = self.outbox
         of_client = self._open_weight + self._unanswered_weight + self._input.unfinished()
         of_queries = self._queries.held_bytes + self._rows_bytes + self._negentropy.held_bytes
@@ -449,14 +450,14 @@ class Connection:
             self.outbox.put(messages.closed(sub, BANNED.refused()))
 
     def close_blocked(self) -> None:
-        """Its address was blocked (N86-27)."""
+        """Close it: its address was blocked (N86-27)."""
         self._queries.end_all()
         self._hang_up(POLICY_VIOLATION, "blocked: your address is blocked")
 
     def close_displaced(
         self, text: str = "too many connections; a member who logs in stays"
     ) -> None:
-        """Its place was given to another connection, or `text` says why."""
+        """Close it: its place was given to another connection, or `text` says why."""
         self._queries.end_all()
         if self.outbox.buffered_bytes >= self._outbox_bytes // UNREAD_SHARE:
             self.cut_off()  # it has no place to keep until it reads the reason
@@ -565,7 +566,7 @@ class Connection:
         del self._socket
 
     async def _next_compressed(self) -> Any:
-        """aiohttp expands a further message when it gives one: this is work too."""
+        """The next frame. When aiohttp gives one it expands a further one: this is work, too."""
         self._slice.begin()
         frame = await self._socket.next()
         if self._slice.end():
@@ -610,8 +611,8 @@ class Connection:
         return seconds + data.count(b"{") * FILTER_S
 
     async def _take_costly(self, data: bytes, seconds: float) -> None:
-        """All that send such frames rest together: networks take turns, and in each its addresses;
-        9,900 values take 30 ms without a pause. `seconds`: estimated."""
+        """Take a costly frame when its turn comes, see `CostlyWork`: 9,900 values take 30 ms
+        without a pause. `seconds`: estimated."""
         costly, work = self._turns.costly, self._slice
         account = work.account
         async with self._input.waiting(len(data)):
@@ -750,7 +751,7 @@ class Connection:
             self._make_room()
 
     def close_unread(self) -> None:
-        """It has held most, and all together too much."""
+        """Close it: all clients together have too much unread, and this one most of it."""
         self.cut_off()  # a close frame would wait behind it
         self._set_unsent(0)
         self._too_slow()
@@ -779,8 +780,8 @@ class Connection:
             await self._linger(transport)
 
     async def _linger(self, transport: asyncio.Transport) -> None:
-        """While the client reads what was sent, but not for long: what is closed stays open without
-        end until all is read."""
+        """Wait while the client reads what was sent, but not for long: a transport that is closed
+        stays open until all is read, however long that takes."""
         loop = asyncio.get_running_loop()
         end = loop.time() + _LINGER_S
         loop.call_at(end, transport.abort)
@@ -790,7 +791,7 @@ class Connection:
                     await self._read_by_client()
 
     async def _read_by_client(self) -> None:
-        """Until it has read most of what was sent. Raises ConnectionError.
+        """Wait until the client has read most of what was sent. Raises ConnectionError.
 
         All tasks that wait in `drain` share one future, and the first that is cancelled cancels it
         for the others. So only one task waits there, which nobody cancels.
@@ -821,7 +822,7 @@ class Connection:
 
 
 def _retrieve(drain: asyncio.Task[None]) -> None:
-    """Nobody may wait for it any more."""
+    """Look at its exception: perhaps no task waits for it any more, and asyncio would log that."""
     if not drain.cancelled():
         drain.exception()
 

@@ -33,29 +33,32 @@ count as long as there is room for so many websockets."""
 _OTHER_FILES: Final = 128
 """Descriptors of files, of plug-ins and of listening sockets."""
 _SILENT_AT_ONCE: Final = 100
-"""So many of them are counted, or closed, without a pause, 25 us each …"""
+"""So many sockets are counted, or closed, without a pause, 25 us each …"""
 _PIECES: Final = 32
-"""… or this fraction, if it is more: while there are pauses others are accepted, some hundred in
-each iteration of the loop."""
+"""… or this fraction (1/32) of all, if that is more: in each pause some hundred others are
+accepted."""
 _NEW_CHECKS: Final = 5
-"""So often a socket may be seen before its first bytes come."""
+"""A socket is new for so many checks, until its first bytes come."""
 _MAX_UNREAD: Final = 32 << 20
 """Bytes of HTTP answers that clients have not read. When there are more, see `drop_unread`."""
 _MAKE_ROOM_S: Final = 0.05
+"""Delay until room is made for unread rows."""
 _PATIENCE_S: Final = 2.0
 """How long a client may leave bytes unread while all leave too many."""
 
 
 _LEAST_HELD: Final = 64 << 10
-"""Bytes that connections of an address hold or have sent, if it is to help that they are closed."""
+"""Bytes that connections of an address hold or have sent, if it is to help to close them."""
 _LEAST_OF_NETWORK: Final = 256 * _LEAST_HELD
-"""The same of a network whose addresses have less each: more than those of an IPv4 /24 can have."""
+"""The same of a network whose addresses have less: more than those of an IPv4 /24 can have."""
 _RIGHTS_AT_ONCE: Final = 50
-"""Connections whose rights are looked up without a pause, once a group has changed 70 us each …"""
+"""Connections whose rights are looked up without a pause: 70 us each once a group has changed …"""
 _RIGHTS_S: Final = 0.002
-"""… or more of them, within this time: else it is 1 us each."""
+"""… or more of them, within this time: otherwise it is 1 us each."""
 _CONNECTION_BYTES: Final = 15 << 10
+"""Bytes that a connection takes beside what it holds."""
 _NEW_S: Final = 60.0
+"""Of what a connection has sent half counts when it is so old, and less later."""
 _OF_UNKNOWN: Final = 4
 """What clients without a known key hold counts so many times."""
 
@@ -74,17 +77,17 @@ def places_of(max_connections: int) -> int:
 
 
 async def close_heaviest(connections: Iterable[Connection], needed: int) -> str:
-    """Close the connections of the networks, and in these of the addresses, that hold most memory,
-    as far as that is counted, with what their open ones have sent in each minute: what is not
-    counted came from that. Of as many addresses as hold the `needed` bytes, or of the first one.
-    Owners' are not closed; of clients without an address each counts apart. Says what was closed,
-    for the log."""
+    """Close all connections of the addresses that hold most memory, in the networks that hold most:
+    of as many addresses as hold the `needed` bytes, at least of one. An address holds what is
+    counted for its open connections, and what these have sent in each minute: memory that is not
+    counted comes from that. Owners' connections are not closed; a client without an address counts
+    as an address of its own. Returns what was closed, for the log."""
     now = perf_counter()
     weights, network_weights = Counter[object](), Counter[object]()
     sizes, network_sizes = Counter[object](), Counter[object]()
     at: dict[object, list[Connection]] = {}
     networks: dict[object, object] = {}
-    """Of the addresses."""
+    """Address → its network."""
     rest_at = now + _RIGHTS_S
     for number, each in enumerate(tuple(connections), 1):
         if number % _RIGHTS_AT_ONCE == 0 and perf_counter() > rest_at:
@@ -127,7 +130,7 @@ async def close_heaviest(connections: Iterable[Connection], needed: int) -> str:
 
 
 class HttpSockets:
-    """Those that are not websockets."""
+    """Sockets that are not websockets."""
 
     def __init__(self, free_places: Callable[[], int]) -> None:
         """`free_places`: how many websockets more there is room for."""
@@ -204,7 +207,7 @@ class HttpSockets:
 
 
 class _Client(NamedTuple):
-    """Of a connection, when it was looked at."""
+    """Address and rights of a connection, when it was looked at."""
 
     counted_as: str | None
     is_known: bool
@@ -225,13 +228,14 @@ class UnreadRows:
         """`connections`: all that are open, whenever it is iterated."""
         self._connections = connections
         self.unsent = Shares()
-        """By `Connection.counted_as`."""
+        """Unread bytes, by `Connection.counted_as`."""
         self._due: asyncio.Handle | None = None
         self._due_at = inf
         """Loop time; `-inf` while connections are looked at."""
 
     def make_room_soon(self, seconds: float = _MAKE_ROOM_S) -> None:
-        """Not at once: it may be called while a row is delivered, and looks at all connections."""
+        """Make room after `seconds`. Not at once: this may be called while a row is delivered, and
+        looks at all connections."""
         loop = asyncio.get_running_loop()
         at = loop.time() + seconds
         if at < self._due_at:
@@ -258,11 +262,11 @@ class UnreadRows:
     def _make_room(self, clients: dict[Connection, _Client]) -> None:
         """Close connections until what all have left unread is within the bounds.
 
-        `MAX_UNREAD` is for connections with unread bytes for longer than `_PATIENCE_S`, twice as
-        much for all. Closed first are those without a known key while they have more than a
-        quarter (of fresh bytes too), owners last; of the network with most unread bytes, in it of
-        the address with most, the connection with most of them. `clients`: of those that were
-        looked at."""
+        The bound of connections that have had unread bytes for longer than `_PATIENCE_S` is
+        `MAX_UNREAD`, that of all is twice as much. Connections without a known key are closed
+        first, while they have more than a quarter (of fresh bytes, too), owners' last: each time
+        the one with most, of the address with most, in the network with most unread bytes.
+        `clients`: of the connections that were looked at."""
         unsent, now = self.unsent, perf_counter()
         fresh, late = list[Connection](), list[Connection]()
         of_address, of_network = Counter[str | None](), Counter[str]()

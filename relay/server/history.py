@@ -14,7 +14,7 @@ from relay.access.visibility import Viewer
 from relay.errors import Invalid, Refused, StoreFault
 from relay.nostr.event import address_of, is_hex64
 from relay.nostr.nip98 import authorization
-from relay.server.nip86 import MAX_RECEIPTS, Reply, refusal
+from relay.server.nip86 import ALREADY_USED, MAX_RECEIPTS, NO_STORE, Reply, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,14 +72,14 @@ class HistoryRequests:
         try:
             viewer = Viewer(frozenset({signed.pubkey}))
             if await self._used.was_used(signed, now, self._share_of(viewer), address):
-                return refusal(401, "invalid: this authorization was already used")
+                return ALREADY_USED
             events, more = await self._versions.versions(viewer, slot, before, address)
         except Invalid as refused:
             return refusal(401, str(refused))
         except Refused as refused:
             return refusal(429, str(refused))
         except StoreFault:
-            return refusal(503, "error: the store is not available, try again later")
+            return NO_STORE
         if not events and before is None:
             return refusal(404, NOTHING)
         answer = {

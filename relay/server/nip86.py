@@ -38,6 +38,7 @@ from relay.nostr import kinds
 from relay.nostr.event import event_from_raw, is_hex64, object_in
 from relay.nostr.filters import Filter
 from relay.nostr.nip98 import WINDOW_S, authorization
+from relay.read.query import STORE_DOWN
 from relay.server.turns import Pauses
 from relay.storage import PageQuery
 
@@ -74,7 +75,7 @@ _LISTED: Final = 1000
 _EXAMINED: Final = 20_000
 """Newest reports that it examines: anybody may send many that name made-up ids."""
 _EXAMINED_BYTES: Final = 64 << 20
-"""Of these reports."""
+"""Bytes of these reports."""
 _OF_ONE_REPORT: Final = 64
 """Events that a report counts for: anybody may send one that names thousands of made-up ids."""
 _MAX_REASON: Final = 200
@@ -88,7 +89,6 @@ _MAX_COUNT: Final = 100_000
 _MAX_LOGGED: Final = 500
 """Characters of the parameters in a log line."""
 _OWNERS_ONLY: Final = "restricted: only owners of this relay may call"
-_STORE_DOWN: Final = "the store is not available, try again later"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,10 @@ class Reply:
 
 def refusal(status: int, text: str) -> Reply:
     return Reply(status, orjson.dumps({"error": text}))
+
+
+ALREADY_USED: Final = refusal(401, "invalid: this authorization was already used")
+NO_STORE: Final = refusal(503, str(STORE_DOWN))
 
 
 class UsedAuthorizations:
@@ -190,7 +194,7 @@ class UsedAuthorizations:
                 if not await self._use_call(event.id, until, now):
                     return True
             except StoreFault as fault:
-                raise Refused(Prefix.ERROR, _STORE_DOWN) from fault
+                raise Refused(STORE_DOWN.prefix, STORE_DOWN.text) from fault
         self._marked += 1
         number = self._marked
         if self._path is not None and event.created_at >= now:
@@ -202,7 +206,7 @@ class UsedAuthorizations:
                         await asyncio.to_thread(replace_own_file, self._path, text)
                         self._written = number
             except OSError as error:
-                raise Refused(Prefix.ERROR, _STORE_DOWN) from error
+                raise Refused(STORE_DOWN.prefix, STORE_DOWN.text) from error
         return False
 
     def _has_room(self, pubkey: str, address: str | None, most: int) -> bool:
@@ -259,7 +263,7 @@ class Calls:
             if not self._may_call(signed.pubkey):
                 return refusal(403, _OWNERS_ONLY)
             if await self._used.was_used(signed, now):
-                return refusal(401, "invalid: this authorization was already used")
+                return ALREADY_USED
             if not self._may_call(signed.pubkey):  # a reload may have come meanwhile
                 return refusal(403, _OWNERS_ONLY)
         except Invalid as refused:
@@ -371,7 +375,7 @@ class Calls:
             *management.of(ListName.ALLOWED_EVENTS),
         }
         named: dict[str, str] = {}
-        """Those not looked up yet."""
+        """Events that are not looked up yet: id → reason."""
         entries: list[dict[str, str]] = []
         visibility = self._state.visibility(Viewer(frozenset({caller})))
 
@@ -449,7 +453,7 @@ class Calls:
                 query = query.following(page)
         except StoreFault as fault:
             _log.error("a NIP-86 call failed: %s", fault)
-            raise Refused(Prefix.ERROR, _STORE_DOWN) from fault
+            raise Refused(STORE_DOWN.prefix, STORE_DOWN.text) from fault
 
 
 def _parse_call(body: bytes) -> tuple[str, list[object]]:

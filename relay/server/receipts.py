@@ -15,7 +15,7 @@ from relay.errors import Invalid, Refused, StoreFault
 from relay.nostr.erasure import receipt
 from relay.nostr.event import is_hex64
 from relay.nostr.nip98 import authorization
-from relay.server.nip86 import MAX_RECEIPTS, Reply, refusal
+from relay.server.nip86 import ALREADY_USED, MAX_RECEIPTS, NO_STORE, Reply, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,14 +68,14 @@ class Receipts:
         try:
             erasure = await self._store.erasure(wanted)
         except StoreFault:
-            return refusal(503, "error: the store is not available, try again later")
+            return NO_STORE
         owners = self._state.policy.actors.owners
         if erasure is None or (signed.pubkey != erasure.by and signed.pubkey not in owners):
             return refusal(404, NOTHING)
         try:
             most = None if signed.pubkey in owners else self._share_of(signed.pubkey)
             if await self._used.was_used(signed, now, most, address):
-                return refusal(401, "invalid: this authorization was already used")
+                return ALREADY_USED
         except Invalid as refused:
             return refusal(401, str(refused))
         except Refused as refused:

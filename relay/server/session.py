@@ -59,8 +59,9 @@ _VALUE_WEIGHT: Final = 256
 _FILTER_WEIGHT: Final = 2048
 """An event may have to be compared with all filters that name its group: 0.14 us each."""
 _WIDE_WEIGHT: Final = 6144
-"""More for filters that every event of their kinds is compared with."""
+"""More for a filter that every event of its kinds is compared with."""
 _HEAVY_VALUES: Final = 4096
+"""Values in open subscriptions above which closing these takes milliseconds of the loop."""
 MAX_WIDE: Final = 256
 """Filters of open subscriptions that name no id, author or tag: each costs the loop up to 1 us per
 event."""
@@ -111,7 +112,7 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
     """Sums over open subscriptions, for the limits above."""
 
     bytes: int = 0
-    """Of the frames that opened them, or of their texts in memory, if these take more."""
+    """Those of the frames that opened them, or of their texts in memory, if these take more."""
     filters: int = 0
     values: int = 0
     wide: int = 0
@@ -148,7 +149,7 @@ def _held_by(filters: Sequence[Filter], size: int) -> _Held:
 
 @lru_cache(maxsize=256)
 def _one_of(size: int, filters: int, values: int, wide: int, searches: int) -> _Held:
-    """One object for equal ones: of each open subscription one is kept."""
+    """One object for equal sums: each open subscription keeps one."""
     return _Held(size, filters, values, wide, searches)
 
 
@@ -347,7 +348,7 @@ class Session:
         return Reply(messages.ok(event.id, None))
 
     def end_attestations(self, now: int) -> int | None:
-        """Drop those that have ended; returns when the next one ends, in Unix seconds."""
+        """Drop attestations that have ended; returns when the next one ends, in Unix seconds."""
         held = frozenset(
             each for each in self.viewer.attested if each.until is None or now < each.until
         )

@@ -4,11 +4,12 @@ A fifth of all places, and of those of each address, is reserved for keys that a
 connection that takes a reserved place is on trial: it is closed when no known key has logged in
 after `TRIAL_S`, or earlier, when another connection on trial needs its place.
 
-Those with a known key stay, unless they have more than four fifths of all places: then one of the
-network that has most connections makes room for a client of another, which has as long to log in:
-clients of networks that have more do not displace it. One that has not logged in by then stays,
-while all of these have up to a fifth; if no place is free, another one of the network with most is
-closed. Owners always stay.
+Connections with a known key stay, unless they have more than four fifths of all places: then one of
+the network that has most connections makes room for a client of another network. That client has
+`TRIAL_S` to log in, too, and clients of networks that have more do not displace it meanwhile. If it
+has not logged in by then, it stays while clients without a known key have up to a fifth of all
+places; if no place is free, another connection of the network with most is closed. Owners always
+stay.
 
 Invariants: pure; the work of a call does not grow with the number of connections. Connections with
 new keys or none cannot keep out one with a known key, whether they stay or are being closed, and
@@ -75,13 +76,13 @@ class Slots(Generic[C]):
         """`_settled` and `_on_trial` leave out connections in `_leaving` and those seen with a
         known key."""
         self._unknown: ByNetwork[C] = ByNetwork()
-        """Those in `_settled` and `_on_trial`."""
+        """The connections of `_settled` and `_on_trial`."""
         self._known: set[C] = set()
-        """Those seen with a known key, but no owner's."""
+        """Connections seen with a known key that is no owner's."""
         self._owners: set[C] = set()
-        """Those seen with an owner's key."""
+        """Connections seen with an owner's key."""
         self._others: ByNetwork[C] = ByNetwork()
-        """All of `_unknown` and `_known`."""
+        """The connections of `_unknown` and `_known`."""
 
     def __len__(self) -> int:
         """Including those in `_leaving`."""
@@ -109,7 +110,7 @@ class Slots(Generic[C]):
         return None
 
     def _of_all(self, address: str) -> C | None:
-        """One of the network with most, as `ByNetwork.of_largest`."""
+        """Displace a connection of the network with most, as `ByNetwork.of_largest`."""
         while found := self._others.of_largest(address):
             if not found.is_owner:
                 return self._leave(found)
@@ -123,8 +124,8 @@ class Slots(Generic[C]):
         kept: int,
         trial: Callable[[], C | None],
     ) -> C | None:
-        """The newest settled one; when as many are on trial as places are reserved, the one whose
-        `trial` ends."""
+        """Displace the newest settled connection; when as many are on trial as places are reserved,
+        the one whose `trial` ends."""
         while kept:
             is_kept = settled and len(on_trial) < kept
             found = next(reversed(settled)) if is_kept else trial()
@@ -144,8 +145,8 @@ class Slots(Generic[C]):
         return found
 
     def _of_largest(self, address: str) -> C | None:
-        """One of the network with the most unknown ones, if that is more than the network of this
-        address would then have: so no network can keep all others out."""
+        """Displace a connection of the network with most unknown ones, if these are more than the
+        network of this address would then have: so no network can keep all others out."""
         while found := self._unknown.of_largest(address):
             if not self.logged_in(found):
                 return self._leave(found)
@@ -207,7 +208,7 @@ class Slots(Generic[C]):
             del self._here[address]
 
     def add(self, connection: C, address: str, *, is_limited: bool) -> bool:
-        """Whether it is on trial: `end_trial` is due after `TRIAL_S`."""
+        """Give it a place; whether it is on trial: `end_trial` is due after `TRIAL_S`."""
         is_on_trial = not self._is_free(address, is_limited=is_limited)
         self._origins[connection] = address
         self._count(address, 1)
@@ -225,7 +226,7 @@ class Slots(Generic[C]):
         return not is_full and self._is_free_of(address, is_limited=is_limited)
 
     def _is_free_of(self, address: str, *, is_limited: bool) -> bool:
-        """Whether one of those of the address is."""
+        """Whether the address has a free place that is not reserved for known keys."""
         number = self._here[address] - len(self._on_trial.of(address))
         most = self._per_address
         return not is_limited or not most or number < most - most // _KEPT
@@ -251,7 +252,7 @@ class Slots(Generic[C]):
         return displaced
 
     def remove(self, connection: C) -> None:
-        """It is closed; it may have been cut off before."""
+        """The connection is closed; it may have been cut off before."""
         self._forget(connection)
         address = self._origins.pop(connection, None)
         if address is not None and connection not in self._leaving:

@@ -1,10 +1,10 @@
-"""Input of a socket that is not parsed yet, or whose request or message has not arrived whole:
-bounded in bytes, and in the time that the loop takes to parse it.
+"""Input of sockets that is not parsed yet, or belongs to a request or message that has not arrived
+whole: bounded in bytes, and in the time that the loop takes to parse it.
 
 aiohttp limits each header but not their sum, and each message but not those of all connections; and
 it parses as long as there is input. Invariants: a websocket's input is parsed only while few of its
 messages wait to be handled, and only while this iteration of the loop has time; the rest waits as
-it came, and counts as unfinished; while any waits, the transport is not read.
+it came, and counts as unfinished; while some input waits, the transport is not read.
 """
 
 from __future__ import annotations
@@ -41,17 +41,18 @@ up to five bytes, until a websocket is open."""
 _SMALL_HEAD: Final = 4096
 """Bytes; browsers send some 600 without cookies."""
 _PIECE: Final = 4096
+"""Bytes that are parsed between two looks at the time."""
 _FRAMES_PIECE: Final = 16_384
-"""Bytes of a websocket; 1 ms of the loop when all its frames are empty. A piece takes 2 us more."""
+"""The same of a websocket; 1 ms of the loop when all frames are empty. A piece takes 2 us more."""
 _COMPRESSED_PIECE: Final = 1024
-"""Bytes: they expand to at most 1 MB, 5 ms of the loop."""
+"""The same of one with compression: they expand to at most 1 MB, 5 ms of the loop."""
 MAX_UNFINISHED: Final = 64 << 20
 """Bytes of unfinished messages (their end has not arrived) of all websockets, and of those that
 wait in `SocketInput.waiting`."""
 _SMALL: Final = 16_384
 """Bytes up to which an unfinished message counts only at `SocketInput.check`."""
 _OF_UNKNOWN: Final = 4
-"""Those without a known key keep this fraction (1/4) of `MAX_UNFINISHED`."""
+"""Sockets without a known key keep this fraction (1/4) of `MAX_UNFINISHED`."""
 _TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\n"
     b"Connection: close\r\n\r\n"
@@ -77,7 +78,7 @@ _KEPT_HEADERS: Final = frozenset(
         hdrs.SEC_WEBSOCKET_VERSION,
     )
 )
-"""Those of a websocket's request that are read, some of them again after a reload."""
+"""Headers of a websocket's request that are read, some of them again after a reload."""
 
 
 class Messages(Protocol):
@@ -100,7 +101,7 @@ class Messages(Protocol):
 
     @property
     def taken_bytes(self) -> int:
-        """Of the bytes that have `arrived`, those of messages that were taken to be handled."""
+        """Bytes of the messages that were taken to be handled, of all that have `arrived`."""
 
     def arrived(self) -> tuple[int, int]:
         """How many messages have arrived whole, and their bytes; control frames do not count."""
@@ -119,20 +120,20 @@ class Unfinished:
 
     def __init__(self) -> None:
         self._held: dict[bool, ByNetwork[SocketInput]] = {False: ByNetwork(), True: ByNetwork()}
-        """Of those without a known key, and of those with one; of each address, the socket that has
+        """Sockets without a known key (False), and with one; of each address, the socket that has
         been silent for longest comes first."""
         self._places: dict[SocketInput, _Place] = {}
-        """Where each is in `_held`."""
+        """Where each socket is in `_held`."""
 
     @property
     def total(self) -> int:
-        """Bytes of all that are counted."""
+        """Bytes of all unfinished messages that are counted."""
         return sum(each.total for each in self._held.values())
 
     def note(self, sender: SocketInput, size: int) -> None:
         """The socket's unfinished message has `size` bytes. When all together are too large,
-        sockets are closed, of the network that has most, and in it of the address: while those
-        without a known key have more than their share, of these, else of those with one."""
+        sockets of the network with most are closed, and in it of the address with most: among
+        those without a known key while these have more than their share, else among the others."""
         place = self._places.get(sender)
         if place is not None:
             self._held[place.is_known].touch(sender, place.address)
@@ -140,7 +141,7 @@ class Unfinished:
         self._make_room()
 
     def note_any(self, sender: SocketInput, size: int) -> None:
-        """Now and then: as many bytes as do not count otherwise; it keeps its place."""
+        """As `note`, now and then, also for few bytes; the socket keeps its place."""
         self._count(sender, size, few=0)
         self._make_room()
 
@@ -219,9 +220,10 @@ class SocketInput(web.RequestHandler):
         self._is_small = False
         """Whether the head of the newest request has few bytes."""
         self.checks = 0
-        """How often it was looked at while it was no websocket."""
+        """How often `HttpSockets` has looked at it while it was no websocket."""
         self.client_address = ""
-        """Of the newest request, see `subnet_of`; empty: no request yet, or a websocket."""
+        """Address of the newest request's client, see `subnet_of`; empty: no request yet, or a
+        websocket."""
         self._websocket: Messages | None = None
         self._is_compressed = False
         self._arrived = (0, 0)
@@ -277,7 +279,7 @@ class SocketInput(web.RequestHandler):
         return perf_counter() - self._heard_at
 
     def check(self) -> None:
-        """Count little input too: of each of thousands it is much."""
+        """Count little input, too: of thousands of sockets it is much."""
         self._unfinished.note_any(self, self.unfinished())
 
     @asynccontextmanager
@@ -320,7 +322,8 @@ class SocketInput(web.RequestHandler):
         self._end_wait()
 
     def _end_wait(self) -> None:
-        """Once: a timeout that has run out cannot be changed, and its task may not have run yet."""
+        """End `while_open`, once: a timeout that has run out cannot be changed, and its task may
+        not have run yet."""
         leave, self._leave = self._leave, None
         if leave is not None:
             leave.reschedule(0)

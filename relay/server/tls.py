@@ -40,9 +40,9 @@ _PIECE: Final = 64 << 10
 """Bytes that are encrypted at once."""
 _HANDSHAKE_S: Final = 15
 _HANDSHAKE_BYTES: Final = 64 << 10
-"""What an unfinished one takes."""
+"""Memory of an unfinished handshake."""
 _FEW: Final = 64
-"""So many are not worth closing when memory is short."""
+"""So many handshakes are not worth closing when memory is short."""
 _HEADER: Final = 5
 """Bytes of a TLS record before what is encrypted; the last two are the length of that."""
 _MAX_EMPTY: Final = 8
@@ -66,8 +66,8 @@ class Certificate:
         self._current = usable(cert, key)
 
     def current(self) -> ssl.SSLContext:
-        """For a handshake, which keeps the one that it began with. Not by `sni_callback`: Python
-        writes a traceback to stderr for each name that is not ASCII."""
+        """The context for a new handshake, which keeps it. Not by `sni_callback`: Python writes a
+        traceback to stderr for each name that is not ASCII."""
         return self._current
 
     async def watch(self) -> None:
@@ -114,7 +114,7 @@ class _Failed(Counter[str]):
         self[name] += 1
 
     def least(self, names: Iterable[str]) -> str:
-        """Of those that have failed least, the first."""
+        """The first of the names that have failed least."""
         # Mostly one has not failed: to compare 5,000 takes 0.3 ms.
         first = next((name for name in names if name not in self), None)
         return min(names, key=self.__getitem__) if first is None else first
@@ -148,13 +148,13 @@ class Handshakes:
         self._begun: dict[asyncio.BaseTransport, str] = {}
         """Unfinished handshakes → address."""
         self._by_network: ByNetwork[asyncio.BaseTransport] = ByNetwork()
-        """The same, oldest first."""
+        """Unfinished handshakes, oldest first."""
         self._waiting: RoundRobin[asyncio.BaseTransport] = RoundRobin()
-        """Those that have input, by address."""
+        """Unfinished handshakes that have input, by address."""
         self._inputs: dict[asyncio.BaseTransport, Callable[[], None]] = {}
         """What to call when it is their turn."""
         self._turn = 0
-        """Its number."""
+        """Number of the last turn."""
         self._giving: asyncio.Task[None] | None = None
         self._failed, self._failed_networks = _Failed(), _Failed()
 
@@ -281,7 +281,7 @@ class _Handshake(SSLProtocol):
         self._set_read_buffer_limits(high=self.max_size)  # type: ignore[attr-defined]
         self._all = all_
         self._waiting = bytearray()
-        """What has arrived after the handshake, and OpenSSL was not given yet."""
+        """Bytes that have arrived after the handshake, and that OpenSSL was not given yet."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._finished.add_done_callback(lambda done: self._ended(done, transport))
@@ -330,7 +330,7 @@ class _Handshake(SSLProtocol):
         self._do_read()
 
     def _give(self) -> bool:
-        """Give OpenSSL the next records of those that wait. Whether there was something."""
+        """Give OpenSSL the next records that wait; whether there were some."""
         waiting = self._waiting
         size = len(waiting)
         end, number = _next_records(waiting, self._missing, size)
@@ -434,7 +434,7 @@ class _Handshake(SSLProtocol):
 
 
 def _next_records(data: bytearray, start: int, size: int) -> tuple[int, int]:
-    """Where those that begin at `start` end, up to `_AT_ONCE` of them, and their number. The last
+    """Where the records from `start` on end, up to `_AT_ONCE` of them, and their number. The last
     one may end behind `size`, if its header is before it."""
     end, number = start, 0
     while end + _HEADER <= size and number < _AT_ONCE:

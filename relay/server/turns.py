@@ -3,20 +3,23 @@
 A task that reads input never gives up the loop while more is buffered: it must do so itself, after
 `SLICE_S` of work, or `BUSY_SLICE_S` while others wait.
 
-Invariants: of all tasks that wait for a turn one goes on per iteration of the loop, and of those
-with a known key as many as take no longer than all else: they have half of the loop, however long
-and of whatever kind the work of others is. So an iteration takes a few slices longer, however many
-wait. When deliveries make iterations long, several of the others go on in each, of different
-networks, while their work takes no longer than the deliveries. The next of either is the one whose
-`Account` has used least, of the `Network` that has used least: one may have thousands of addresses.
-Who has used nothing for long counts as `CREDIT_S` behind the others (start-time fair queuing): it
-goes first for that much work, then they share. Every fourth turn is for who has waited longest, so
-nobody waits for ever behind those who always come anew.
-Of many that begin at once few have credit. Work while nobody else waits counts for nothing.
-Handshakes of websockets and of TLS and other HTTP requests have every second turn of those without
-a known key, by turns, and in each of these networks take turns, in them addresses. So who comes
-waits for as many turns as there are networks that come, and addresses of its own, and not for as
-many times the accounts that wait.
+Invariants: in each iteration of the loop tasks with a known key get as many turns as take no longer
+than all else: they have half of the loop, however long and of whatever kind the work of others is.
+Of the tasks without a known key one goes on per iteration; several, of different networks, while
+deliveries make the iterations long, as far as the work of these tasks takes no longer than the
+deliveries. So an iteration takes a few slices longer, however many tasks wait.
+
+With a known key, as without one, the next turn is for the `Account` that has used least, of the
+`Network` that has used least: one network may have thousands of addresses. One that has used
+nothing for long counts as `CREDIT_S` behind the others (start-time fair queuing): it goes first for
+that much work, then they share. Of many that begin at once few have such a credit. Every fourth
+turn is for the one that has waited longest, so none waits for ever behind those that always come
+anew. Work while nobody else waits counts for nothing.
+
+What arrives (handshakes of websockets and of TLS, other HTTP requests, input that is not parsed
+yet) has every second turn of those without a known key. These four take turns, in each of them
+networks, and in a network addresses. So an arrival waits for as many turns as there are networks,
+and addresses of its own network, that arrive, however many accounts wait.
 """
 
 from __future__ import annotations
@@ -49,23 +52,24 @@ LIGHT_ITERATION_S: Final = 0.016
 """The same for those that have used little."""
 
 _SHORT_S: Final = 0.001
-"""Work that does not end the count: to schedule a callback in each iteration takes 2 us."""
+"""Work up to which `Turns.spent` goes on counting in the next iteration: to schedule the callback
+that begins anew takes 2 us."""
 
 _OTHER_S: Final = 0.002
-"""Time that an iteration took for other reasons than work of connections, and above that work, for
-which one more turn is given: a delivery to many takes 20 to 60 ms, and turns would become 20 a
-second."""
+"""For each so many seconds by which all else in an iteration took longer than the work of
+connections, one more turn is given: a delivery to many takes 20 to 60 ms, and there would be 20
+turns a second."""
 _FEW_TURNS: Final = 4
-"""Of one iteration at most …"""
+"""Turns without a known key in one iteration at most …"""
 _MAX_TURNS: Final = 16
 """… but twice as many as in the one before, up to this, while the mean turn takes less than …"""
 _BRIEF_TURN_S: Final = 0.004
-"""… this: else those of members were 45 a second beside a delivery to a thousand."""
+"""… this: else members had 45 turns a second beside a delivery to a thousand clients."""
 
 CREDIT_S: Final = 0.05
-"""What one may have used less than the others that still counts."""
+"""Seconds of work by which an account, or network, counts as behind the others at most."""
 _BEGIN_S: Final = 0.01
-"""So much less credit has each that begins, while the others use no more."""
+"""So much less credit each gets that begins than the one before, while the others use no more."""
 
 _COSTLY_S: Final = 0.002
 """Work after which `CostlyWork` rests."""
@@ -73,21 +77,20 @@ _REST_RATIO: Final = 9
 """Length of that rest, as a multiple of the work: costly work takes a tenth of the loop."""
 _MAX_REST_S: Final = 1.0
 _LOOKED_AT: Final = 32
-"""The next account of a network is one of so many that have waited for longest, and as many that
-came last: to compare 4,000 takes 5 ms, and who had a turn comes behind."""
+"""`CostlyWork` compares so many accounts of a network that have waited longest, and as many that
+came last: to compare 4,000 takes 5 ms. An account that had a turn goes to the end."""
 _OLDEST_EVERY: Final = 4
-"""Of so many turns one is for who has waited longest: those who come anew, with little work or none
-that is known of them, could otherwise keep it waiting for as long as they like."""
+"""Of so many turns one is for who has waited longest: others that always come anew, with little or
+no known work, could go before it for as long as they like."""
 _MOST_LEFT_S: Final = 0.016
-"""Seconds of work of known keys that make up for work of others: an iteration takes so much longer
-at most."""
+"""Seconds of turns of known keys in one iteration, to make up for the work of others: it takes so
+much longer at most."""
 _LEAST_MEAN_S: Final = 0.0001
-"""What a turn of a known key takes at least: some are charged with nearly nothing."""
+"""A turn of a known key counts as taking so long at least: some take nearly nothing."""
 _FIRST_MEAN_S: Final = 0.001
 """What the first turn of an account is expected to take."""
 _MEAN_OF: Final = 4
-
-
+"""Of `Account.mean_s`, the last turn is so large a part (1/4)."""
 _FEW_GONE: Final = 64
 """Entries of a heap that may stay though they do not wait any more, beside as many as wait."""
 
@@ -128,7 +131,7 @@ class Account:
 
 
 class FairQueue(Generic[Waiting]):
-    """Those that wait for turns, accounts of a network, or networks."""
+    """The accounts of a network, or the networks, that wait for turns."""
 
     __slots__ = (
         "__weakref__",
@@ -142,13 +145,14 @@ class FairQueue(Generic[Waiting]):
 
     def __init__(self) -> None:
         self._waiting: dict[Waiting, int] = {}
-        """With a number each, in the order in which they came."""
+        """Each with its number, in the order in which they came."""
         self._heap: list[tuple[float, int, Waiting]] = []
-        """Also those that do not wait any more."""
+        """(what it had used, number, waiting), also of those that do not wait any more."""
         self._numbers = count()
         self._given = 0
         """Number of turns."""
         self._begun = 0.0
+        """What `begin` gave last."""
         self.reached = 0.0
         """The most that one had used, in seconds, when it got a turn that others waited for too."""
 
@@ -156,7 +160,8 @@ class FairQueue(Generic[Waiting]):
         return len(self._waiting)
 
     def begin(self) -> float:
-        """What one counts as having used that begins: who always comes anew has no credit."""
+        """Seconds that one counts as having used when it begins: those that always come anew get no
+        credit."""
         credited = max(self._begun + _BEGIN_S, self.reached - CREDIT_S)
         self._begun = min(credited, self.reached)
         return self._begun
@@ -187,7 +192,7 @@ class FairQueue(Generic[Waiting]):
         return self._waiting.get(waiting) == number
 
     def credited(self, used: float) -> float:
-        """What one counts as having used that has used so much."""
+        """What one that has used so much counts as having used: no more than `CREDIT_S` behind."""
         return max(used, self.reached - CREDIT_S)
 
 
@@ -222,13 +227,13 @@ class Network(FairQueue[Account]):
         self.used = self.queue.credited(self.used) + seconds
 
     def forgive(self, account: Account) -> None:
-        """What kept nobody else waiting is forgotten."""
+        """Forget work that kept nobody else waiting."""
         account.used = min(account.used, self.reached)
         self.used = min(self.used, self.queue.reached)
 
 
 class RoundRobin(Generic[Queued]):
-    """What waits: networks take turns, and in each its addresses."""
+    """A queue in which networks take turns, and in each its addresses."""
 
     __slots__ = ("_waiting",)
 
@@ -275,7 +280,7 @@ def _first(waiting: Iterable[Queued]) -> Queued:
 
 
 class Turns:
-    """For one event loop."""
+    """The turns of the tasks of one event loop."""
 
     def __init__(self, clock: Callable[[], float] = thread_time) -> None:
         """`clock`: seconds that the loop has worked, from any point in time: waiting for the
@@ -283,47 +288,49 @@ class Turns:
         self._clock = clock
         self._unknown, self._known = FairQueue[Network](), FairQueue[Network]()
         """The networks of the accounts in `_turns`: without a known key, and with one."""
-        self._left_to_known = 0.0
-        """Seconds that the work of the latter has taken less than all else."""
+        self._owed_to_known_s = 0.0
+        """Seconds by which the work of known keys is behind all else."""
         self._known_s = 0.0
-        """Seconds of their work since turns were given last."""
+        """Seconds of work of known keys since turns were given last."""
         self._turns: dict[Account, list[_Turn]] = {}
-        """Of tasks that wait: by their accounts."""
+        """Account → the turns of its tasks that wait."""
         self._handshakes: RoundRobin[_Turn] = RoundRobin()
         """By client address."""
         self._requests: RoundRobin[_Turn] = RoundRobin()
         """The same of other HTTP requests."""
         self._inputs: RoundRobin[_Turn] = RoundRobin()
-        """The same of sockets whose request is not parsed yet, by the address that they come from:
-        thousands that connect at once keep no open connection waiting."""
+        """The same of sockets with input before their request is parsed: thousands that connect at
+        once keep no open connection waiting."""
         self._tls: RoundRobin[_Turn] = RoundRobin()
-        """The same of TLS handshakes, which have an order of their own: of no address."""
+        """The same of TLS handshakes, under no address: `Handshakes` has an order of its own."""
         self._arriving = deque((self._handshakes, self._requests, self._inputs, self._tls))
         """In the order in which they have every second turn."""
         self._is_arriving_next = True
         self._given_at = 0.0
         """When turns were given, or could first have been."""
         self._worked = 0.0
-        """Seconds of work since then."""
-        self._over = 0.0
-        """Seconds that turns have worked more than all else took: nobody has a turn more for so
-        much time of others. At most `CREDIT_S`."""
-        self._most = _FEW_TURNS
+        """Seconds of work of connections since then."""
+        self._overworked_s = 0.0
+        """Seconds by which turns have worked longer than all else: for so much time of others no
+        further turn is given. At most `CREDIT_S`."""
+        self._most_turns = _FEW_TURNS
+        """Turns without a known key in the next iteration at most."""
         self._served = 0
-        """Turns that were given last."""
+        """Number of turns that were given last."""
         self._networks: WeakValueDictionary[tuple[str, bool], Network] = WeakValueDictionary()
+        """(network, whether with a known key) → `Network`."""
         self._accounts: WeakValueDictionary[tuple[str, bool], Account] = WeakValueDictionary()
-        """Of each client address: that of its unknown keys, and that of known ones."""
+        """(client address, whether with a known key) → its account."""
         self.spent = 0.0
         """Seconds of work in this iteration of the loop, and of up to `_SHORT_S` before it."""
-        self._ends = False
+        self._is_reset_due = False
         """`_begin_iteration` is scheduled."""
         self.costly = CostlyWork()
-        """Of all clients without a known key."""
+        """The costly work of all clients without a known key."""
 
     def has_time(self, account: Account, more: float) -> bool:
-        """Whether it may begin more work in this iteration of the loop: who has used little may
-        when others may not. `more`: seconds of work that it is not charged with yet."""
+        """Whether the account may begin more work in this iteration of the loop: one that has used
+        little may when others may not. `more`: seconds of work not charged to it yet."""
         network = account.network
         is_light = network.used + more < network.queue.reached - CREDIT_S / 2
         return self.spent < (LIGHT_ITERATION_S if is_light else ITERATION_S)
@@ -332,13 +339,13 @@ class Turns:
         """Work was done in this iteration; whether somebody waits for a turn."""
         self._worked += seconds
         self.spent += seconds
-        if self.spent > _SHORT_S and not self._ends:
-            self._ends = True
+        if self.spent > _SHORT_S and not self._is_reset_due:
+            self._is_reset_due = True
             asyncio.get_running_loop().call_soon(self._begin_iteration)
         return self._is_anybody_waiting()
 
     def charge(self, account: Account, seconds: float, measured_s: float) -> None:
-        """Work counts for the account; so much of it was measured, the rest will be."""
+        """Count work for the account: `measured_s` of it is done, the rest is expected."""
         account.network.charge(account, seconds)
         if account.is_known:
             self._known_s += measured_s
@@ -350,7 +357,7 @@ class Turns:
 
     def _begin_iteration(self) -> None:
         self.spent = 0.0
-        self._ends = False
+        self._is_reset_due = False
 
     def account(self, address: str | None = None, *, is_known: bool = False) -> Account:
         """The account of all connections from this address that have a known key, or have none: to
@@ -425,11 +432,11 @@ class Turns:
     def _give(self) -> None:
         took_s = self._clock() - self._given_at
         others_s = took_s - self._worked
-        left = others_s - self._worked - self._over
-        self._over = min(max(-left, 0.0), CREDIT_S)
+        left = others_s - self._worked - self._overworked_s
+        self._overworked_s = min(max(-left, 0.0), CREDIT_S)
         is_brief = self._served and self._worked <= self._served * _BRIEF_TURN_S
-        self._most = min(2 * self._most, _MAX_TURNS) if is_brief else _FEW_TURNS
-        number = min(max(1 + int(left / _OTHER_S), 1), self._most)
+        self._most_turns = min(2 * self._most_turns, _MAX_TURNS) if is_brief else _FEW_TURNS
+        number = min(max(1 + int(left / _OTHER_S), 1), self._most_turns)
         served: list[Account] = []
         self._give_known(took_s, served)
         self._served = len(served)
@@ -455,11 +462,11 @@ class Turns:
             self._schedule()
 
     def _give_known(self, took_s: float, served: list[Account]) -> None:
-        """Turns to as many of them that their work takes as long as all else does, and `took_s` is
-        the time of both since the last turns. What each takes is known of its own last ones only:
-        whose turns are long leaves those of others as they are."""
-        left = self._left_to_known + took_s - 2 * self._known_s
-        self._left_to_known = left = min(max(left, 0.0), _MOST_LEFT_S)
+        """Give turns to as many accounts with a known key that their work takes as long as all
+        else. `took_s`: the time of both since the last turns. How long a turn will take is told by
+        the last ones of its own account: long turns of one do not make fewer of another's."""
+        left = self._owed_to_known_s + took_s - 2 * self._known_s
+        self._owed_to_known_s = left = min(max(left, 0.0), _MOST_LEFT_S)
         self._known_s = 0.0
         for _ in range(_MAX_TURNS):
             account = self._give_next(self._known, served)
@@ -470,7 +477,7 @@ class Turns:
                 return
 
     def _give_next(self, queue: FairQueue[Network], served: list[Account]) -> Account | None:
-        """A turn to who goes next of these, if anybody waits."""
+        """Give a turn to the account that goes next in this queue; None: none waits."""
         while queue:
             used_there, network = queue.pop()
             used, account = network.pop()
@@ -515,10 +522,10 @@ class CostlyWork:
     begins for `_REST_RATIO` times as long: others have the loop, however many wait here.
 
     Networks share it by the time that their pieces take (fair queuing), and in each its accounts:
-    the next piece is the one that would end first if all went on at once. So it waits for about as
-    much work of each other network as it is itself. Whatever its size and whoever comes later, the
-    first piece of a network waits for at most `_OLDEST_EVERY` pieces for each network that came
-    before; so do accounts, as far as their network has turns.
+    the next piece is the one that would end first if all went on at once. So a piece waits for
+    about as much work of each other network as it is itself. Whatever its size and whoever comes
+    later, the first piece of a network waits for at most `_OLDEST_EVERY` pieces for each network
+    that came before. In the turns of a network the same holds for its accounts.
     """
 
     __slots__ = ("_given", "_is_free", "_reached", "_waiting")
@@ -565,7 +572,7 @@ class CostlyWork:
             raise
 
     def end(self, account: Account, seconds: float) -> None:
-        """The piece took so long."""
+        """The piece has ended, and took so long."""
         network, waiting = account.network, self._waiting
         if waiting:  # what kept nobody waiting counts for nothing
             network.costly_from += seconds
@@ -631,7 +638,7 @@ class Slice:
     def __init__(
         self, turns: Turns, clock: Callable[[], float], account: Account | None = None
     ) -> None:
-        """`clock`: seconds, from any point in time. `account`: None: one of its own."""
+        """`clock`: seconds, from any point in time. `account`: None: the task gets its own."""
         self._turns = turns
         self._clock = clock
         self._began = 0.0
@@ -642,7 +649,7 @@ class Slice:
     def has_time(self) -> bool:
         """See `Turns.has_time`."""
         turns = self._turns
-        # The first without a call: three times per message.
+        # First what needs no call: this is asked three times per message.
         return turns.spent < ITERATION_S or turns.has_time(self.account, self._worked)
 
     def begin(self) -> None:
@@ -655,7 +662,7 @@ class Slice:
         return self._clock() - self._began
 
     def end(self, more: float = 0.0) -> bool:
-        """It ended; whether `rest` is due. `more`: seconds of it that were not measured."""
+        """The piece ended; whether `rest` is due. `more`: seconds of it that were not measured."""
         took = self._clock() - self._began + more
         self._began = 0.0  # a float of its own would take 32 bytes of each idle connection
         # As `add`, without the call: this is done for every message.

@@ -213,7 +213,7 @@ class Appender(EventLog, Protocol):
 
     async def make_room(self, tags: int) -> int:
         """Before events with so many tags are appended: do some of what earlier ones left to do, in
-        a short transaction. For how many tags there is room then; 0: nothing had to be done.
+        a short transaction. Gives for how many tags there is room then; 0: nothing had to be done.
 
         It only keeps the transaction of `append` short. Raises StoreFault.
         """

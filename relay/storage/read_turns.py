@@ -21,9 +21,10 @@ _MAX_RECORDS: Final = 4096
 _HALF_LIFE_S: Final = 180.0
 """In which half of what an account has cost others is forgotten."""
 _MOST_COST: Final = 1000.0
-"""Of ten reads of 10 s. More would take longer to forget, and tells nothing."""
+"""The cost of ten reads of 10 s, see `_Line`. More takes longer to forget, and tells nothing."""
 _OF_NEW: Final = 2
-"""Who is new goes before those who have read for as long as is expected of it."""
+"""A new account counts for this fraction (1/2) of what is expected of it: it goes before accounts
+that have read for as long."""
 _ALIKE: Final = 2 / 3
 """Two costs with a greater ratio count as equal."""
 
@@ -44,11 +45,11 @@ class ReadTurns:
         self._counts = _Line()
         self._others = _Line()
         self._owed_s = 0.0
-        """Of reading, to others than COUNTs."""
+        """Seconds of reading that are due to other reads than COUNTs."""
 
     @property
     def is_anybody_waiting(self) -> bool:
-        """Without those of accounts that have a turn."""
+        """Whether reads wait, without those of accounts that have a turn."""
         return bool(self._counts or self._others)
 
     @asynccontextmanager
@@ -105,10 +106,11 @@ class _Read:
 
 
 class _Line:
-    """Those who wait. Half of the time the network that has waited longest has its turn, and in it
-    the account that has waited longest; half of the time the network whose reads have cost others
-    least, and in it such an account. So a short read waits for one long one of others, and nobody
-    about twice as long as if networks, and in each its accounts, had turns in order of arrival.
+    """Accounts that wait. Half of the time the network that has waited longest has its turn, and in
+    it the account that has waited longest; half of the time the network whose reads have cost
+    others least, and in it such an account. So a short read waits for one long read of others, and
+    nobody waits more than about twice as long as if networks, and in each its accounts, had turns
+    in order of arrival.
 
     A read of t seconds costs t²: the longer it takes, the more come meanwhile, and the longer they
     wait. So quick reads beside a slow one change nothing, and a client with many short ones goes
@@ -121,17 +123,18 @@ class _Line:
         waited longest, and by account, in the order in which these came or had their last turn. An
         account is in the network of its first read."""
         self._network_of: dict[object, object] = {}
-        """Of the accounts that wait."""
+        """Account that waits → its network."""
         self._behind: dict[object, list[_Read]] = {}
-        """Of the accounts that have a turn."""
+        """Account that has a turn → its further reads."""
         self._records: dict[object, tuple[float, float]] = {}
-        """What each account, its addresses and their networks have cost, and when they were in line
-        last: it is forgotten only while they have no reads here, else who waits for hours would be
-        as good as new. Of the `_MAX_RECORDS` that read last."""
+        """Account, address or network → what it has cost, and when it was in line last. Costs are
+        forgotten only while it has no reads here, else who waits for hours would be as good as new.
+        Of the `_MAX_RECORDS` that read last."""
         self._first_cost = 0.0
-        """Of first reads, a mean in which the last counts half: what to expect of who is new."""
+        """Mean cost of first reads, in which the last counts half: expected of a new account."""
         self._owed_s = 0.0
-        """Of reading, to those who have cost less than the last who had waited longest."""
+        """Seconds of reading that are due to those who have cost least: as long as the last turn of
+        one who had waited longest took."""
 
     def __bool__(self) -> bool:
         """Whether an account waits."""
@@ -179,7 +182,7 @@ class _Line:
                 self._leave(account)
 
     def give(self, now: float) -> bool:
-        """Whether somebody waited."""
+        """Give the next turn; False: nobody waited."""
         while self._networks:
             oldest = next(iter(self._networks))
             oldest_account = next(iter(self._networks[oldest]))

@@ -25,9 +25,9 @@ _log = logging.getLogger(__name__)
 _MAX_BATCH: Final = 256
 """Events per request to the plug-ins."""
 _BATCH_S: Final = 0.05
-"""As many events as they answer in so long: the next events wait."""
+"""Plug-ins are asked about as many events as they answer in so long: the next events wait."""
 _NO_LONGER: Final = 1.5
-"""More at once if twice as many take no more than so many times as long."""
+"""… or about more, if twice as many take no more than so many times as long."""
 _FORGET_S: Final = 1.0
 """After so many seconds of answers, a time that was long counts half."""
 
@@ -63,7 +63,7 @@ class BatchSize:
         """The longest of 1 event, of 2 or 3, of 4 to 7 …; it fades."""
 
     def took(self, number: int, seconds: float) -> None:
-        """So many were answered."""
+        """Note how long the answers about so many events took."""
         times, own = self._times, number.bit_length() - 1
         fading = 0.5 ** (seconds / _FORGET_S)
         times[own:] = [time * fading for time in times[own:]]
@@ -143,6 +143,6 @@ class Asking:
             item.objection = objection
 
     async def stop(self) -> None:
-        """What waits gets `error:`."""
+        """Stop the plug-ins: events that wait for an answer get `error:`."""
         if self._plugins is not None:
             await self._plugins.stop()

@@ -96,7 +96,7 @@ _DELETIONS: Final = frozenset(
 _JUDGED_S: Final = 0.1
 """Processor time of the judgement after which the rest of the items is left to another batch."""
 _CHECKED_AFTER: Final = 8
-"""Items after which that is looked at: the call takes 1 us."""
+"""Items after which the time is looked at: the call takes 1 us."""
 _AFTER_REFUSED: Final = Reject(
     Prefix.ERROR, "an event before it was not taken, try again later", "order"
 )
@@ -138,7 +138,7 @@ class Batch:
         self.rows: list[Stored] = []
         """Everything accepted, in order."""
         self.delivered = self.rows
-        """For live delivery."""
+        """The rows for live delivery."""
         self.taken_at = self.began_at = self.decided_at = self.stored_at = self.judged_s = 0.0
         """`perf_counter` when it is given to the store, at the begin and end of `decide`, and when
         it is stored; seconds of the first judgement."""
@@ -146,14 +146,14 @@ class Batch:
         """Processor time of `decide`."""
         self._measures_each = measures_each
         self.number = len(items)
-        """Of the items that were judged: the first of them, at least one."""
+        """How many of the items were judged: the first ones, at least one."""
         self._judge = self._timed_judge
         self.unlisted: Iterable[str] = ()
         """Groups whose lists another batch will sign, in order."""
         self.listed: Set[str] = frozenset()
         """Groups of a `SignLists` whose lists are signed."""
         self.listed_bytes = 0
-        """Of all lists that were signed."""
+        """Bytes of all lists that were signed."""
         self._unlisted_before = unlisted
         self._list_room = list_room
         self._has_moved = False
@@ -167,7 +167,7 @@ class Batch:
         key moderated are so many that it has to come again with a turn of its own."""
         self._items = items
         self._policy = state.policy
-        """Of the look-ups too: a reload meanwhile is for the next batch."""
+        """Also for the look-ups: a reload meanwhile is for the next batch."""
         self.begin(state)
         self._relay_key = relay_key
         self._now = now
@@ -209,7 +209,7 @@ class Batch:
             self._candidates = [self._pieces.part_of(self._candidates[0])]
 
     def begin(self, state: RelayState) -> None:
-        """Against which state it is judged; before `lookups`."""
+        """Set the state that the items are judged against; before `lookups`."""
         self.groups, self.management = state.groups, state.management
         self._actors = (
             state.actors
@@ -265,7 +265,8 @@ class Batch:
         )
 
     def shares(self, of: Mapping[Any, float]) -> Iterator[tuple[LaneItem, float]]:
-        """What each item reads. `of`: as of TooMuchToRead, from a store."""
+        """The part of what may be read that each item reads. `of`: `TooMuchToRead.shares`, from a
+        store."""
         candidates = iter(self._candidates)
         for item in self._items:
             if isinstance(item, WriteEvent):
@@ -385,6 +386,7 @@ class Batch:
         return [added.get(row.seq, row) for row in self.rows if not row.seq or row.seq in added]
 
     def _check_tags(self, versions: Mapping[Slot, Stored]) -> None:
+        """Raises TooMuchToRead if the versions that may be replaced have too many tags."""
         relay = self._relay_key.pubkey
         tags = {
             slot: len(row.event.tags) for slot, row in versions.items() if row.event.pubkey != relay
@@ -395,7 +397,7 @@ class Batch:
     # -- an event -----------------------------------------------------------------------------
 
     def _timed_judge(self, candidate: Candidate, world: World) -> Judgement:
-        """For the first event of the batch."""
+        """`judge`, measured, for the first event of the batch."""
         self._judge = judge
         began = perf_counter()
         judgement = judge(candidate, world)
@@ -521,7 +523,7 @@ class Batch:
                     note_tombstone(stone, self._found)
 
     def _note_references(self, row: Stored, candidate: Candidate) -> None:
-        """What it names may come later in the batch, with an import."""
+        """Note what the row names: in an import that may come later in the batch."""
         if candidate.named is not None:
             for reference in references_of(row.event):
                 self._found.referrers.setdefault(reference, set()).add(row.event.id)
@@ -542,7 +544,7 @@ def _is_accepted(judged: Judgement, candidate: Candidate) -> bool:
 
 
 def _sender_of(item: WriteEvent, made: dict[int, Sender]) -> Sender:
-    """One for all events of an author in a batch; `made`: by identity of the author."""
+    """One `Sender` for all events of an author in a batch; `made`: by identity of the author."""
     sender = made.get(id(item.author))
     if sender is None or sender.origin is not item.origin:
         sender = made[id(item.author)] = sender_of(item.author, item.origin)

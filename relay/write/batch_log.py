@@ -49,14 +49,14 @@ def trace(traces: Traces, items: Sequence[LaneItem], batch: Batch) -> None:
 
 
 def request_of(item: LaneItem) -> Mapping[str, str]:
-    """For the log."""
+    """The id of the request that brought the item, for the log."""
     if isinstance(item, WriteEvent) and item.author.connection is not None and item.message:
         return {"request": request_id(item.author.connection, item.message)}
     return {}
 
 
 def name_of(item: LaneItem) -> str:
-    """For the log."""
+    """What the item is, for the log."""
     match item:
         case WriteEvent():
             return f"an event of kind {item.event.kind}"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from relay.write.world import World
 
 BYTES_AT_ONCE: Final = 1_000_000
-"""Of lists that a `SignLists` makes signed in a transaction, unless they are of one group."""
+"""Bytes of lists that a `SignLists` signs in a transaction, unless they are of one group."""
 _LARGE_GROUP: Final = 50
 """Members. Its lists are signed once for all changes of a batch: one takes up to 15 ms and 700 kB,
 and so many changes would keep all other events waiting for seconds."""
@@ -77,18 +77,18 @@ class Changes:
         self.listed: set[str] = set()
         """Groups of a `SignLists` whose lists are signed."""
         self.listed_bytes = 0
-        """Of all lists that were signed."""
+        """Bytes of all lists that were signed."""
         self._list_room = list_room
         self._relay_key = relay_key
         self._unsigned = unsigned
-        """Large ones as they were; what is signed about them comes last."""
+        """Groups as they were before the batch: what is signed about these comes last."""
         self._unlisted_before = unlisted
 
     def set_groups(self, groups: Groups) -> None:
         self.world = self.world.with_groups(groups)
 
     def notify(self, before: Group | None, after: Group) -> None:
-        """Set the group, and store the 39000–39005 that differ, at last."""
+        """Set the group, and sign the 39000–39005 that differ: now, or in `sign_last`."""
         is_put_off = after.id in self._unsigned or _is_large(after)
         if before is None or not (is_put_off or self._is_apart(before, after)):
             self._sign_notices(before, after)
@@ -128,8 +128,8 @@ class Changes:
         self.listed -= self.unlisted.keys()
 
     def sign_lists(self, signing: SignLists) -> None:
-        """Those that differ from what is stored: another relay on the database may have signed
-        some. The first, and others while there is room."""
+        """Sign the lists that differ from what is stored: another relay on the database may have
+        signed some. The first group's, and others' while there is room."""
         compat = self.world.policy.groups.compat
         for group_id in signing.groups:
             group = self.world.groups.get(group_id)
@@ -190,7 +190,7 @@ class Changes:
         self.notify_since(before)
 
     def forget(self, rows: Iterable[Stored], *, keeps_pins: bool = False) -> None:
-        """Codes, requests and pins that these removed rows gave to groups."""
+        """Remove the codes, requests and pins that these removed rows gave to groups."""
         events = [row.event for row in rows]
         self.set_groups(groups_without_rows(self.world.groups, events, keeps_pins=keeps_pins))
 

@@ -149,15 +149,15 @@ class WriteEvent(msgspec.Struct):
     """Progress of a deletion that is too large for one transaction."""
     series: Series | None = None
     room: int = 0
-    """Tags for which the store made room while it waited for that."""
+    """Tags for which the store made room while the event waited for room."""
     needs_turn: bool = False
-    """It is a request to vanish for which many records of groups are to be read."""
+    """The event is a request to vanish for which many records of groups are to be read."""
     times_left: int = 0
-    """How often it was put back because the batch read too much."""
+    """How often the event was put back because its batch read too much."""
     cost: int = 1
-    """As `cost_of` has it, when it was next in its queue."""
+    """What `cost_of` gave when the event was next in its queue."""
     cost_of_delivery: int = 0
-    """Of this, what open filters cost."""
+    """The part of `cost` that comes from open filters."""
     took_s: float = 0.0
     """Processor time of its judgement; 0: not measured."""
 
@@ -255,17 +255,18 @@ def client_or_type(item: LaneItem) -> int | str | type[LaneItem]:
 
 
 class Standing(Enum):
-    """Clients of each have an equal part of a lane."""
+    """Of a client. Each standing has an equal share of a lane."""
 
     OWNER = auto()
-    """And what comes from no client."""
+    """Also of what comes from no client."""
     KNOWN = auto()
     UNKNOWN = auto()
 
 
 def share_of(item: LaneItem) -> tuple[Standing, object]:
-    """Whose part of a lane it has, and which network's part of that: else one could send costly
-    events from thousands of addresses, and others wait for one of each."""
+    """The standing whose share of a lane the item has, and the network whose share of that: else
+    somebody could send costly events from thousands of addresses, and others would wait for one
+    event of each."""
     client = client_or_type(item)
     if not isinstance(item, WriteEvent) or client is WriteEvent or item.author.is_owner:
         return Standing.OWNER, client

@@ -1,6 +1,6 @@
 """How many changes are committed together: fewer of a client whose changes read much in one
-transaction, or took longer than they cost; those whose transactions are long one at a time; a
-deletion that reads too much alone goes in pieces."""
+transaction, or took longer than they cost; one at a time of clients whose transactions are long. A
+deletion that reads too much even alone is carried out in pieces."""
 
 from __future__ import annotations
 
@@ -29,34 +29,38 @@ if TYPE_CHECKING:
 
 _MAY_GIVE_RIGHTS: Final = CHANGES_GROUP | {kinds.RELAY_JOIN}
 _MAX_LIMITS: Final = 1024
-"""Turns that are known to read much; those that committed last are kept."""
+"""Clients, or networks, that are remembered for each purpose; the last ones are kept."""
 _LARGE: Final = 1 / 16
-"""The part of what may be read of a client that reads much."""
+"""A client that reads more than this part of what a batch may read has a limit from then on."""
 _CALM: Final = 8
-"""After so many commits a limited turn may commit twice as many changes at once."""
+"""After so many commits a client with a limit may commit twice as many changes at once."""
 
 _SLOW: Final = 5.0
-"""Times as long as estimated."""
+"""A batch, or what one client sent, was slow if it took so many times as long as estimated …"""
 _SLOW_S: Final = 0.02
+"""… a batch only if it also took longer than this."""
 _LEAST_BATCH: Final = 16
+"""Cost of the smallest batches."""
 
 LONG_S: Final = 0.25
 """A transaction that takes longer makes the batches smaller, or its client slow."""
 _PAUSE: Final = 4.0
-"""How long no slow client is served after a transaction, as a multiple of it."""
+"""After a long transaction, or one of a slow client, none of these is served for so many times as
+long."""
 _MAX_PAUSE_S: Final = 600.0
-"""For transactions of several clients that nobody knew to be slow."""
+"""Pauses after several long transactions add up to no more."""
 _QUICK: Final = 3
 """After so many quick transactions of its own a client is no longer slow."""
 _UNKNOWN_EVERY: Final = 4
-"""Every so many turns of slow clients begin with those without a known key: wherever anybody may
-make a group, anybody has a known key."""
+"""Of so many turns of slow clients, or of those with a limit, one is for a client without a known
+key: where anybody may make a group, anybody can have a known key."""
 _MAX_SLOW: Final = 16_384
 """Clients that are known to be slow or quick."""
 _WITH_EFFECTS: Final = CHANGES_GROUP | {kinds.DELETION, kinds.VANISH, *kinds.MEMBERSHIP_REQUESTS}
-"""Kinds that may wait because those of others took long: not what people and agents say."""
+"""Kinds whose events may wait because such events of others took long. Not what people and agents
+say."""
 _SLOW_KIND_S: Final = 60.0
-"""So long after the last pause."""
+"""So long after the pause events of such a kind still wait."""
 
 
 class Limit:
@@ -65,8 +69,8 @@ class Limit:
     __slots__ = ("_calm", "_until", "number")
 
     def __init__(self, number: int, until: float | None = None) -> None:
-        """`until`: the first commit after that is the last one that is limited; None: `number`
-        grows until it is."""
+        """`until`: time of the loop; the limit ends with the first commit after it. None: it ends
+        when `number` has grown to `MAX_BATCH`."""
         self.number = number
         self._until = until
         self._calm = 0
@@ -81,20 +85,20 @@ class Limit:
 
 
 class ClientLimits:
-    """Of clients whose changes read much, or may take long: at most `_MAX_LIMITS`."""
+    """Limits of clients whose changes read much, or may take long: at most `_MAX_LIMITS`."""
 
     def __init__(self) -> None:
         self._limits: dict[object, Limit] = {}
         """The one that was served last is the last."""
         self._turns = 0
-        """How many were served."""
+        """How many turns they had."""
         self._turn_of: dict[object, int] = {}
         """Network → the number of its last turn; the latest is the last. At most `_MAX_LIMITS`."""
 
     def apart(
         self, batch: Sequence[LaneItem]
     ) -> tuple[Sequence[LaneItem], dict[object, Sequence[LaneItem]]]:
-        """What can be committed together, and what each of the limited clients has."""
+        """What can be committed together, and what each client with a limit has."""
         limits = self._limits
         if not limits:
             return batch, {}
@@ -106,8 +110,8 @@ class ClientLimits:
         return together, {**parts}
 
     def next_of(self, parts: Mapping[object, Sequence[LaneItem]]) -> object:
-        """Which of these clients is served: of known keys in three of four turns, of the network
-        that was served longest ago, and in it the client that was."""
+        """Which of these clients is served: in three of four turns one of known keys; of the
+        network that was served longest ago, and in it the client that was."""
         self._turns += 1
         known = {client for client, items in parts.items() if _is_known(items[0])}
         others = parts.keys() - known
@@ -127,11 +131,11 @@ class ClientLimits:
     def split(
         self, part: Sequence[LaneItem], shares: Mapping[object, float], budget: float
     ) -> tuple[Sequence[LaneItem], Sequence[LaneItem]]:
-        """Of several clients that read too much together: what is tried next, and what waits.
+        """For several clients that read too much together: what is tried next, and what waits.
 
         `shares`: client → its part of what may be read. Changes by owners come first, then those
         that waited most often, then those that read little, as many as `budget` has room for; those
-        that read much are served apart from now on. Without shares it is half of the clients.
+        that read much are served apart from now on. Without shares half of the clients are tried.
         """
         clients = Counter(map(client_or_type, part))
         waited: dict[object, float] = {}
@@ -155,23 +159,23 @@ class ClientLimits:
         return now, left
 
     def take(self, client: object) -> Limit:
-        """Its limit, until it is set again."""
+        """Take out the client's limit: it has none until `set` is called."""
         return self._limits.pop(client, None) or Limit(MAX_BATCH)
 
     def note(self, large_readers: Iterable[LaneItem]) -> None:
-        """Their clients are served apart from now on."""
+        """The clients of these items are served apart from now on."""
         for client, number in Counter(map(client_or_type, large_readers)).items():
             self.set(client, Limit(number))
 
     def time_apart(self, clients: Iterable[object], until: float) -> None:
-        """The commits of each are apart until then, not only the next one: or it could send quick
-        events between slow ones that it commits with others."""
+        """Commit what each client sends apart until then, not only the next time: else slow events
+        would be committed with those of others again once quick ones came in between."""
         for client in clients:
             if client not in self._limits:
                 self.set(client, Limit(MAX_BATCH - 1, until))
 
     def set(self, client: object, limit: Limit) -> None:
-        """It was served."""
+        """After the client was served."""
         if limit.number >= MAX_BATCH:
             return
         self._limits[client] = limit
@@ -188,15 +192,15 @@ _Line = tuple[object, object]
 
 
 class _Waiting:
-    """What is next on connections. Known keys come first in three of four turns, then the network
-    that waits longest, and in it the client."""
+    """Waiting events: the one that is next on each connection. In three of four turns those of
+    known keys come first; then the network that waits longest, and in it the client."""
 
     def __init__(self) -> None:
         self._networks: tuple[dict[object, dict[_Line, WriteEvent]], ...] = {}, {}
-        """Of known keys and of others, as they were when they began to wait: network → line → what
-        is next there; what waits longest first. A line waits in one of them only."""
+        """Of keys that were known when the event began to wait, and of others: network → line → the
+        event; what waits longest comes first. A line is in one of the two only."""
         self._turns = 0
-        """How many were given."""
+        """How many events `next` has given."""
 
     def __bool__(self) -> bool:
         return any(self._networks)
@@ -221,12 +225,12 @@ class _Waiting:
         return None
 
     def remove_all(self, client: object) -> Sequence[WriteEvent]:
-        """What the client had."""
+        """The events of the client."""
         lines = [line for line in self.of(network_of_client(client)) if line[0] == client]
         return [item for item in map(self.remove, lines) if item is not None]
 
     def next(self) -> WriteEvent:
-        """Take out what comes first."""
+        """Take out the event that comes first."""
         known, unknown = self._networks
         comes_first = unknown if self._turns % _UNKNOWN_EVERY == _UNKNOWN_EVERY - 1 else known
         networks = comes_first or known or unknown
@@ -243,17 +247,17 @@ class _Waiting:
 
 
 class SlowClients:
-    """Clients whose transactions are long, and what is like that by others: served one event at a
-    time, each in a transaction of its own, and then none for four times as long as that took. So
-    they have at most a quarter of the writer's time together, however many they are.
+    """Clients whose transactions are long. They are served one event at a time, each in a
+    transaction of its own, and after it none for four times as long as that took. So all together
+    have at most a quarter of the writer's time, however many they are.
 
-    A client whose transaction was long is slow until some of its own were quick. One that comes for
-    the first time is not known to be: after a long transaction, events of its kinds by all clients
-    wait here for a while, if the kinds have effects, except those of known keys whose last
-    transaction was quick. A request to vanish that is known to be long, `needs_turn`, waits too,
-    and others of its kind do not because of it; these requests have every second
-    turn. Owners who are logged in wait for nobody; anybody may send what an owner signed. `now`: of
-    a clock that never goes back.
+    A client whose transaction was long is slow until some of its own were quick. A client that
+    comes for the first time is not known to be slow: so after a long transaction events of its
+    kinds, by all clients, wait here for a while if the kinds have effects, except those of known
+    keys whose last transaction was quick. A request to vanish that is known to be long,
+    `needs_turn`, waits too, but makes no other request wait; such requests have every second turn.
+    Owners who are logged in wait for nobody; a client that only sends what an owner signed does.
+    `now`: of a clock that never goes back.
     """
 
     def __init__(self) -> None:
@@ -263,17 +267,17 @@ class SlowClients:
         self._slow_kinds: dict[int, float] = {}
         """Kind → until when its events wait."""
         self._events = _Waiting()
-        """All but the requests."""
+        """Events that wait, without those in `_requests`."""
         self._requests = _Waiting()
-        """Those that `needs_turn`. A connection waits in one of both only."""
+        """Requests to vanish that `needs_turn`. A connection waits in one of the two only."""
         self._was_request = False
-        """Whether one of these had the last turn."""
+        """Whether a request had the last turn."""
         self._freed: list[WriteEvent] = []
-        """What has waited, of clients that are not slow any more."""
+        """Events that have waited, of clients that are not slow any more."""
         self.served: WriteEvent | None = None
         """The event whose turn it is."""
         self.pause_ends = 0.0
-        """When the next one may be served."""
+        """When the next event may be served."""
 
     @property
     def due_at(self) -> float | None:
@@ -317,7 +321,7 @@ class SlowClients:
         return any(not is_known or of == client for of, _ in waiting)
 
     def next(self, now: float) -> Sequence[WriteEvent]:
-        """What waits no longer."""
+        """Events that wait no longer: freed ones, and the next one if it may be served."""
         given, self._freed = self._freed, []
         if self.served is None and now >= self.pause_ends and (self._events or self._requests):
             self._was_request = bool(self._requests) and not (self._was_request and self._events)
@@ -338,13 +342,12 @@ class SlowClients:
         held_s: float,
         now: float,
     ) -> Sequence[object]:
-        """After each transaction: clients of several that may have made it long, as it is not known
-        whose it was.
+        """After each transaction. If it was long and had several clients, returns those that may
+        have made it long: it is not known which of them did.
 
-        `took_s`: with look-ups and what is stored and deleted, which no limit of a batch may know.
-        `disk_s`: how much of it a disk was waited for: with a slow one that is no fault of clients
-        whose events are in one transaction, however long. `held_s`: the time for which others
-        waited.
+        `took_s`: its work, with look-ups and what is stored and deleted. `disk_s`: how much of that
+        was waiting for a disk: a slow disk is no fault of clients whose events are in one
+        transaction. `held_s`: for how long others waited.
         """
         served = self.served
         if took_s <= LONG_S:
@@ -394,7 +397,7 @@ class SlowClients:
 
 
 class Overruns:
-    """Of batches that were judged much longer than their cost says, and of clients that sent them.
+    """Batches whose judgement took much longer than their cost says, and clients that sent them.
 
     What an event costs is estimated: what makes it slow may not be known. Once a batch was slow,
     batches are smaller, and each event is measured: a client's next events cost as many times more
@@ -406,12 +409,13 @@ class Overruns:
         """The largest ratio of time to cost, a little less after each `begin`."""
         self._ratios: dict[object, float] = {}
         """Client → that of its last events, if they were slow. At most `_MAX_LIMITS`."""
-        self._calms = True
+        self._may_ease = True
+        """Whether `_worst` may become a little less with the next note."""
 
     def begin(self) -> None:
-        """What the lane gave is committed in one transaction or several: batches become larger once
-        after it."""
-        self._calms = True
+        """Before a batch of the lane is committed, in one transaction or several: batches become
+        larger once for all of these."""
+        self._may_ease = True
 
     @property
     def is_measuring(self) -> bool:
@@ -423,7 +427,7 @@ class Overruns:
         return max(_LEAST_BATCH, int(MAX_BATCH / self._worst))
 
     def cost_of(self, item: WriteEvent) -> int:
-        """As much as it may take."""
+        """The cost of the event, if it is as slow as the last ones of its client."""
         ratios = self._ratios
         return item.cost if not ratios else int(item.cost * ratios.get(client_or_type(item), 1.0))
 
@@ -437,7 +441,8 @@ class Overruns:
         self._worst = max(self._worst, min(fits, MAX_BATCH / _LEAST_BATCH))
 
     def note(self, batch: Sequence[LaneItem], took_s: float) -> bool:
-        """Whether `max_batch` may be another. `took_s`: processor time of the judgement."""
+        """After each judgement; whether `max_batch` may have changed. `took_s`: its processor
+        time."""
         if took_s <= _SLOW_S and not self.is_measuring:
             return False
         events = [item for item in batch if isinstance(item, WriteEvent)]
@@ -447,8 +452,8 @@ class Overruns:
         is_slow = took_s > _SLOW_S and ratio > _SLOW
         if not (is_slow or self.is_measuring):
             return False
-        calmer = 0.9 * self._worst if self._calms else self._worst
-        self._calms = False
+        calmer = 0.9 * self._worst if self._may_ease else self._worst
+        self._may_ease = False
         self._worst = max(calmer, ratio if is_slow else 1.0)
         by_client: dict[object, list[WriteEvent]] = {}
         for item in events:
@@ -464,12 +469,12 @@ class Overruns:
 
 
 def _line_of(item: WriteEvent) -> _Line:
-    """As the lane has it."""
+    """Its queue and line in the lane."""
     return client_or_type(item), connection_or_type(item)
 
 
 def _seconds(events: Iterable[WriteEvent]) -> float:
-    """What they should take."""
+    """Seconds that these events take by their cost."""
     return COST_S * sum([item.cost for item in events])
 
 
@@ -480,8 +485,9 @@ def _times_left(item: LaneItem) -> float:
 
 
 def rights_first(batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
-    """With what may give rights before what is only passed on, as far as the order of each
-    connection allows: so neither waits for the other, however many events others send."""
+    """The batch, with changes that may give rights before events that are only passed on, as far as
+    the order of each connection allows: so neither waits for the other, however many events others
+    send."""
     if not any(map(_is_passed_on, batch)):
         return batch
     parts: tuple[list[LaneItem], ...] = [], [], []

@@ -1,6 +1,7 @@
 """What items of the lanes cost: 1 is an event as most are, some 0.1 ms.
 
-A batch is filled by cost, and connections take turns by it: see `relay.write.lane`.
+A batch is filled by cost, and connections take turns by it: see `relay.write.lane`. Of the
+constants, `_…_PER_COST` is how many of something cost 1, `_…_COST` what one of something costs.
 """
 
 from __future__ import annotations
@@ -48,26 +49,27 @@ _ALONE: Final = MAX_BATCH // 2 + 1
 """Cost of what `Lane` commits alone: also of a request to vanish and of the end of a group, which
 delete up to 64 KiB of rows at once."""
 CHANGES_GROUP: Final = frozenset({*kinds.MODERATION, kinds.JOIN_REQUEST, kinds.LEAVE_REQUEST})
+"""Kinds that may change a group."""
 _WEIGHT_PER_COST: Final = 4096
-"""Bytes as `weight_of` has them."""
+"""Bytes, as `weight_of` estimates them."""
 _STORED_TAGS_PER_COST: Final = 30
 """Tags are indexed too: with their weight 9 us each, so 5,000 cost as much as 440 events of few."""
 _GROUPS_PER_COST: Final = 1000
-"""Of all groups: each is asked about a key that vanishes."""
+"""Of all groups: for a key that vanishes each is looked at."""
 _MEMBERS_PER_COST: Final = 1000
-"""Of a group that an event changes, or of the relay: its list is signed once for a batch."""
+"""Of a group that an event changes, or of the relay: a list of them is signed once for a batch."""
 _CODES_PER_COST: Final = 500
-"""Of such a group: a request to join is compared with each."""
+"""Of a group that an event changes: a request to join is compared with each."""
 _LISTED_PER_COST: Final = 10
-"""Of a group whose lists are signed with the event: 10 us each."""
+"""Members of a group whose lists are signed with the event: 10 us each."""
 _ROLES_PER_COST: Final = 64
-"""Of its members: 39001 repeats up to 64 characters of each."""
+"""Of the members of such a group: the 39001 repeats up to 64 characters of each role."""
 _SENT_PER_COST: Final = 4000
-"""Of members in such lists, as often as a list is delivered: 70 bytes each."""
+"""Members in such lists, times how often a list is delivered: 70 bytes each."""
 _CHANGE_COST: Final = 4
 """What the relay signs for a group that changes: 39000 to 39005."""
 _REMOVES: Final = frozenset({kinds.REMOVE_USER, kinds.LEAVE_REQUEST, kinds.DELETE_GROUP})
-"""Members."""
+"""Kinds that remove members."""
 _CHILD_COST: Final = 36
 """A subgroup whose 39000 is signed again: as if its description was as long as can be. To measure
 64 KiB takes 0.35 ms."""
@@ -82,27 +84,32 @@ _PINS_PER_COST: Final = 32
 _MEMBERSHIP_COST: Final = 3
 """What a request to join or leave the relay changes: two lists, and an 8000 or 8001."""
 _FILTERS_PER_COST: Final = 16
-"""Of open subscriptions that match the event or are compared with it: 2.5 us for each delivery, or
-as long as that takes of what searches cost. The next batch waits for the delivery of this one."""
+"""Of open subscriptions, as `number_for` counts them: 2.5 us for each delivery, and searches count
+as more. The next batch waits for the delivery of this one."""
 _BYTES_PER_COST: Final = 100_000
 """Of what is delivered: each megabyte takes the loop 1 ms."""
 _PRIVATE_FILTERS_PER_COST: Final = 4
-"""The same in a group that members alone read: each reader is looked at, up to 10 us."""
+"""The same in a group that only members read: each reader's rights are looked at, up to 10 us."""
 _ROWS_PER_COST: Final = 4
-"""Of a sweep."""
+"""Of a sweep: each is removed."""
 _TAGS_PER_COST: Final = 8
-"""Where signatures are checked: the store prepares each tag, 5 us."""
+"""Of an event whose signature is checked: the store prepares each tag, 5 us."""
 
 
 class FilterNumbers(Protocol):
-    """What of `AllSubscribers` tells what a delivery costs."""
+    """The part of `relay.write.delivery.AllSubscribers` that tells what a delivery costs: of the
+    subscriptions that get the event before the next commit."""
 
-    def number_for(self, event: Event) -> int: ...
-    def receivers_for(self, event: Event) -> int: ...
+    def number_for(self, event: Event) -> int:
+        """What the delivery of the event costs, as a number of filters: those that match it or are
+        compared with it, and more of them for searches."""
+
+    def receivers_for(self, event: Event) -> int:
+        """How many filters match the event or are compared with it: it is sent no more often."""
 
 
 def cost_of_check(item: WriteEvent) -> int:
-    """Where signatures are checked."""
+    """The cost of an event in the lane for signatures."""
     return 1 + len(item.event.tags) // _TAGS_PER_COST
 
 
@@ -114,9 +121,9 @@ def cost_of(
     members: Callable[[], int],
     owners: Set[str],
 ) -> int:
-    """Where batches are committed. `relay`: its key. `members`: number of those in its register.
-    What `owners` of the relay may do in a group, others need a role for: from who has none, such an
-    event costs no more than its refusal."""
+    """The cost of an item in the lane for the store. `relay`: its key. `members`: how many keys its
+    register has. `owners`: of the relay. Who is none of these needs a role to change a group: an
+    event by somebody without one costs no more than its refusal."""
     match item:
         case WriteEvent(event=event) if event.kind in kinds.MEMBERSHIP_REQUESTS:
             about = _cost_of_event(item, groups, subscribers, relay, owners)
@@ -136,8 +143,8 @@ def cost_of(
 
 
 def charge_of(item: LaneItem, cost: int) -> int:
-    """What of its cost counts for whose turn comes next: not its delivery, or those who have
-    subscribed would choose how long its author waits."""
+    """The part of its cost that decides whose turn comes next: without its delivery, or those who
+    have subscribed would decide how long its author waits."""
     if not isinstance(item, WriteEvent):
         return cost
     return max(1, cost - cost * item.cost_of_delivery // item.cost)  # it may be a multiple
@@ -165,7 +172,7 @@ def _cost_of_event(
     if event.kind == kinds.DELETION:
         cost += len(event.tags) // _TARGETS_PER_COST
         for each in unpinned:
-            # Its 39005 is written, and the version before it overwritten.
+            # Its 39005 is written, and the version before that overwritten.
             stored_tags = len(each.pins) // _STORED_TAGS_PER_COST
             cost += 2 * (1 + size_of_tags(each.pins) // _WEIGHT_PER_COST + stored_tags)
     if event.kind == kinds.VANISH:
@@ -174,7 +181,7 @@ def _cost_of_event(
         notices = min(len(event.tags), MAX_MEMBER_NOTICES)
         cost += _CHANGE_COST + notices + (len(event.tags) - notices) // _CHANGED_PER_COST
         for each in described_by(event, group, groups):
-            # It is written, and the version before it overwritten.
+            # Its 39000 is written, and the version before that overwritten.
             cost += 2 * bytes_of_description(each) // _WEIGHT_PER_COST
             further = event.tags if each is group else ()
             tags = [["d", each.id], *map(list, each.metadata), *further]
@@ -276,7 +283,7 @@ def _filters_of_lists(
     number_for: Callable[[Event], int],
     relay: str,
 ) -> tuple[int, int]:
-    """How many filters are compared with its 39002 and 39001, which are signed with the event."""
+    """How many filters are compared with the 39002 and with the 39001 that are signed with it."""
     tags = [["d", event.tag("h") or ""], *users]
     admins = [["p", pubkey] for pubkey, roles in members.items() if roles]
     listed = [["p", pubkey] for pubkey in members]
@@ -285,5 +292,5 @@ def _filters_of_lists(
 
 
 def _signed(relay: str, kind: int, tags: list[list[str]]) -> Event:
-    """As `number_for` needs it."""
+    """An event of the relay with what `number_for` looks at."""
     return Event("", relay, 0, kind, tags, "", "", b"")

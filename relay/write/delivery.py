@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from relay.errors import StoreFault
 from relay.lifecycle.rows import LONG_EXPIRED
 from relay.nostr.event import indexed
+from relay.write.costs import FilterNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from relay.access.shares import Work
     from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event
     from relay.observe import Metrics
@@ -29,41 +31,32 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _READ_AT_ONCE: Final = 500
-"""Rows that other relays on the store wrote."""
+"""Rows of the log that are read together: those that other relays wrote, and those that may have
+been deleted since."""
 _READ_APART: Final = 4
-"""Rows for one network apart: they may have 512 kB each, and there may be hundreds of networks."""
+"""The same for one network apart: a row may have 512 kB, and there may be hundreds of networks."""
 _TURN_S: Final = 0.02
-"""After that the other tasks of the loop go on. Each time all outboxes are written to their
-sockets, so rows that go to many cost less together."""
+"""Work of a delivery after which the other tasks of the loop have a turn. In each turn all outboxes
+are written to their sockets: rows that go to many clients cost less in few turns."""
 
 _MOST_BYTES: Final = 1 << 20
-"""Of events that wait for the delivery to one network apart; parsed they take up to twenty times as
-much memory."""
+"""Bytes of events that wait for the delivery to one network apart; parsed they take up to twenty
+times as much memory."""
 _MOST_DUE: Final = 1024
-"""Batches, or runs of rows, that wait for it; beyond these they are read as one."""
+"""Batches, or runs of rows, that wait for that delivery; with more, all rows from the first to the
+last are read as one run."""
 
 Links = TypeVar("Links")
 
 
-class Work(Protocol):
-    """What work is counted for."""
-
-    def begin(self) -> object: ...
-    def end(self) -> bool:
-        """Whether `rest` is due."""
-
-    async def rest(self) -> None:
-        """Wait until it may go on."""
-
-
 class Subscribers(Protocol[Links]):
-    """Satisfied by `relay.read.fanout.Part`."""
+    """Subscriptions that rows are delivered to together. Satisfied by `relay.read.fanout.Part`."""
 
     def __len__(self) -> int: ...
 
     @property
     def work(self) -> Work | None:
-        """What their delivery is counted for. None: it is part of the commit."""
+        """What the delivery to them is counted for; None: the next commit waits for it."""
 
     @property
     def is_behind(self) -> bool:
@@ -73,31 +66,25 @@ class Subscribers(Protocol[Links]):
         """What `deliver` must know beside these rows."""
 
     def awaits(self, event: Event) -> bool:
-        """Whether some filter may match it. Quick for one whose tags are `indexed`."""
+        """Whether some filter may match the event. Quick if its tags are `indexed`."""
 
     def deliver(self, rows: Sequence[Stored], links: Links) -> Iterator[tuple[int, int]]:
-        """Committed rows, in order of seq, in pieces; others may have the loop between them. Yields
-        the number of frames that were put into outboxes, and of rows that are done. Who has got a
-        stored row gets it no more, also if it is read again."""
+        """Deliver committed rows, in order of seq, in pieces, between which other tasks may have
+        the loop. Yields after each piece the number of frames that it put into outboxes, and of
+        rows that are done so far. No subscription gets a stored row twice, also if the caller has
+        read it again."""
 
 
-class AllSubscribers(Subscribers[Links], Protocol[Links]):
-    """Satisfied by `relay.read.fanout.Fanout`. What it tells of numbers is without those apart."""
+class AllSubscribers(Subscribers[Links], FilterNumbers, Protocol[Links]):
+    """All subscriptions. Satisfied by `relay.read.fanout.Fanout`."""
 
     @property
     def apart(self) -> Collection[Subscribers[Links]]:
-        """Those to which rows are delivered later, beside the next commits."""
-
-    def number_for(self, event: Event) -> int:
-        """How many filters match it or are compared with it, and what searches cost beside it, as a
-        number of filters."""
-
-    def receivers_for(self, event: Event) -> int:
-        """How many filters match it or are compared with it: as often at most it is sent."""
+        """Sets of subscriptions to which rows are delivered later, beside the next commits."""
 
 
-class _Iterations:
-    """Work of which the other tasks of the loop wait for `_TURN_S` at most."""
+class _UncountedWork:
+    """`Work` that counts for nobody. Other tasks of the loop wait for `_TURN_S` of it at most."""
 
     def __init__(self) -> None:
         self._rest_at = perf_counter() + _TURN_S
@@ -112,11 +99,11 @@ class _Iterations:
 
 
 class Delivery:
-    """What is due to subscribers. One batch of rows is delivered at a time.
+    """The rows that are due to a set of subscriptions. One batch of rows is delivered at a time.
 
-    Those apart are behind by as much as their work waits for turns. Of what is due to them only
-    `_MOST_BYTES` wait; stored rows beyond that are read again, events that are only passed on are
-    dropped.
+    A delivery to all has one of its own for each set apart, which is late by as long as its work
+    waits for turns. Of what is due to a set apart at most `_MOST_BYTES` are kept in memory: beyond
+    that stored rows are read again, and events that are only passed on are dropped.
     """
 
     def __init__(
@@ -132,11 +119,12 @@ class Delivery:
         self._fanout = fanout
         self._metrics = metrics
         self._due: deque[Sequence[Stored] | range] = deque()
-        """In order; seqs of rows that other relays on the store wrote."""
+        """In order. A range: seqs of rows that are read when their turn comes, see `_keep_stored`
+        and `add_others`."""
         self._rights = state.rights
-        """`RelayState.rights` as of which it is due."""
+        """`RelayState.rights` when `_due` was last checked against them."""
         self._bytes = 0
-        """Of the events that are due, as far as it was counted."""
+        """Of the events in `_due`, as far as they were counted."""
         self._subscribers_apart = apart
         self._apart: dict[Subscribers[Any], Delivery] = {}
         self._delivering = asyncio.Lock()
@@ -151,7 +139,7 @@ class Delivery:
         self._forget_passed_on()
         if rows:
             self._due.append(rows)
-            self._bound()
+            self._count_due()
         apart = self.deliveries_apart()
         if apart:
             events = [indexed(row.event) for row in rows]
@@ -160,7 +148,7 @@ class Delivery:
                 each.add([row for row, event in zip(rows, events, strict=True) if awaits(event)])
 
     def deliveries_apart(self) -> Collection[Delivery]:
-        """To the subscribers apart; they go on beside the caller."""
+        """One for each set of subscriptions apart. They have tasks of their own, see `begin`."""
         apart = self._subscribers_apart()
         if apart or self._apart:
             of_all = self._store, self._state
@@ -172,36 +160,38 @@ class Delivery:
             }
         return self._apart.values()
 
-    def _bound(self) -> None:
-        """Of the last rows that are due."""
+    def _count_due(self) -> None:
+        """Count what became due last; if too much is due, keep less of it in memory."""
         if self._fanout.work is not None:
             self._bytes += _bytes_of(self._due[-1])
             if self._bytes > _MOST_BYTES or len(self._due) > _MOST_DUE:
                 self._keep_stored()
 
     def add_others(self, seqs: range, passed_on: Mapping[int, Sequence[Stored]]) -> None:
-        """Other relays wrote these, and their state is in force. `passed_on`: by the seq after
-        which it is delivered, ascending."""
+        """Rows that other relays wrote, whose state is in force. `passed_on`: events that are not
+        stored, by the seq after which they are delivered, ascending."""
         self._forget_passed_on()
         for each in self.deliveries_apart():
             each.add_others(seqs, passed_on)
         start = seqs.start
         for seq, rows in passed_on.items():
             self._due += (range(start, seq + 1), rows)
-            self._bound()
+            self._count_due()
             start = seq + 1
         if start < seqs.stop:
             self._due.append(range(start, seqs.stop))
-            self._bound()
+            self._count_due()
 
     def _forget_passed_on(self) -> None:
-        """Of what is due, if rights have changed: others might get it who could not read it then.
-        Stored rows are read again, they may have been deleted before."""
+        """If rights have changed, drop events that are only passed on: viewers might get them who
+        could not read them when they came. Stored rows are read again: some may have been deleted
+        before the rights changed."""
         if self._rights != self._state.rights:
             self._rights = self._state.rights
             self._keep_stored()
 
     def _keep_stored(self) -> None:
+        """Of what is due keep only the seqs of stored rows, which are then read again."""
         due = self._due
         left: list[range | Sequence[Stored]] = []
         # What was kept before is ranges already, and there may be many: rights change at any time.
@@ -222,7 +212,7 @@ class Delivery:
         self._bytes = 0
 
     def begin(self) -> None:
-        """Deliver what is due, beside the caller."""
+        """Deliver what is due, in tasks of their own."""
         self._begin_apart()
         if self._due and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self.run(), name="deliver")
@@ -232,20 +222,20 @@ class Delivery:
             each.begin()
 
     def stop(self) -> None:
-        """Deliver no more beside the caller."""
+        """Cancel the tasks that `begin` has started."""
         for each in (self, *self._apart.values()):
             if each._task is not None:
                 each._task.cancel()
 
     async def ended(self) -> None:
-        """Wait for what `begin` has begun, or another call of `run`."""
+        """Wait until the task that `begin` has started, or another call of `run`, has ended."""
         if self._task is not None:
             await self._task
         async with self._delivering:
             pass
 
     async def run(self) -> None:
-        """Deliver what is due, as far as it may be."""
+        """Deliver what is due, until it is not known who may read, or the store fails."""
         self._begin_apart()
         if not self._due:
             return
@@ -255,7 +245,7 @@ class Delivery:
                 await work.rest()
             while self._due:
                 if not self._state.is_current():
-                    # Others may remove some of it and then give rights, so it is read again.
+                    # Other relays may delete some rows and then give rights, so all are read again.
                     self._keep_stored()
                     return
                 due, rights = self._due.popleft(), self._rights
@@ -274,7 +264,7 @@ class Delivery:
                     await asyncio.sleep(0)
 
     async def _read(self, seqs: range) -> Sequence[Stored]:
-        """The first of these; the others are due next. Raises StoreFault."""
+        """The first of these rows; the others are due next. Raises StoreFault."""
         if not len(self._fanout):
             return ()
         at_once = _READ_AT_ONCE if self._fanout.work is None else _READ_APART
@@ -294,7 +284,7 @@ class Delivery:
         return [stored[row.seq] for row in rows if row.seq in stored]
 
     async def _deliver(self, rows: Sequence[Stored]) -> None:
-        began, rights, work = perf_counter(), self._rights, self._fanout.work or _Iterations()
+        began, rights, work = perf_counter(), self._rights, self._fanout.work or _UncountedWork()
         try:
             pieces = self._fanout.deliver(rows, await self._fanout.links_of(rows))
             done = 0
@@ -311,7 +301,7 @@ class Delivery:
                     # Else the outboxes of clients that read would overflow.
                     while self._fanout.is_behind:  # noqa: ASYNC110 -- the loop writes
                         await asyncio.sleep(0)
-            else:  # nobody knows who may read the rest, or others may than before
+            else:  # it is not known who may read the rest, or other viewers may than before
                 rest = [row for row in rows[done:] if row.seq]
                 while rest and self._state.rights != rights:
                     self._forget_passed_on()
@@ -330,13 +320,14 @@ class Delivery:
 
 
 def _bytes_of(due: range | Sequence[Stored]) -> int:
-    """Of what is in memory."""
+    """Of the events; of a range none are in memory."""
     return 0 if isinstance(due, range) else sum([len(row.event.raw) for row in due])
 
 
 def _runs_of(due: range | Sequence[Stored]) -> list[range]:
-    """Without what is only passed on: it is not delivered late. Nor are the rows between these: of
-    what thousands write a second, a network may await little."""
+    """The seqs of the stored rows among these, without those in between: of thousands of rows that
+    are written in a second, a network may await few. What is only passed on is not delivered late,
+    and left out."""
     if isinstance(due, range):
         return [due] if due else []
     runs: list[range] = []

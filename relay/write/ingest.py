@@ -4,9 +4,9 @@ screen → verify the signature → ask plug-ins → judge and commit in the lan
 NIP-86 changes and rows to expire or sweep go through the same lane.
 
 Invariants: orchestration only; what it calls returns values. Events are judged in the lane, each
-after the one before, so a removed member's later message is refused; those of one connection in the
-order in which they came, but those that a plug-in is asked about and others do not wait for each
-other, except in an import. State changes after the commit.
+after the one before, so a removed member's later message is refused. Events of one connection are
+judged in the order in which they came; but except in an import, events that a plug-in is asked
+about and other events do not wait for each other. State changes after the commit.
 """
 
 from __future__ import annotations
@@ -99,21 +99,23 @@ statements."""
 SWITCH_S: Final = 0.0005
 """The same for a larger one, where each hand-over costs more than the wait."""
 _MAX_WEIGHT: Final = 256 << 20
-"""Bytes of all waiting events of clients, as `weight_of` estimates it; see `Shares`."""
+"""Bytes of all waiting events of clients, as `weight_of` estimates them; see `Shares`."""
 _ORDINARY: Final = 256 << 10
-"""What those of one address may have beyond that."""
+"""Bytes that the waiting events of one address may have beyond that."""
 _LEAST_SHARE: Final = 4 << 10
-"""An event counts as no fewer bytes, so that its number has shares too."""
+"""Bytes that an event counts for at least, so that the number of events is shared, too."""
 _OF_CONNECTION: Final = 8 << 10
-"""More for an event that waits alone: what is kept of its connection, if the client closes it."""
+"""Further bytes for the only waiting event of a connection: if the client closes that, the event
+keeps it in memory."""
 _MAX_WAITING: Final = 9 * _MAX_WEIGHT // 4 // _LEAST_SHARE
-"""As many as all clients and owners may have: their shares bound them."""
+"""Items of a lane: as many as the shares of all clients and owners allow, which are the bound."""
 _PLUGIN_SHUTDOWN_S: Final = 1.0
 """So long plug-ins may still answer when the relay stops: all connections are closed by then."""
 
 _SHUTDOWN_S: Final = 5.0
 """So long what was accepted may still be checked and committed when the relay stops."""
 _STOPPING_S: Final = 0.05
+"""Between two looks at what a lane that ends has put back."""
 
 QUEUE_FULL: Final = Reject(Prefix.RATE_LIMITED, "too many events are waiting, slow down", "queue")
 _FULL_FOR_SERIES: Final = Reject(Prefix.ERROR, "too many events are waiting", "queue")
@@ -175,17 +177,17 @@ class Ingest:
         self._ending: dict[str, str] = {}
         """id of a 9008 that is carried out in pieces → its group: nothing more is stored there."""
         self._weights = Shares()
-        """Of the events that wait."""
+        """Bytes that waiting events count for."""
         self._limits = ClientLimits()
         self._overruns = Overruns()
         self._slow = SlowClients()
-        self._pause: asyncio.TimerHandle | None = None
-        """Until the next of them is served."""
+        self._slow_timer: asyncio.TimerHandle | None = None
+        """Until the next slow client is served."""
         self._changing = asyncio.Lock()
         """Held from the look-ups of a batch until its state is in force."""
         self._dry_runs: set[asyncio.Task[None]] = set()
         self._batch: Batch | None = None
-        """That the store has."""
+        """The batch that the store has now."""
         self._signatures = SignatureChecks(
             store, self._verified, max_waiting=_MAX_WAITING, threads=verifiers, metrics=metrics
         )
@@ -252,7 +254,7 @@ class Ingest:
             with suppress(TimeoutError):
                 await asyncio.wait_for(lane.drained(), left)
         lane.close()
-        while not task.done():  # what reads much, or goes in pieces, is put back after each
+        while not task.done():  # what reads much, or goes in pieces, is put back again
             self._answer(lane.drop(), STOPPING)
             await asyncio.wait([task], timeout=_STOPPING_S)
         self._answer(lane.drop(), STOPPING)
@@ -349,7 +351,7 @@ class Ingest:
 
     @property
     def waiting_weight(self) -> int:
-        """Of the events that wait: bytes of memory, roughly."""
+        """Estimated bytes of the events that wait."""
         return self._weights.used
 
     @property
@@ -471,7 +473,7 @@ class Ingest:
                 self._refuse(item, _full_for(item.series))
 
     def _queue(self, item: WriteEvent) -> None:
-        """For the commit; a plug-in's refusal goes with the event, policy rules come before it."""
+        """Queue the event for the commit, also if a plug-in refused it: policy rules come first."""
         if not self._lane.put(item):
             self._refuse(item, _full_for(item.series))
 
@@ -486,7 +488,7 @@ class Ingest:
     # -- the lane -------------------------------------------------------------------------------
 
     def _cost_of(self, item: LaneItem) -> int:
-        """What it may cost the next batch."""
+        """The cost of the item in the next batch."""
         relay = self._relay_key.pubkey
         groups, owners = self._state.groups, self._state.actors.owners
         cost = cost_of(item, groups, self._fanout, relay, self._members, owners)
@@ -498,26 +500,27 @@ class Ingest:
     def _is_held(self, item: LaneItem) -> bool:
         is_held = self._slow.holds(item, asyncio.get_running_loop().time())
         if is_held:
-            self._pause_slow()
+            self._schedule_slow()
         return is_held
 
-    def _pause_slow(self) -> None:
-        """Serve the next slow client when that may be."""
+    def _schedule_slow(self) -> None:
+        """Schedule the next turn of a slow client."""
         due_at = self._slow.due_at
-        if self._pause is None and due_at is not None:
-            self._pause = asyncio.get_running_loop().call_at(due_at, self._serve_slow)
+        if self._slow_timer is None and due_at is not None:
+            self._slow_timer = asyncio.get_running_loop().call_at(due_at, self._serve_slow)
 
     def _serve_slow(self) -> None:
-        self._pause = None
+        self._slow_timer = None
         for item in self._slow.next(asyncio.get_running_loop().time()):
             self._lane.release(item)
-        self._pause_slow()
+        self._schedule_slow()
 
     def _members(self) -> int:
         return len(self._state.management.of(ListName.ALLOWED_KEYS))
 
     async def change_state(self, change: Callable[[], Awaitable[None]]) -> None:
-        """Between two batches; begin to deliver what others wrote. Raises what `change` does."""
+        """Call `change` between two batches, then begin to deliver what other relays wrote. Raises
+        what `change` raises."""
         async with self._changing:
             await change()
         self._delivery.begin()
@@ -529,10 +532,11 @@ class Ingest:
     def overtaken(
         self, seqs: range, passed_on: Mapping[int, Sequence[Stored]]
     ) -> Callable[[], Lookups] | None:
-        """Others wrote these, and their state is in force. Returns what gives the look-ups that the
-        batch must make now, or raises TooMuchToRead.
+        """Other relays wrote the rows with these seqs, and the state after them is in force.
+        Returns a function that gives the look-ups that the batch must make now, or raises
+        TooMuchToRead; None: the store has no batch.
 
-        `passed_on`: by the seq after which it is delivered, ascending.
+        `passed_on`: as of `Delivery.add_others`.
         """
         self._delivery.add_others(seqs, passed_on)
         batch = self._batch
@@ -543,8 +547,8 @@ class Ingest:
         return lambda: batch.lookups
 
     async def _taken(self, batch: Sequence[LaneItem]) -> None:
-        """Commit what the lane gives. What has waited for its turn as a slow client's is not begun
-        if nobody is there any more: others wait for those who are."""
+        """Commit what the lane gives. An event that has waited for the turn of a slow client is
+        refused if its client has left: it would keep clients waiting that are still there."""
         served = self._slow.served
         if served is not None and served.author.is_over and served.pieces is None:
             gone = [item for item in batch if item is served]
@@ -554,16 +558,16 @@ class Ingest:
         if batch:
             await self._commit(batch)
         self._slow.ended(batch)
-        self._pause_slow()
+        self._schedule_slow()
 
     async def _commit(self, batch: Sequence[LaneItem]) -> None:
-        """First all clients that can be committed together, or as many as do not read too much;
-        then some changes of one client that is known to read much, and of others as long as that
-        takes no longer. What is left waits for its turn again. Changes by owners, of whom there is
-        no client, wait for no turn of others."""
+        """Commit first what all clients without a limit sent, or as many of them as do not read too
+        much together; then changes by owners (NIP-86), which wait for no client; then some changes
+        of a client with a limit, and of further ones until that has taken as long as all before.
+        What is left waits in the lane for another turn."""
         began = perf_counter()
         self._overruns.begin()
-        due = rights_first(await self._with_room(self._paced(batch)))
+        due = rights_first(await self._with_room(self._without_early_ends(batch)))
         part, alone = self._limits.apart(due)
         budget = 1.0
         while part:
@@ -605,8 +609,8 @@ class Ingest:
             for others in alone.values():
                 self._lane.put_back(others)
 
-    def _paced(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
-        """Without the end of a large group that follows one too soon which took long."""
+    def _without_early_ends(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
+        """The batch without events that end a large group too soon after an end that took long."""
         now = asyncio.get_running_loop().time()
         if self._lane.is_ending or now >= self._end_from:
             return batch
@@ -626,7 +630,7 @@ class Ingest:
         return left
 
     def _has_turn(self, item: WriteEvent) -> bool:
-        """Whether others may wait for it as long as it takes."""
+        """Whether others may wait for the event for as long as it takes."""
         is_free = item.origin is not Origin.WIRE or item.author.is_owner or self._lane.is_ending
         return is_free or (item.needs_turn and item is self._slow.served)
 
@@ -641,8 +645,8 @@ class Ingest:
     async def _with_room(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
         """What can be committed now. If the store had to make room for tags, the events of the
         clients with most tags are queued again, as many as there is no room for, so that others are
-        committed first; these clients rest for as long as that took. Those that waited until there
-        was room for them are committed."""
+        committed first; these clients rest for as long as that took. An event is committed once the
+        room that was made while it waited is enough for it."""
         tags, began, room = sum(map(_tags_of, batch)), perf_counter(), 0
         with suppress(StoreFault):  # nothing can be stored either
             room = await self._store.make_room(tags) if tags else 0
@@ -652,7 +656,7 @@ class Ingest:
         for item in batch:
             by_client[client_or_type(item)] += _tags_of(item)
         waiting: dict[object, int] = {}
-        """Clients, and how many tags of theirs are committed."""
+        """Client with most tags → how many of its tags were looked at."""
         for client, number in by_client.most_common():
             if tags > room or not waiting:
                 waiting[client] = 0
@@ -677,7 +681,7 @@ class Ingest:
         return due
 
     async def _limited(self, part: Sequence[LaneItem]) -> int:
-        """Commit as many of a client as it may at once; how many were answered."""
+        """Commit as many changes of one client as its limit allows; how many were answered."""
         client = client_or_type(part[0])
         limit = self._limits.take(client)
         while True:
@@ -710,12 +714,12 @@ class Ingest:
         return answered
 
     def _put_back(self, part: Sequence[LaneItem], answered: int) -> None:
-        """The others of it; all when a piece of the first was done."""
+        """Queue again what was not answered: all of it when only a piece of the first was done."""
         self._lane.put_back(part[answered:], 0 if answered else self._cost_of(part[0]))
 
     async def _committed(self, batch: Sequence[LaneItem]) -> int:
-        """How many of them were answered: as many as there was time for, or none of a piece. Raises
-        TooMuchToRead as `_stored`."""
+        """Commit and deliver. Returns how many of the items were answered: as many as there was
+        time for, or none after a piece of a deletion. Raises TooMuchToRead as `_stored`."""
         try:
             async with self._changing:
                 with _switching_soon(is_small=len(batch) <= _SMALL_BATCH):
@@ -757,8 +761,8 @@ class Ingest:
         return len(batch)
 
     def _is_one_too_many(self, request: LaneItem) -> bool:
-        """Another request to vanish of its client, or of its network, waits for a turn, and this
-        one has done nothing yet."""
+        """Whether this request to vanish has done nothing yet, and another one of its client waits
+        for a turn; without a known key, also another one of its network."""
         assert isinstance(request, WriteEvent)
         if request.pieces is not None and request.pieces.taken is not None:
             return False
@@ -867,7 +871,7 @@ class Ingest:
     def _note_time(
         self, items: Sequence[LaneItem], took_s: float, held_s: float, now: float
     ) -> None:
-        """Of a transaction, see `SlowClients.note`."""
+        """Note how long a transaction took, see `SlowClients.note`."""
         disk_s = self._store.disk_s
         suspects = self._slow.note(items, took_s, disk_s, held_s, now)
         self._limits.time_apart(suspects, self._slow.pause_ends)
@@ -893,8 +897,8 @@ class Ingest:
 
 
 async def _run(lane: Lane[Any]) -> None:
-    """Raises RuntimeError if what the lane waits for is cancelled, and not the lane itself: its
-    TaskGroup would take that for its end."""
+    """Raises RuntimeError if something that the lane waits for is cancelled, and not the lane: the
+    TaskGroup would take a CancelledError for the lane's own end."""
     try:
         await lane.run()
     except asyncio.CancelledError as error:
@@ -906,7 +910,7 @@ async def _run(lane: Lane[Any]) -> None:
 
 @contextmanager
 def _switching_soon(*, is_small: bool) -> Iterator[None]:
-    """While the store's thread works on a batch."""
+    """Inside, the store's thread gets the GIL soon: it works on a batch."""
     sys.setswitchinterval(_SMALL_SWITCH_S if is_small else SWITCH_S)
     try:
         yield
@@ -919,7 +923,7 @@ def _full_for(series: Series | None) -> Reject:
 
 
 def _tags_of(item: LaneItem) -> int:
-    """Those that the store will index."""
+    """How many tags the store will index."""
     if isinstance(item, WriteEvent) and not is_ephemeral(item.event.kind):
         return len(item.event.tags)
     return 0

@@ -103,9 +103,9 @@ _RELAY_ONLY: Final = Reject(
 _RIGHTS_CHANGED: Final = Reject(
     Prefix.ERROR, "the rights of the author have just changed, send it again", "records"
 )
-"""It could not be foreseen that the author may write this record: see `lookups`."""
+"""`lookups` could not foresee that the author may write this record."""
 _DELETION_BYTES: Final = 4096
-"""Of a kind 5, beyond the rows that it deletes while their group ends."""
+"""Bytes that a kind 5 may have beyond the rows that it deletes, while their group ends."""
 _LEADS_TO_TOO_MUCH: Final = Reject(
     Prefix.BLOCKED, "the records that this one leads to are too large", "records"
 )
@@ -172,7 +172,7 @@ _ABOUT_ROWS: Final = frozenset(
 )
 """Outcomes that reveal what is, or was, stored."""
 _OF_AUTHOR: Final = frozenset({WriteOutcome.TAKEN, WriteOutcome.SUPERSEDED, WriteOutcome.DELETED})
-"""Those that say of a logged-in author's own events that the new one is not stored."""
+"""Outcomes that say of a logged-in author's own events that the new one is not stored."""
 
 
 class Judgement(msgspec.Struct, frozen=True, gc=False):
@@ -746,8 +746,8 @@ def check_vanish(
 
 
 def _judge_vanish(candidate: Candidate, world: World) -> Judgement:
-    """Only rates and daily quotas that name the kind apply (N62-11): size and rate are limited
-    here."""
+    """A request to vanish. Only rates and daily quotas that name the kind apply (N62-11): its size,
+    and how often, are limited here."""
     request = candidate.event
     refusal = check_vanish(
         candidate, world.groups, world.relay, world.now, world.policy.limits.created_at_upper

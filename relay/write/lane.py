@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FEW: Final = 4
-"""Items of a queue up to which it has few."""
+"""A queue with up to so many items has few."""
 _FEW_PART: Final = 16
-"""Those that have few are served alone up to this fraction (1/16) of a batch."""
+"""Queues that have few items are served alone up to this fraction (1/16) of a batch."""
 _MANY: Final = 64
-"""Items of a queue above which it has many."""
+"""A queue with more items has many."""
 
 
 class _Queue(Generic[T]):
-    """The items of one turn, of each line in turn; empty only before the first `put`."""
+    """The items of one turn. Its lines take turns. Empty only before the first `put`."""
 
     __slots__ = ("_lines",)
 
@@ -60,7 +60,7 @@ class _Queue(Generic[T]):
             items.append(item)
 
     def put_back(self, line: object, items: Sequence[T]) -> None:
-        """At the head of the line, which is next."""
+        """Put items at the head of the line, which is then next."""
         self._lines.setdefault(line, deque()).extendleft(reversed(items))
         self._lines.move_to_end(line, last=False)
 
@@ -84,15 +84,17 @@ class Lane(Generic[T]):
     Invariants: items of one line are committed in the order in which they were put; one commit runs
     at a time; a batch waits for no timer: it is what was queued while the previous one ran, until
     its cost reaches `max_batch`. An item that costs more than half of that is alone in its batch:
-    others do not wait for its commit. A queue can be made to `rest`, and a line be held: the others
-    of its queue go on. The next item comes from the queue that will have cost least with it; a
-    queue that was empty begins with the cost of the one served then, or with an even share of what
-    the batch cost if that is more (fair queuing by finish times). So a cheap item at the head of
-    its queue waits for no costly one that has not begun, and a costly one not for ever for others
-    whose queues are empty between two items. Where some queues have few items and come before one
-    that has many, every second batch ends there: who sends little waits for less than all that a
-    flood could fill a batch with. At most `max_waiting` items are queued; `put` refuses more.
-    `commit` reports results itself and does not raise.
+    others do not wait for its commit. A queue can be made to `rest`, and a line be held: the other
+    lines of its queue go on. At most `max_waiting` items are queued; `put` refuses more. `commit`
+    reports results itself and does not raise.
+
+    The next item comes from the queue that will have cost least with it (fair queuing by finish
+    times). A queue that was empty begins with the cost of the one served at that time, or with an
+    even share of what the batch cost if that is more. So a cheap item at the head of its queue
+    waits for no costly one that has not begun, and a costly one does not wait for ever for queues
+    that are empty between two items. Where some queues have few items and come before one that has
+    many, every second batch ends there: who sends little waits for less than all that a flood could
+    fill a batch with.
     """
 
     def __init__(
@@ -111,9 +113,10 @@ class Lane(Generic[T]):
     ) -> None:
         """`turn_of`: the key of the item's queue; `line_of`: of its line there. `cost_of`: at least
         1, called when the item is next in its queue. `charge_of`: what of this cost its queue is
-        charged for, at least 1. `share_of`: what has an equal share of the lane, and of that, among
-        which queues have one of the latter; of the first item of a queue that was empty. `is_held`:
-        whether such an item, and what is behind it in its line, waits until `release`. `waited`
+        charged for, at least 1. `share_of`: a pair; each first value has an equal share of the
+        lane, each pair an equal share of that of its first value, and each queue one of that of its
+        pair; called with the first item of a queue that was empty. `is_held`: whether an item that
+        is next in its queue, and what is behind it in its line, waits until `release`. `waited`
         gets the seconds that one item of a batch was queued."""
         self._commit = commit
         self._turn_of = turn_of
@@ -135,13 +138,13 @@ class Lane(Generic[T]):
         self._charges: dict[object, int] = {}
         """Turn → what of it the queue is charged for."""
         self._weighted: dict[object, float] = {}
-        """The same, as many times more as the share of the queue is smaller than an even one."""
+        """The same, times how many times smaller the share of the queue is than an even one."""
         self._shares: dict[object, tuple[object, object]] = {}
         """Turn → see `share_of`."""
         self._queues_of: Counter[tuple[object, object]] = Counter()
-        """Number of queues of each."""
+        """Pair of `share_of` → number of its queues."""
         self._parts_of: Counter[object] = Counter()
-        """Number of these in each share of the lane."""
+        """First value of `share_of` → number of pairs with it."""
         self._turns: list[tuple[float, int, object]] = []
         """A heap: (charge so far and of the first item, number, turn), one for each queue that does
         not rest; -1 as charge for one that is next."""
@@ -152,12 +155,12 @@ class Lane(Generic[T]):
         """(turn, line) → its items, which are in no queue."""
         self._numbers = count()
         self._weighed = 1
-        """Number of queues when all were weighed."""
+        """Number of queues when `_weigh_all` was called last."""
         self._ended_early = False
-        """Whether the last batch ended before a queue that has many."""
+        """Whether the last batch ended before a queue that has many items."""
         self._reached: float = 0
-        """What a queue that was empty has cost so far: as much as the one that had cost most when
-        it was served, or an even share of all that was served."""
+        """The cost with which a queue that was empty begins: that of the queue that had cost most
+        when it was served, or an even share of all that was served."""
         self._size = 0
         self._left: list[T] | None = None
         """What was put back since `drop`; None: it was not called."""
@@ -193,8 +196,8 @@ class Lane(Generic[T]):
         return True
 
     def put_back(self, items: Sequence[T], cost: int = 0) -> None:
-        """Queue the last items of the batch that is being committed again, at the head of their
-        queues. `cost`: of the part of the first one that is done; its queue then comes after
+        """Queue again, at the head of their queues, the last items of the batch that is being
+        committed. `cost`: of the part of the first one that is done; its queue then comes after
         others. After `drop` they are not queued.
         """
         if self._left is not None:
@@ -251,7 +254,7 @@ class Lane(Generic[T]):
         return weighted
 
     def release(self, item: T) -> None:
-        """Its line is held no longer, and next in its queue."""
+        """The line of the item is held no longer, and is next in its queue."""
         turn, line = self._turn_of(item), self._line_of(item)
         items = self._held.pop((turn, line), None)
         if items is not None:
@@ -261,7 +264,7 @@ class Lane(Generic[T]):
             self._costs[turn] = self._cost_of(self._queues[turn].first)
 
     def _weigh_all(self) -> None:
-        """Anew: an item weighed beside few queues would wait for thousands that came since."""
+        """Weigh anew: an item weighed beside few queues would wait for thousands of newer ones."""
         self._weighed = len(self._queues)
         for place, (used, number, turn) in enumerate(self._turns):
             if used >= 0:
@@ -274,7 +277,7 @@ class Lane(Generic[T]):
         heappush(self._turns, (used + cost, next(self._numbers), turn))
 
     def rest(self, turn: object, seconds: float) -> None:
-        """What is in this queue, and will be, waits so long."""
+        """The items of this queue, later ones too, wait so long."""
         if self.is_ending or turn in self._resting:
             return
         end = asyncio.get_running_loop().call_later(seconds, self._end_rest, turn)
@@ -297,7 +300,7 @@ class Lane(Generic[T]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether it commits, or has what it can commit: neither rests nor is held."""
+        """Whether something is being committed, or could be: it neither rests nor is held."""
         return self._is_committing or bool(self._turns)
 
     def __len__(self) -> int:
@@ -319,7 +322,7 @@ class Lane(Generic[T]):
                 self._is_committing = False
 
     def _batch(self) -> list[T]:
-        """Empty if all that is next rests or is held."""
+        """The next batch; empty if all that is next rests or is held."""
         turns, queues, costs, timed = self._turns, self._queues, self._costs, self._timed
         weighted = self._weighted
         if not self._weighed < 2 * len(queues) < 4 * self._weighed:
@@ -384,7 +387,7 @@ class Lane(Generic[T]):
             else:
                 heappop(turns)
                 self._remove_queue(turn)
-        if len(batch) == 1:  # else those that always send one would come before what costs more
+        if len(batch) == 1:  # else who always sends one would come before what costs more
             self._reached = max(self._reached, began + served / queued)
         self._size -= len(batch)
         return batch

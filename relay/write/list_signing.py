@@ -1,9 +1,9 @@
 """Lists of groups (39001, 39002) that are signed apart from the changes to them.
 
 Those of large groups always, those of others while more were signed lately than their readers can
-take: a request to vanish of 400 bytes changes the lists of many groups. As many in a transaction
-as take some 50 ms, and then none for a while: the lists of all groups of ten thousand, one after
-another, would keep every writer waiting.
+take: a request to vanish of 400 bytes changes the lists of many groups. In one transaction as many
+lists are signed as take some 50 ms, and then none for a while: the lists of all groups of ten
+thousand, one after another, would keep every writer waiting.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from relay.groups.group import Groups
 
 _MEMBERS_AT_ONCE: Final = 5000
-"""Of groups whose lists are signed in one transaction, unless it is one group."""
+"""Members of groups whose lists are signed in one transaction, unless it is one group."""
 _PAUSE: Final = 20
-"""Times as long as that took, until others are signed: 19 of 20 events meet none."""
+"""After lists none are signed for so many times as long as they took: 19 of 20 events meet none."""
 _BYTES_PER_S: Final = 500_000
-"""Of lists, which each of their readers gets: some have no more than 20 Mbit/s."""
+"""Bytes of lists, which each of their readers gets: some have no more than 20 Mbit/s."""
 _BURST: Final = 1_000_000
 """Bytes of lists before that pace applies."""
 _GROUPS_AT_ONCE: Final = 50
@@ -57,8 +57,8 @@ class ListSigning:
 
     @property
     def room(self) -> int:
-        """Bytes of lists that may be signed now, with the changes to them. None while others wait:
-        these come first."""
+        """Bytes of lists that may be signed now, with the changes to them; 0 while other lists are
+        due, which come first."""
         if self._due:
             return 0
         owed = (self._paid_at - asyncio.get_running_loop().time()) * _BYTES_PER_S
@@ -103,7 +103,7 @@ class ListSigning:
             self._due.pop(group_id, None)
 
     def answered(self) -> None:
-        """What was queued is committed, or failed."""
+        """The queued `SignLists` was committed, or has failed."""
         self._is_queued = False
 
     def hurry(self) -> None:

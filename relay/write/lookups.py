@@ -81,7 +81,7 @@ _FOR_MEMBERS: Final = (
 )
 """Tags of a 9002 by which a group becomes one that only its members read, or no longer is."""
 _BY_ADMINS: Final = frozenset({kinds.EDIT_METADATA, kinds.DELETE_GROUP})
-"""Of moderation: refused to moderators (N29-112)."""
+"""Kinds of moderation that are refused to moderators (N29-112)."""
 
 
 class Policy(Protocol):
@@ -116,8 +116,8 @@ def lookups_for(
     longest_s: float | None = None,
 ) -> Lookups:
     """What this batch must know of the store. `groups`: before the batch; `relay`: its key.
-    `left_groups`: what a piece of a request to vanish looks up of groups is the state of these;
-    None: all that a vanishing key leaves. `longest_s`: as of Lookups."""
+    `left_groups`: the groups whose state a piece of a request to vanish looks up; None: of all that
+    a vanishing key leaves. `longest_s`: as of Lookups."""
     commands = [*commands]
     wanted = _Builder(groups, actors, relay, policy, now)
     wanted.people_may_change = any(isinstance(command, ManagementChange) for command in commands)

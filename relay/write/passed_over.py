@@ -74,11 +74,11 @@ _OPENS_HIDDEN: Final = Reject(
 
 
 def refusal_to_expire(candidate: Candidate, world: World, facts: Facts) -> Reject | None:
-    """For a row with too many tags, or which expires with nearly MAX_EXPIRING others; with fewer,
-    if it has many tags. A sweep removes some 30 rows of 600 tags in a second, so of these more
-    would expire than it can remove."""
+    """The refusal of a row that expires and has too many tags, or expires with nearly MAX_EXPIRING
+    others (fewer, if it has many tags). A sweep removes some 30 rows of 600 tags in a second: more
+    of these could expire than it can remove."""
     window = candidate.expiry_window
-    # Of one in pieces some rows are deleted.
+    # A deletion in pieces has begun to delete rows.
     if window is None or world.taken is not None or not _is_bounded(candidate, world, facts):
         return None
     tags = len(candidate.event.tags)
@@ -90,8 +90,9 @@ def refusal_to_expire(candidate: Candidate, world: World, facts: Facts) -> Rejec
 
 
 def _most_expiring(window: int, world: World) -> int:
-    """Up to a quarter below MAX_EXPIRING. Nobody knows how many: else a refusal would tell how many
-    there are, private ones too. It changes each second: else it would tell when one is added."""
+    """The bound, up to a quarter below MAX_EXPIRING. Nobody knows it, or a refusal would tell how
+    many rows expire in the window, private ones too. It changes each second, or it would tell when
+    one is added."""
     fewer = MAX_EXPIRING // 8
     of_window = drawn(world.salt, f"expires {window}", fewer)
     of_second = drawn(world.salt, f"expires {window} {world.now}", fewer)
@@ -99,7 +100,7 @@ def _most_expiring(window: int, world: World) -> int:
 
 
 def deletions_in(group_id: str) -> Account:
-    """Those that everybody passes over when the group is opened."""
+    """The account of the group's deletions: once it is opened, everybody passes over these."""
     return Account(None, KindSet.of(kinds.DELETION), frozenset({group_id}))
 
 
@@ -124,11 +125,11 @@ def tokens_of_change(
 def tokens_of_deletion(
     candidate: Candidate, world: World, facts: Facts, group_id: str | None, *, quiet: bool
 ) -> Sequence[Token] | Reject:
-    """The tokens to take for a kind 5 that not everyone may read. Everybody passes over these rows
-    who asks for kind 5, but for those of groups that only members read.
+    """The tokens to take for a kind 5 that not everyone may read. Whoever asks for kind 5 passes
+    over these rows, except those of groups that only members read.
 
-    One in pieces takes them with the first, since a later one may delete what is private; with the
-    last it gets them back if none did."""
+    A deletion in pieces takes the tokens with its first piece, since a later one may delete what is
+    private; with the last piece it gets them back if none did."""
     if not _bounds_hidden(candidate, world, facts):
         return ()
     is_counted = quiet and not _is_private(group_id, world)

@@ -265,10 +265,11 @@ class _Named(Pieces):
 
 
 class _Emptying(Pieces):
-    """A key that vanishes, or a group that ends: all but records of groups leaves first, until the
-    rest fits into one transaction. A pass finds pinned rows that are next, and the pass after it
-    unpins them, whether they leave with it or later. Then the relay says again what the records of
-    the key say, of some groups in a pass; these records expire with it, and leave as other rows."""
+    """For a key that vanishes, or a group that ends. All rows but records of groups leave first,
+    until the rest fits into one transaction. A pass finds the pinned rows that leave next; the pass
+    after it unpins them, whether they leave in that pass or later. Then the relay signs again what
+    the key's records say, of some groups in each pass; in it these records expire, and then leave
+    as other rows do."""
 
     is_last = False
 

@@ -72,7 +72,7 @@ def pinning_expired(row: ExpiredRow, groups: Groups) -> frozenset[str]:
 
 
 def names_of(rows: Iterable[Stored]) -> frozenset[str | Slot]:
-    """By which these rows may be pinned."""
+    """The ids and slots by which these rows may be pinned."""
     names = [(row.event.id, row.slot) for row in rows]
     return frozenset([name for each in names for name in each if name is not None])
 

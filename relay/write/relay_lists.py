@@ -116,7 +116,7 @@ class RelayLists:
             self._changes.keep_out(placed_tombstone(row.event, row.group, "banevent"))
 
     def _set_entry(self, change: ListChange) -> bool:
-        """Whether it has an effect."""
+        """Make the change; whether it has an effect."""
         changes, world = self._changes, self._changes.world
         changed = world.management.after(change)
         if changed is world.management:

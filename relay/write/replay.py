@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from relay.storage import EventLog, Others
 
 _SEQS_AT_ONCE: Final = 100_000
-"""Each time the whole index of these kinds is read: 0.1 s per million of records."""
+"""Seqs that are read together: each time the whole index of these kinds is read, 0.1 s per million
+of records."""
 _ROWS_AT_ONCE: Final = 250
 _NEWEST: Final = 2**63 - 1
 _GROUP_KINDS: Final = frozenset({*kinds.GROUP_RECORDS, *kinds.GROUP_STATE})

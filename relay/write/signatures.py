@@ -32,7 +32,7 @@ _MIN_SPLIT: Final = 32
 
 
 class SignatureChecks:
-    """In the order of its lane, where clients take turns, and the connections of each."""
+    """Checks in the order of its lane, where clients take turns, and the connections of each."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class SignatureChecks:
         )
 
     def may_pass(self, event: Event) -> bool:
-        """Whether it need not wait until others are verified: a batch beside a busy loop takes up
-        to 0.1 s, because each event waits for the GIL."""
+        """Whether the event may be verified at once, before all that wait in the lane: a batch
+        beside a busy loop takes up to 0.1 s, because each event waits for the GIL."""
         return len(self.lane) > _MAX_BATCH and len(event.tags) <= _TAGS_HERE
 
     def signed(self, events: Sequence[Event]) -> list[bool]:

@@ -48,8 +48,7 @@ _FULL_SCAN_S: Final = 3600
 a new summary takes effect within this time."""
 _BATCH_ROWS: Final = 256
 _BATCH_BYTES: Final = MOST_DELETED
-"""Limit of the rows of a transaction, old versions included, but for a larger one, which is alone
-in it."""
+"""Bytes of the rows of a transaction, old versions included; a larger row is alone in one."""
 _EXPIRED_ROWS: Final = 4_096
 """Expired rows that are found per query. If there are so many, the smallest quarter is swept: one
 row of thousands of tags takes as long as a hundred others, and readers pass over all of them."""
@@ -57,7 +56,7 @@ _SCAN_ROWS: Final = 200_000
 """Rows found per query: their seq only."""
 _PAUSE_FACTOR: Final = 8
 """Pause after a transaction, in multiples of its duration without its wait in the lane: writers
-come first. Of expired rows: at most."""
+come first. After expired rows it may end sooner, see `_give_way`."""
 _SHORT_S: Final = 0.05
 _SHORT_PAUSE_FACTOR: Final = 2
 """The same after a transaction of expired rows that is shorter than this: readers pass over those
@@ -153,7 +152,7 @@ def _released(
 
 
 def _smallest(found: Sequence[ExpiredRow]) -> Sequence[ExpiredRow]:
-    """Those that are swept next."""
+    """The rows that are swept next."""
     if len(found) < _EXPIRED_ROWS:
         return found
     return sorted(found, key=lambda row: row.size)[: _EXPIRED_ROWS // 4]
@@ -264,12 +263,13 @@ class Sweeper:
         return not self._checked
 
     async def _many_expired(self) -> bool:
-        """Whether they fill a transaction."""
+        """Whether enough rows have expired to fill a transaction."""
         vanishing = self._ingest.vanishing
         return len(await self._store.expired(self._clock(), _BATCH_ROWS, vanishing)) >= _BATCH_ROWS
 
     async def _expired(self) -> int:
-        """For one interval at most: while more expires than is deleted, rules must have turns."""
+        """Remove expired rows for one interval at most: while more expire than are deleted, rules
+        must have turns. Returns their number."""
         swept = self._expiring(Purpose.SWEEP, within_s=self._every_s)
         return sum([len(rows) async for rows in swept])
 
@@ -285,7 +285,7 @@ class Sweeper:
         is_done = False
         while not is_done and monotonic() < until:
             is_done = True
-            # The requests delete these, and note them; they would come before all others.
+            # The requests delete the rows of these keys, which would come before all others.
             vanishing = frozenset[str]() if is_dry else self._ingest.vanishing
             found = await self._store.expired(now, at_once, vanishing)
             for rows in _batches(found if is_dry else _smallest(found), self._state.groups):

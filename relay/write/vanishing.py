@@ -71,7 +71,7 @@ def leave_groups(request: Event, group_ids: Set[str], changes: Changes) -> None:
 
 
 def forget_member(pubkey: str, ended_with: Set[str], changes: Changes) -> None:
-    """In these groups, which have ended, the key was no member."""
+    """From now on the key is no former member of these groups, which have ended."""
     groups = changes.world.groups
     if ended_with:
         ended = {

@@ -204,8 +204,8 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
 
 
 def _wraps_for_known(candidate: Candidate, world: World, words: Set[Who]) -> bool:
-    """`Facts.wraps_for_known`. By each wrap an unknown sender learns of one key whether it is known
-    here: of thousands in one they would find the known ones by halves."""
+    """`Facts.wraps_for_known`. By each wrap an unknown sender learns whether one key is known here.
+    If it learned that of thousands at once, it would find the known ones by halving them."""
     recipients = {*candidate.event.tag_values("p")}
     if len(recipients) > 1 and candidate.sender.origin is Origin.WIRE and Who.KNOWN not in words:
         return False
@@ -431,7 +431,7 @@ def _records(
 ) -> tuple[RecordFacts, ...]:
     """The stored events that the record refers to, and the chains of records behind them. A row
     that the author may not read counts as not stored, so that no refusal reveals it (X-16).
-    `are_told`: those alone that the connection may know."""
+    `are_told`: only rows that the connection may know."""
     references, found, now = candidate.references, world.found, world.now
     if not references.ids and not references.names:
         return ()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 INDEXED_VALUES: Final = 16
-"""Of a tag in a filter of one kind: up to so many are looked up, with more the store is read."""
+"""Values of a tag in a filter of one kind that are looked up; with more the whole store is read."""
 
 
 class Rows(Enum):

@@ -59,14 +59,14 @@ _SETTLE_S: Final = 0.3
 _QUIET_S: Final = 1.0
 """Time without a commit after which free pages and a large WAL are returned to the file system."""
 _MOVE_RATIO: Final = 0.1
-"""How many times as long as a slice of moved rows the pause after it is. Commits go in between.
+"""A slice of moved rows is followed by a pause of so many times its length. Commits go in between.
 Until the rows of a group that was closed are moved, reads by tag fetch and pass over each."""
 _MOVE_LATER_S: Final = 0.5
-"""Until it is looked again whether rows can be moved whose tags are not in the table yet."""
+"""Pause before rows are tried again that could not be moved: the table lacks their tags."""
 _SIZED_S: Final = 0.02
 """Shortest time between two looks at the size of the WAL, 9 us each."""
 _LOOK_S: Final = 0.02
-"""How often it is looked for rows to move while a truncation waits for long queries."""
+"""Between two looks for rows to move while a truncation waits for long queries."""
 _BUSY_MS: Final = 50
 
 _BUSY_TIMEOUT: Final = Query(f"PRAGMA busy_timeout = {_BUSY_MS}", ())
@@ -89,7 +89,7 @@ class Upkeep:
 
 
 class Checkpoints:
-    """For the event loop; works on a connection of its own. `start` once it is open."""
+    """Runs on the event loop, with a connection of its own. `start` once that is open."""
 
     def __init__(
         self,
@@ -130,11 +130,18 @@ class Checkpoints:
         self._move = move
         self.upkeep = Upkeep()
         self._is_settled = True
+        """The WAL was checkpointed, and all tags flushed, since the last commit."""
         self._oldest: float | None = None
+        """Time (of all these: `monotonic`) of the oldest commit whose deleted rows may still be in
+        the WAL; None: there are none."""
         self._newest = 0.0
+        """Time of the newest one."""
         self._erase_at = 0.0
+        """From then on the WAL may be truncated for these …"""
         self._truncate_at = 0.0
+        """… if it is also after this, as for any truncation."""
         self._retry_at = 0.0
+        """No step is taken before: one has failed."""
         self._flush_at = 0.0
         """From then on a slice of tags may be flushed between commits: after a pause as long as the
         last one took."""
@@ -252,10 +259,10 @@ class Checkpoints:
             await (self._give_back() if self._is_settled else self._settle())
 
     async def _moved_or_flushed(self) -> bool:
-        """A slice of that which is due first. False: nothing is.
+        """Move a slice of rows, or flush a slice of tags, as one of them is due first. False:
+        neither is due.
 
-        Moves of rows and flushes take turns: while somebody writes many tags, these are always
-        behind."""
+        Moves and flushes take turns: while somebody writes many tags, flushes are always due."""
         began, is_behind = monotonic(), self._is_behind()
         latest = min(began, self._flush_at) if is_behind else began
         if self._has_moves() and self._move_at <= latest:
@@ -273,7 +280,7 @@ class Checkpoints:
         if not self._is_large():
             self._has_room = True
         elif began >= self._checkpoint_at:
-            # If all of it can be, what follows is written over it.
+            # When all of the WAL is checkpointed, what follows is written over it.
             ((_, pages, checkpointed),) = await self._connection.rows(_PASSIVE)
             self._has_room = pages == checkpointed or pages < _MOST_PAGES
             now = monotonic()
@@ -282,7 +289,7 @@ class Checkpoints:
             now = monotonic()
             self._move_at = now + _MOVE_RATIO * (now - began)
         if not self._has_moves():
-            self._is_settled = False  # what was written has to be checkpointed
+            self._is_settled = False  # what the moves have written has to be checkpointed
 
     async def _settle(self) -> None:
         committed_at = self._committed_at

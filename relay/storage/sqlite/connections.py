@@ -58,7 +58,7 @@ MAX_VALUE: Final = 64 * 2**20
 _NO_SPACE: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 """What SQLite fails with on a full disk, where it cannot even make rookery.db-shm."""
 _BLOCK_S: Final = 0.001 / 8
-"""What 512 bytes take on a disk that reads 1,000 pages of a file in a second."""
+"""Seconds that 512 bytes take on a disk that reads 1,000 pages of a file in a second."""
 _LEAST_SPACE: Final = 1 << 20
 _INTERRUPT_S: Final = 0.05
 """Between two interrupts of the same query."""
@@ -66,14 +66,14 @@ _MMAP_BYTES: Final = 1 << 30
 _CACHE_KIB: Final = 65_536
 _BULK_CACHE_KIB: Final = 8_192
 _UNMAPPED_CACHE_KIB: Final = 16_384
-"""Of each reader, while none maps the file."""
+"""Cache of each reader while none maps the file into memory."""
 _STATEMENTS: Final = 512
 _MOST_KEPT: Final = 64 << 20
 """Bytes that the cached statements of a reader may keep, until a new connection replaces it."""
 _PROGRAM_BYTES: Final = 24
-"""Of a prepared statement, for each character of its text."""
+"""Bytes of a prepared statement for each character of its text."""
 _SHORT_VALUES: Final = 1024
-"""Characters that are not counted, for each statement."""
+"""Characters of the values of a statement up to which they are not counted."""
 _LONG_TEXT: Final = 32_768
 """Characters; one with more takes over 15 ms to prepare, which nothing interrupts. On a thread it
 does not hold the GIL."""
@@ -85,9 +85,9 @@ _PROGRESS_STEPS: Final = 2_000
 _LOOP_BYTES: Final = 4 << 20
 """Bytes of rows in which a read on the loop may look for tags; each MiB takes up to 3 ms."""
 _LOOP_CALLS: Final = 100
-"""Calls of it after which a read on the loop is interrupted …"""
+"""Calls of the progress handler after which a read on the loop is interrupted …"""
 _LEAST_CALLS: Final = 20
-"""… and while many are interrupted: most reads end sooner."""
+"""… and while many are interrupted; most reads end sooner."""
 _WASTED_PER_S: Final = 1500
 """Calls of interrupted reads, per second, that do not shorten the others: 10 % of the loop."""
 _MAX_UNWASTED: Final = 200
@@ -100,12 +100,13 @@ everybody waiting: then the file is not mapped until none has done so for `_MAP_
 _FEW_READS: Final = 8
 _REST_RATIO: Final = 100
 _MAX_REST_S: Final = 10.0
-"""For so many times as long as it took, at most this, other reads of its network are on threads."""
+"""For `_REST_RATIO` times as long as such a read took, at most for this time, further reads of its
+network run on threads."""
 _MAP_AGAIN_S: Final = 600.0
 _WASTEFUL_S: Final = 60.0
 """For so long after a read of a network was interrupted, its reads may be shorter."""
 _MAX_WASTEFUL: Final = 1024
-"""Networks of which that is known."""
+"""Networks whose interrupted or slow reads are remembered."""
 _MAX_INTERRUPTED: Final = 64
 """Statements that were interrupted, until a new connection replaces the one they were on."""
 _SHORT_S: Final = 0.25
@@ -115,7 +116,7 @@ _SHORT_WAIT_S: Final = 1.0
 _LOOK_S: Final = 0.05
 """Between two looks at whether others wait."""
 _CHUNK_ROWS: Final = 2_000
-"""Of a negentropy set: 0.5 ms of the loop."""
+"""Rows of a negentropy set that are taken at once: 0.5 ms of the loop."""
 
 
 def file_connection(
@@ -218,15 +219,15 @@ def sqlite_faults(where: object = "store") -> Iterator[None]:
 
 class FileMap:
     """How much of the file connections map into memory. A page that is read through the map comes
-    with 128 KiB around it: 330 of them are 40 MB, and throw out what others need where the memory
-    is smaller than the store."""
+    with 128 KiB around it: 330 pages are 40 MB, which replace in memory what other reads need where
+    the memory is smaller than the store."""
 
     def __init__(self) -> None:
         self.bytes = _MMAP_BYTES
 
 
 class TagReader(sqlite3.Connection):
-    """With the SQL functions of `TagFunctions`; used by one thread at a time.
+    """A connection with the SQL functions of `TagFunctions`; used by one thread at a time.
 
     It counts what its cached statements may keep: their programs, and the texts bound to them last.
     Clients choose both, and the cache is bounded in number only.
@@ -250,7 +251,7 @@ class TagReader(sqlite3.Connection):
         self._functions = functions
 
     def map(self, mapping: FileMap) -> None:
-        """As much as it says, also when that changes."""
+        """Map as much of the file as `mapping` says, also when that changes."""
         self._mapping = mapping
         self._map(mapping.bytes)
 
@@ -261,7 +262,7 @@ class TagReader(sqlite3.Connection):
         super().execute(f"PRAGMA cache_size = -{cache_kib}")
 
     def __call__(self, sql: str, /) -> Any:
-        """For a text that is not in the cache."""
+        """Prepare a text that is not in the cache."""
         self.kept += len(sql) * _PROGRAM_BYTES
         return super().__call__(sql)
 
@@ -322,11 +323,16 @@ class LoopReader:
         self._connector = connector
         self._mapping = FileMap() if mapping is None else mapping
         self._interrupted: dict[str, int] = {}
+        """Statement → how often it was interrupted, see `_never_interrupted`."""
         self._calls_left: float = 0
+        """Calls of the progress handler that the current read may still make."""
         self._called_at = 0.0
         self._until = 0.0
+        """When the current read is interrupted at the latest."""
         self._bytes_left: float = 0
+        """Bytes of rows in which the current read may still look for tags."""
         self._unwasted: float = _MAX_UNWASTED
+        """Calls that interrupted reads may still use before others are shortened."""
         self._wasteful: dict[object, float] = {}
         """Network → when a read of it was interrupted last, in this order."""
         self._refilled_at = monotonic()
@@ -335,7 +341,7 @@ class LoopReader:
         self._resting: dict[object, float] = {}
         """Network whose reads are on threads → until when."""
         self._disk_reads = disk_reads()
-        """When it was last looked at."""
+        """`disk_reads` when it was last looked at."""
         self._db = self._connection()
 
     def read(
@@ -344,8 +350,9 @@ class LoopReader:
         fetch: Callable[[sqlite3.Connection, Query], list[T]],
         address: str | None = None,
     ) -> list[T] | None:
-        """None: it was interrupted, or its text is long. `address`: of the client, as
-        `Sharer.counted_as`. Raises StoreFault."""
+        """What `fetch` gives. None: the read was interrupted, its text is long, or reads of its
+        network are on threads for now. `address`: of the client, as `Sharer.counted_as`. Raises
+        StoreFault."""
         if len(query.sql) > _LONG_TEXT:
             return None
         now = monotonic()
@@ -420,7 +427,8 @@ class LoopReader:
     def _look_through(
         self, function: Callable[..., str | int | None], raw: bytes, *args: object
     ) -> str | int | None:
-        """To the progress handler it is one instruction, however large the row is."""
+        """Call the function, and count the bytes of the row: to the progress handler the call is
+        one instruction, however large the row is."""
         self._bytes_left -= len(raw)
         if self._bytes_left < 0:
             self._is_over()  # counts what it took
@@ -459,8 +467,8 @@ class LoopReader:
 class WorkClock:
     """Seconds for which this thread works, or waits for blocks of a disk, from its making on.
 
-    Waiting for the processor or for the GIL looks like waiting for a block: of both, as much counts
-    as so many blocks take on a slow disk.
+    Waiting for the processor or for the GIL looks like waiting for a block: so no more of all
+    waiting counts than the blocks that were read take on a slow disk.
     """
 
     __slots__ = ("_began", "_disk_reads", "_worked")
@@ -471,7 +479,7 @@ class WorkClock:
 
     @property
     def seconds(self) -> float:
-        """On the same thread; also below."""
+        """All that counts. To be called on the same thread, as the others."""
         return self.worked_s + self.waited_s
 
     @property
@@ -480,7 +488,7 @@ class WorkClock:
 
     @property
     def waited_s(self) -> float:
-        """For blocks."""
+        """Waiting for blocks."""
         waited = perf_counter() - self._began - self.worked_s
         return max(0.0, min(waited, (disk_reads() - self._disk_reads) * _BLOCK_S))
 
@@ -516,7 +524,7 @@ class ReaderFactory:
         return db
 
     def search_reader(self) -> TagReader:
-        """With the index of texts attached as `search`."""
+        """A page reader with the index of texts attached as `search`."""
         db = self.page_reader()
         db.execute("ATTACH ? AS search", (str(index_path(self._path)),))
         return db
@@ -527,7 +535,7 @@ class ReaderFactory:
         return self.search_reader()
 
     def bulk_reader(self) -> TagReader:
-        """With a small cache and without mmap, for a thread of lower priority."""
+        """A reader with a small cache and without mmap, for a thread of lower priority."""
         give_way()
         db = self._opened(TagReader)
         db.execute(f"PRAGMA cache_size = -{_BULK_CACHE_KIB}")
@@ -586,11 +594,11 @@ class AsyncReader:
         self._may_run.set()
         self._pauses = 0
         self._held_up_s = 0.0
-        """For which queries waited for pauses."""
+        """Seconds for which queries waited for pauses."""
         self.waiting_since = inf
         """`monotonic` time since when a query waits for the pause that is wanted or lasts."""
         self._ending: asyncio.Task[None] | None = None
-        """Of the last query that nobody waited for to the end."""
+        """Ends the last query that was broken off."""
         self._is_open = True
 
     async def __aenter__(self) -> Self:
@@ -731,7 +739,7 @@ class AsyncReader:
             self._lock.release()
 
     async def _settle(self) -> None:
-        """After each use."""
+        """After each use: replace a connection that keeps too much."""
         db = self._db._conn
         if isinstance(db, TagReader) and db.kept > _MOST_KEPT:
             await self._db._execute(self._replace)  # type: ignore[no-untyped-call]
@@ -757,12 +765,12 @@ class AsyncReader:
 
 
 class TurnReader(AsyncReader):
-    """For reads of clients, which take turns."""
+    """A reader for clients, which take turns."""
 
     def __init__(
         self, connector: Callable[[], sqlite3.Connection], longer: TurnReader | None = None
     ) -> None:
-        """`longer`: where those begin again that take long while others wait."""
+        """`longer`: where reads begin again that take long while others wait."""
         super().__init__(connector)
         self.turns = ReadTurns(clock=self.unpaused_s)
         self._longer = longer
@@ -792,7 +800,7 @@ class TurnReader(AsyncReader):
     async def _unless_long(
         self, work: Coroutine[Any, Any, Sequence[T]], begun: asyncio.Event
     ) -> Sequence[T] | None:
-        """None: it took long, and others wait."""
+        """The result of `work`; None: it took long, and others wait."""
         reading = asyncio.create_task(work)
         used_s = began = inf
         try:
@@ -819,7 +827,7 @@ class TurnReader(AsyncReader):
 
 
 class BulkReader(AsyncReader):
-    """For queries that may read the whole file: the pages they read are not kept in memory."""
+    """A reader for queries that may read the whole file: these pages are not kept in memory."""
 
     async def chunks(
         self, query: Query, take: Callable[[list[Any]], None], seconds: float | None = None
@@ -838,20 +846,20 @@ class BulkReader(AsyncReader):
 
 
 class Pauses:
-    """Pauses of several readers at once, one after the other: with some readers each, two would
-    wait for each other."""
+    """Pauses of several readers, one such pause at a time: two that have paused some readers each
+    would wait for each other."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
     @asynccontextmanager
     async def of(self, *stages: Collection[AsyncReader]) -> AsyncIterator[float]:
-        """As `paused` of each. Those that are free go on while the query of another is waited
-        for. Gives the `monotonic` time since when a query has waited for one that is paused.
+        """Inside, each reader is `paused`. While the query of one is waited for, free ones go on.
+        Gives the `monotonic` time since when a query has waited for a paused reader.
 
-        Readers of a later stage go on while queries of an earlier one are waited for. So those come
-        first to which long queries of others move: from then on none moves there. And before them
-        those whose queries take longest."""
+        Readers of a later stage go on while queries of an earlier one are waited for. So readers to
+        which long queries of others move come in an early stage: from then on none moves there. And
+        before them those whose queries take longest."""
         begun: list[tuple[AsyncReader, float]] = []
         async with self._lock, AsyncExitStack() as paused:
             for waiting in map(list, stages):

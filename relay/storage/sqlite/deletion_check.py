@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 class DeletionCheck:
-    """Of some rows in groups it is known only when all rows are read: see `_Suspect`."""
+    """Finds these rows. Whether some rows in groups were deleted is known only when all rows are
+    read: see `_Suspect`."""
 
     def __init__(self, db: sqlite3.Connection, hashes: Hashes) -> None:
         self._db = db
@@ -51,7 +52,7 @@ class DeletionCheck:
     def deleted(
         self, known: Sequence[tuple[Row, Event]], slots: Sequence[Slot | None]
     ) -> Iterator[Row]:
-        """Those of a page that were deleted, as far as it is known yet."""
+        """The rows of a page that were deleted, as far as that is known yet."""
         targets = []
         for (_, event), slot in zip(known, slots, strict=True):
             targets += [event_target(event.id), key_target(event.pubkey)]
@@ -125,7 +126,7 @@ class _Suspect(NamedTuple):
     created_at: int
     group: str
     names: tuple[Reference, ...]
-    """By which a kind 5 may name it."""
+    """Names by which a kind 5 may refer to it."""
 
     def is_reached(self, name: Reference, deleted_at: int) -> bool:
         """A deletion by address reaches only what is not newer than itself (N09-04)."""
@@ -143,7 +144,7 @@ def _refusals_of(known: Sequence[tuple[Row, Event]]) -> Iterator[tuple[str, str]
 
 
 def _highest_version(event: Event) -> int:
-    """By whichever policy it was stored: a repair deletes what a tombstone refuses."""
+    """The highest that a policy may have stored: a repair deletes what a tombstone refuses."""
     return max(version_of(event, keep) for keep in (Keep.LATEST, Keep.LATEST_TS))
 
 

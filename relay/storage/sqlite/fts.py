@@ -27,9 +27,9 @@ TWICE: Final = "+"
 OFTEN: Final = "*"
 """Prefix of a stem that it has at least four times."""
 _KEPT_BYTES: Final = 8 << 20
-"""Of the words whose tokens are cached, with these."""
+"""Bytes of the words whose tokens are cached, with these."""
 _WORD_BYTES: Final = 80
-"""Of the place of a word in the cache."""
+"""Bytes of the place of a word in the cache."""
 
 
 def kind_token(kind: int) -> str:
@@ -86,7 +86,7 @@ class Stems:
         self._known: dict[str, str] = {}
         """Word → its tokens, each followed by a space."""
         self._bytes = 0
-        """Of the cached words."""
+        """Bytes of the cached words."""
 
     def of(self, words: Iterable[str]) -> dict[str, list[str]]:
         """The tokens of each word; most have one."""

@@ -1,6 +1,7 @@
-"""The tables `groups` and `members` beside the groups that a replay gives.
+"""The tables `groups` and `members` compared with the groups that a replay gives.
 
-Stored rows are shown by the tables, live ones by the replay: where they differ, one is damaged.
+Who may read stored rows is told by the tables, live rows by the replay: where these differ, one of
+them is damaged.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ KNOWN_KINDS: Final = frozenset(
     for low, high in [part if isinstance(part, tuple) else (part, part)]
     for kind in range(low, high + 1)
 )
-"""Those that clients ask for or that the relay looks up, and that are stored."""
+"""Stored kinds that clients ask for or that the relay looks up."""
 SHARED: Final = range(256, 288)
 """Classes of all other kinds; no known kind has such a number."""
 
@@ -51,7 +51,7 @@ def kind_class(kind: int) -> int:
 
 
 def shared_class(kind: int) -> int:
-    """Of a kind that is not known; the same in SQL is SHARED_CLASS."""
+    """The class of a kind that is not known; the same in SQL is SHARED_CLASS."""
     return kind & 31 | 256
 
 

@@ -170,7 +170,7 @@ class Finder:
                 usage.open(account, sizes.get(recipient, Size()))
 
     def _find_rows(self, lookups: Lookups, found: Found, left: BytesLeft) -> None:
-        """By id, slot and prefix. Raises NoneLeft."""
+        """Find rows by id, slot and prefix. Raises NoneLeft."""
         if lookups.own_rows or lookups.own_slots:  # first: they may be too many
             own_left = BytesLeft(lookups.most_own)
             self._find_own_rows(lookups, found, own_left)
@@ -188,7 +188,7 @@ class Finder:
         self._find_prefixes(lookups, found, left)
 
     def _shares(self, lookups: Lookups, left: BytesLeft) -> Mapping[Limited, float]:
-        """As of TooMuchToRead. No more rows are read for it: the tags of those count that were."""
+        """`TooMuchToRead.shares`. No row is read for them: tags count of rows already read."""
         shares: dict[Limited, float] = {}
         if lookups.most_own is not None:
             old = [*self._old_named(lookups.own_rows)]

@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 MOST_CHANGES: Final = 1536
 """Rows and tags that are moved in one transaction. One row may have more."""
 MOST_LOOKED_AT: Final = 4096
-"""Rows of these groups, also those that stay where they are, and kinds."""
+"""Rows and kinds that are looked at in one transaction, also rows that stay where they are."""
 MOST_S: Final = 0.02
 """How long a transaction may take, without its last steps and its commit."""
 AT_ONCE: Final = 256
 """Rows and tags that are changed, or rows that are looked at, between two looks at the time: 2 to 4
-ms while what they are in is in memory."""
+ms while their pages are in memory."""
 _MOST_SLICES: Final = 8
-"""Of one turn: of many small groups one is done after the other. Everybody looks into those that
-were opened until they are done."""
+"""Slices of one turn of a group: so many small groups are done one after the other. The reads of
+everybody look into the groups that were opened until these are done."""
 _PER_GROUP: Final = 8
-"""As many rows as the start of a group takes."""
+"""Rows that the start of a group counts for."""
 MOST_BYTES: Final = 1 << 20
-"""Of the rows that are moved: each is written again."""
+"""Bytes of the rows that are moved in one transaction: each is written again."""
 _MOST_CLOSED: Final = 4_096
-"""Groups that queries are given: they look each up, some 0.5 us each."""
+"""Groups in `PartitionMoves.closed`: queries look each up, some 0.5 us each."""
 
 
 class PartitionMoves:
-    """On the connection that writes."""
+    """Moves rows on the connection that writes."""
 
     def __init__(
         self,
@@ -65,19 +65,21 @@ class PartitionMoves:
         self._is_outdated = False
         """Whether `are_left` and `closed` have to be looked up again."""
         self._slices = 0
-        """Of the turn that has not ended."""
+        """Slices of the turn that has not ended."""
         self.moved = 0
-        """Rows, also of a transaction that was rolled back."""
+        """Number of moved rows, also of a transaction that was rolled back."""
         self.are_left = False
         """Whether rows of any group may be in the wrong partition, as far as is committed."""
         self.closed = NO_GROUPS
-        """Guarded groups of which that is true, or some of them, as a JSON list: reads pass over
-        the rows that are not moved yet, in the index. Set after `Writer.group_changes`: a read
-        that has groups of a later commit than its partitions is made again."""
+        """Guarded groups with rows in the wrong partition, or some of these groups, as a JSON list:
+        reads pass over the rows that are not moved yet, in the index. Set after
+        `Writer.group_changes`: a read that has groups of a later commit than its partitions is made
+        again."""
         self.note_committed()
 
     def note_committed(self) -> None:
-        """After a commit that may change which groups they are, which stands: raises nothing."""
+        """After a commit that may change which groups have rows to move. The commit stands, so
+        this raises nothing."""
         self._is_outdated, self.are_left, self.closed = True, True, NO_GROUPS
         with suppress(sqlite3.Error):  # then the next slice looks again
             self.are_left = self._db.execute(QUERIES["has_moves"]).fetchone() is not None
@@ -145,7 +147,7 @@ class PartitionMoves:
         return added
 
     def _close(self, group: str) -> None:
-        """Its partition is empty, unless it has damaged rows."""
+        """Drop the partition of an opened group: it is empty, unless it has damaged rows."""
         of = (self._hashes.partition(group),)
         if self._db.execute(QUERIES["has_rows_in"], of).fetchone() is None:
             self._db.execute(QUERIES["set_partition"], (None, group))
@@ -190,7 +192,7 @@ class PartitionMoves:
         return seq, are_left
 
     def _hashes_of(self, raw: bytes) -> set[int] | None:
-        """None: the row is damaged, and stays where it is."""
+        """The hashes of its tags; None: the row is damaged, and stays where it is."""
         try:
             return self._hashes.of_event(event_in(raw), self._index_tags)
         except StoreFault:

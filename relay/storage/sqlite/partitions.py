@@ -39,17 +39,17 @@ NO_GROUPS: Final = "[]"
 """As JSON."""
 
 MOST_KINDS: Final = 64
-"""Of a filter of more kinds, the partitions are those of any kinds."""
+"""For a filter of more kinds the partitions with rows of any kind are looked up."""
 MOST_PARTITIONS: Final = 4_096
-"""Of a viewer who may read rows in more, queries look into all: they find them themselves."""
+"""If a viewer may read rows in more partitions, its queries find the partitions themselves."""
 _NONE: Final[frozenset[int]] = frozenset()
 
 
 class ReadablePartitions:
     """The partitions besides 0 with rows that a viewer may read, as the tables of groups are now.
 
-    For the event loop. Exact for a read if they are the same after it (or fewer): then no commit
-    meanwhile let the viewer read in another.
+    For the event loop. Exact for a read if the partitions are the same after it (or fewer): then no
+    commit meanwhile has let the viewer read in another one.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class ReadablePartitions:
     def suffice(
         self, those: frozenset[int] | None, filters: Sequence[Filter], visibility: Visibility
     ) -> bool:
-        """Whether the viewer may read in no others now. None: in whatever partition."""
+        """Whether the viewer may now read in no partitions but those. None: all, which suffice."""
         if those is None:
             return True
         now = self.of(filters, visibility)
         return now is those or (now is not None and now <= those)
 
     def of(self, filters: Sequence[Filter], visibility: Visibility) -> frozenset[int] | None:
-        """None: they are too many, or not known."""
+        """The partitions for these filters; None: they are too many, or not known."""
         asked = filters[0].kinds if filters else _NONE
         for filter_ in filters[1:]:
             asked = None if asked is None or filter_.kinds is None else asked | filter_.kinds

@@ -101,7 +101,7 @@ class RowCheck:
         return slot_of(event, keep), keep
 
     def partition_of(self, event: Event, group: str | None) -> int:
-        """Of a row of this group while it is guarded."""
+        """The partition of a row of this group while it is guarded."""
         if group is None or event.kind in UNPARTITIONED:
             return 0
         partition = self._partitions.get(group)

@@ -128,8 +128,9 @@ _log = logging.getLogger(__name__)
 _NO_ROWS: Final = Page((), None)
 _END: Final = Listed((), are_last=True)
 _LISTED: Final = 4
+"""A long look-up lists so many times as many rows as it reads …"""
 _LISTED_ROWS: Final = 500
-"""So many times as many rows as it reads a long look-up lists, up to so many: each is held."""
+"""… up to so many: the seq of each is held."""
 _PLACED_BY_SEQ: Final = QUERIES["placed_by_seq"]
 _MANY_VALUES: Final = 4_096
 """A query with more values is not tried on the loop: it would be compiled to SQL and read twice."""
@@ -137,12 +138,12 @@ _READ_S: Final = 10.0
 """How long one page of a query may take on the reader's thread; others wait for it."""
 _COUNT_S: Final = {True: 10.0, False: 3.0}
 """The same of a count, by whether the client has a known key. Unlike a page it looks at all rows of
-all filters, and a page of another without a known key may have to wait for one."""
+all filters, and pages of other clients without a known key may have to wait for it."""
 RESERVED_SPACE: Final = 256 << 20
 """Bytes of the disk that are left for owners, the log and what the relay removes. A deletion takes
 space before it gives some."""
 _OF_DISK: Final = 32
-"""Of a small disk this part is left for them."""
+"""Of a small disk only this part (1/32) is left for these."""
 _SPACE_S: Final = 1.0
 """Shortest time between two looks at the disk."""
 _MAX_EXPLAINED: Final = 4
@@ -323,7 +324,7 @@ class SqliteStore:
         lookups: Lookups,
         decide: Callable[[Found], WritePlan],
     ) -> int:
-        """On the writer's thread, so that waiting tasks are woken even if the caller was
+        """`append`, on the writer's thread, so that waiting tasks are woken even if the caller was
         cancelled."""
         writer = self._writer
         erasures, work = writer.erasures, WorkClock()
@@ -417,7 +418,7 @@ class SqliteStore:
         return self._paged(rows, query)
 
     async def _long_page(self, query: PageQuery) -> tuple[list[Any], Listed]:
-        """raw and place of the first rows, and those behind them. Raises TooSlow."""
+        """Raw and place of the first rows, and the seqs of those behind them. Raises TooSlow."""
         reader = self._reader_for(query.visibility)
         # More than a page of one of several filters has: to look for them again takes longer.
         most = query.size
@@ -437,7 +438,7 @@ class SqliteStore:
         return rows, _behind(rows, seqs, wide, most)
 
     async def _of_listed(self, query: PageQuery) -> tuple[list[Any], Listed] | None:
-        """The same of the rows that were listed with the page before; None: they must be looked
+        """As `_long_page`, of rows that were listed with the page before; None: they must be looked
         for."""
         if query.listed is None:
             return None
@@ -457,9 +458,9 @@ class SqliteStore:
         visibility: Visibility,
         read: Callable[[frozenset[int] | None], Awaitable[T]],
     ) -> T:
-        """What `read` gives for the partitions that the viewer may read, or None: it finds them
-        itself. That takes longer, and is needed where they change meanwhile, or rows are moved to
-        others: some would be missing."""
+        """What `read` gives for the partitions that the viewer may read. With None it has to find
+        them itself: that takes longer, and is needed where they change meanwhile, or rows are moved
+        between them, since some rows would be missing."""
         if not self._writer.has_moves:
             moves, those = self._tag_kinds.moves, self._partitions.of(filters, visibility)
             found = await read(those)
@@ -474,8 +475,8 @@ class SqliteStore:
         visibility: Visibility,
         read: Callable[[frozenset[int] | None], list[Any] | None],
     ) -> list[Any] | None:
-        """The same on the loop, also while rows are moved: it looks up no classes of tags then.
-        `read` gives None if it was interrupted."""
+        """As `_in_partitions`, on the loop, also while rows are moved: `_pairs_of` looks up no
+        classes of tags then. `read` gives None if it was interrupted."""
         before = self._writer.group_changes, self._tag_kinds.moves
         those = self._partitions.of(filters, visibility)
         found = read(those)
@@ -899,7 +900,8 @@ class SqliteStore:
         self._is_nearly_full = is_nearly_full
 
     async def _all_rows(self, query: Query) -> list[Any]:
-        """For the relay itself: on the loop when it is short, else again on `relay_conn`."""
+        """All rows, for the relay itself: on the loop if that is short, else again on
+        `relay_conn`."""
         rows = self._loop_conn.read(query, _all_of)
         return await self._relay_conn.rows(query) if rows is None else rows
 
@@ -1039,7 +1041,7 @@ class SqliteStore:
         return pairs
 
     def _first_page(self, filter_: Filter, visibility: Visibility, now: int) -> Query:
-        """Its size does not matter for its plan."""
+        """The query of a first page, to be explained: its size does not matter for that."""
         upto = self._writer.head
         search = filter_.sought
         if search is not None and search.required and search.needs is Needs.ANY:
@@ -1080,12 +1082,12 @@ def _are_full(rows: Sequence[Any]) -> bool:
 
 
 def _behind(rows: Sequence[Any], seqs: Sequence[int], query: PageQuery, most: int) -> Listed:
-    """Of the rows that were found, those behind `rows`, which are of the first `most`."""
+    """The seqs behind the page `rows`, which has some of the first `most` rows that were found."""
     return _listed(seqs[_number_checked(rows, seqs[:most]) :], seqs, query)
 
 
 def _listed(behind: Sequence[int], seqs: Sequence[int], query: PageQuery) -> Listed:
-    """`seqs`: all that were found."""
+    """The seqs behind a page. `seqs`: all that were found."""
     return Listed(array("q", behind), len(seqs) < query.size or len(seqs) == query.limit)
 
 

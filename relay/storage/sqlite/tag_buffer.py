@@ -35,7 +35,7 @@ MOST_OF_A_TAG: Final = 4_096
 """A list with so many rows of one tag is flushed before it is full: a read by this tag looks at
 each, 1 us."""
 _MOST_LISTS: Final = 4
-"""Rows in so many lists; with more, as many as a batch has are flushed with it."""
+"""While the buffer has more rows than so many lists, each batch flushes as many as it brings."""
 _SLICE_PER_NEW_ROW: Final = 2
 _MIN_SLICE: Final = 512
 """Tag rows of a slice at least; more if the other list would be full before the flush ends."""
@@ -43,9 +43,10 @@ MAX_SLICE: Final = 2048
 """Tag rows of a slice at most, for the commit and what waits for it: in a table of 8 million most
 rows are on pages of their own, 8 us each …"""
 _LEAST_OF_SLICE: Final = 64
+"""… or fewer, down to this, …"""
 _SLICE_S: Final = 0.05
-"""… or fewer, down to the former, so that a slice takes less than this: where the table is larger
-than the memory, a page takes as long as the disk does, 0.3 ms or more."""
+"""… so that a slice takes less than this: where the table is larger than the memory, a page takes
+as long as the disk does, 0.3 ms or more."""
 
 
 class Snapshot(NamedTuple):
@@ -94,6 +95,7 @@ class _Full:
         self.oldest = min([row[4] for row in rows])
         """The greatest seq, and the least."""
         self.flushed = 0
+        """Number of rows, from the first on, that the table has."""
 
     def __len__(self) -> int:
         return len(self.rows) - self.flushed
@@ -109,7 +111,7 @@ class TagBuffer:
         """Rows of a slice, as long as slices take now."""
         self._filling: list[TagRow] = []
         self._filling_from = 0
-        """The least seq in it."""
+        """The least seq in `_filling`."""
         self._full: list[_Full] = []
         """Lists that wait for the flush, the oldest first."""
         self._flushing: list[_Full] = []
@@ -118,15 +120,17 @@ class TagBuffer:
         """The slice that is being flushed."""
         self.kinds = TagKinds()
         self._deleted: set[int] = set()
+        """seq of deleted rows, which may have tags in the buffer."""
         self._by_hash: tuple[dict[int, list[TagRow]], ...] = ({},)
         self._partitioned: tuple[dict[int, list[TagRow]], ...] = ({},)
+        """Both as in `Snapshot`."""
 
     def __len__(self) -> int:
         return len(self._filling) + sum(map(len, self._all_full()))
 
     @property
     def flushed_upto(self) -> int | None:
-        """It has no tags of rows up to this seq; None: of any row."""
+        """The buffer has no tags of rows up to this seq; None: it has no tags at all."""
         oldest = next((each.oldest for each in self._all_full() if len(each)), None)
         if oldest is None and self._filling:
             oldest = self._filling_from
@@ -182,7 +186,7 @@ class TagBuffer:
         return rows
 
     def slice_took(self, seconds: float) -> None:
-        """To insert the rows of `next_slice`."""
+        """Note how long it took to insert the rows of `next_slice`: the next slices fit that."""
         if seconds > _SLICE_S:
             self._most = max(self._most // 2, _LEAST_OF_SLICE)
         elif seconds < _SLICE_S / 4 and self._due and len(self._due) >= self._most // 2:

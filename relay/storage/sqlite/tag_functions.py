@@ -113,4 +113,4 @@ OF_ROWS: Final[Sequence[tuple[Callable[..., str | int | None], int]]] = (
     (first_tag, 2),
     (tag_value, 2),
 )
-"""Those that look through `Event.raw`, their first argument, and the number of arguments."""
+"""The functions that look through `Event.raw`, their first argument, and how many they take."""

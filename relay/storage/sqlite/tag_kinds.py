@@ -1,5 +1,5 @@
-"""Of which classes of kinds the tag table has rows with a tag: what was looked up for the newest
-filters. Such a look-up takes as long as a short page.
+"""Cache of the classes of kinds of which the tag table has rows with a tag, as far as they were
+looked up for the newest filters. Such a look-up takes as long as a short page.
 
 Invariant: no class is missing that a row had before it left the tag buffer. Classes of rows that
 were deleted since may be left.
@@ -67,7 +67,7 @@ class TagKinds:
 
     @contextmanager
     def moving(self, rows: Sequence[TagRow]) -> Iterator[None]:
-        """For the commit that moves rows; `rows`: their new ones in the table."""
+        """Around the commit that moves rows; `rows`: their new tags in the table."""
         self.moves += 1
         try:
             yield

@@ -22,8 +22,6 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import orjson
-
 from relay.errors import StoreFault, StoreVersion
 from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import Searchable, searchable
@@ -36,6 +34,7 @@ from relay.storage.sqlite.connections import (
     open_threaded,
 )
 from relay.storage.sqlite.fts import Stems, kind_token
+from relay.storage.sqlite.sql.conditions import listed
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES as QUERIES
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ class TextIndex:
         self.upto = upto
         """Every row of the log up to this seq is indexed."""
         self._ahead = ahead
-        """So is every row up to this seq that is of the kinds that are indexed ahead of others."""
+        """Up to this seq, rows of the kinds that are indexed ahead of others are indexed, too."""
 
     @property
     def _is_clean(self) -> bool:
@@ -158,12 +157,12 @@ class TextIndex:
             else:
                 after = max(self.upto, self._ahead)
                 head = max(after, min(head, after + SCANNED_ROWS))
-                read = partial(self._rows, "log_of_kinds", _json(sorted(kinds)), head)
+                read = partial(self._rows, "log_of_kinds", listed(sorted(kinds)), head)
             rows, upto = await rows_to_index(read, after, limit, head)
             if rows or self._deleted:
                 if after < self._ahead:  # some of these may be indexed
-                    listed = _json([seq for seq, *_ in rows])
-                    known = {seq for (seq,) in await self._rows("indexed", listed)}
+                    found = listed([seq for seq, *_ in rows])
+                    known = {seq for (seq,) in await self._rows("indexed", found)}
                     rows = [row for row in rows if row[0] not in known]
                 texts = await asyncio.to_thread(_texts, rows, text_of, self.stems)
                 async with self._dropping():
@@ -207,9 +206,9 @@ class TextIndex:
         seqs: list[int] = []
         while self._deleted and len(seqs) < _DROP_CHUNK:
             seqs.append(self._deleted.popleft())
-        listed = _json(seqs)
+        dropped = listed(seqs)
         found = await rows_after(
-            lambda after, limit: self._rows("texts_of", listed, after, limit),
+            lambda after, limit: self._rows("texts_of", dropped, after, limit),
             0,
             _DROP_CHUNK,
             INDEXED_BYTES,
@@ -265,7 +264,7 @@ class TextIndex:
                     QUERIES["add_vector"], list(zip(vectors, seqs, strict=True))
                 )
                 await self._put_meta("vectors_upto", seqs[-1])
-                there = {seq for (seq,) in await self._rows("has_vectors", _json(seqs))}
+                there = {seq for (seq,) in await self._rows("has_vectors", listed(seqs))}
             found = zip(seqs, vectors, strict=True)
             meanings.add([(seq, vector) for seq, vector in found if seq in there])
         return True
@@ -291,7 +290,7 @@ class TextIndex:
             rows = await self._rows("next_ranks", self._checked, _CHECK_CHUNK)
             seqs = [seq for (seq,) in rows]
             self._checked = seqs[-1] if len(seqs) == _CHECK_CHUNK else 0
-            gone = await self._rows("gone", _json(seqs))
+            gone = await self._rows("gone", listed(seqs))
             self._deleted.extend([seq for (seq,) in gone])
             await self._drop_deleted()
         if not self._checked and self._rounds_wanted:
@@ -399,13 +398,9 @@ def _texts(
         out.ranks.append((seq, event.created_at, id_key, thread_of(event), *found.scores))
         texts.append((seq, event.kind, found))
     every = stems.listed([found for _, _, found in texts])
-    for (seq, kind, found), listed in zip(texts, every, strict=True):
-        out.texts.append((seq, kind, listed, found.text))
+    for (seq, kind, found), stems_of_text in zip(texts, every, strict=True):
+        out.texts.append((seq, kind, stems_of_text, found.text))
     return out
-
-
-def _json(seqs: Sequence[int]) -> str:
-    return orjson.dumps(seqs).decode()
 
 
 def _columns_of(texts: Sequence[tuple[int, str, int]]) -> list[tuple[int, str, str, str, str]]:
@@ -472,7 +467,7 @@ def _opened(store: Path, key: str, head: int) -> sqlite3.Connection:
 
 
 def _usable(path: Path, key: str, head: int) -> sqlite3.Connection | None:
-    """None: it must be rebuilt."""
+    """The open index; None: it must be rebuilt."""
     if not path.exists():
         return None
     try:

@@ -124,7 +124,7 @@ def _goes_on(log: int, read: int, page_size: int) -> bool:
     is_intact = True
     """No frame was wrong so far: SQLite leaves out what belongs to no whole commit."""
     ends: tuple[_Sums, ...] = ()
-    """Of the frame before, if it ends a commit: the sums that continue."""
+    """The sums with which the log may go on after the frame before, if that ends a commit."""
     checked = 0
     for number in range(read, frames):
         is_commit, salts, sums = _frame(log, number, page_size)
@@ -147,14 +147,14 @@ def _goes_on(log: int, read: int, page_size: int) -> bool:
 
 
 def _frame(log: int, number: int, page_size: int) -> tuple[bool, tuple[int, int], _Sums]:
-    """Whether it ends a commit; its salts and sums."""
+    """Whether the frame ends a commit; its salts and sums."""
     at = _HEADER.size + number * (_FRAME.size + page_size)
     _, pages, salt1, salt2, sum1, sum2 = _FRAME.unpack(os.pread(log, _FRAME.size, at))
     return bool(pages), (salt1, salt2), (sum1, sum2)
 
 
 def _summed(log: int, number: int, page_size: int) -> bytes:
-    """What the sums of a frame are of, beside those of the frame before."""
+    """The bytes that the sums of a frame are of, beside the sums of the frame before."""
     at = _HEADER.size + number * (_FRAME.size + page_size)
     return os.pread(log, 8, at) + os.pread(log, page_size, at + _FRAME.size)
 

@@ -87,7 +87,7 @@ _INSERT_ROWS: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 """Rows per INSERT. Each statement releases the GIL and waits for it again, so few of them should do
 for any number of rows, with few distinct texts to prepare."""
 _INSERT_BYTES: Final = 1 << 20
-"""Of texts in one INSERT of several rows: its statement keeps them in memory until its next use."""
+"""Bytes of the texts in one INSERT of several rows: the statement keeps them until its next use."""
 _EVENT_COLUMNS: Final = 15
 _OLD_COLUMNS: Final = 13
 _TAG_COLUMNS: Final = 6
@@ -115,7 +115,7 @@ class _Change(Growth[_SizeKey]):
 
     head: int = 0
     tags: list[TagRow] = field(default_factory=list)
-    """Of the new rows."""
+    """Tags of the new rows."""
     partitions: dict[int, int] = field(default_factory=dict)
     """seq → partition, of new rows that have one."""
     guarded: dict[str, int] = field(default_factory=dict)
@@ -190,7 +190,7 @@ class Writer:
         self.head = head
         """seq of the newest row ever committed."""
         self.commits = 0
-        """How many changed what a query may find."""
+        """How many commits have changed what a query may find."""
         self.group_changes = 0
         """Goes up before and after each commit that changes what read rules need of groups."""
         self._guarded: dict[str, int] = {
@@ -202,15 +202,15 @@ class Writer:
         """How many transactions deleted or replaced a text; also those that failed, and one that is
         being committed."""
         self.requests: list[str] = []
-        """Those in `WritePlan.erasures` that deleted something, since the store has last taken
-        them."""
+        """Requests of `WritePlan.erasures` that have deleted something since the store last took
+        them from here."""
         store = Path(db.execute("PRAGMA database_list").fetchone()[2])
         self.check_files = _FilesInPlace(store).check
         """Raises StoreFault when other files are in their places."""
         self._work = WorkClock()
-        """Of this transaction."""
+        """Work of the current transaction."""
         self._until = inf
-        """By `_work`: how long its statements may run."""
+        """Seconds of `_work` after which its statements are interrupted."""
         db.set_progress_handler(self._is_over, _PROGRESS_STEPS)
         self._can_shrink = db.execute("PRAGMA auto_vacuum").fetchone()[0] == _INCREMENTAL
 
@@ -344,7 +344,8 @@ class Writer:
         return tags is not None or (self.has_moves and self.flush_some() > 0)
 
     def _flush_slice(self, change: _Change, new_rows: int | None = None) -> None:
-        """Insert a slice of the tag buffer with this commit, of `new_rows` tags, if it has some."""
+        """Insert a slice of the tag buffer in this transaction. `new_rows`: tags that its batch
+        adds; None: it has no batch."""
         tag_buffer = self._tag_buffer
         due = tag_buffer.next_slice(new_rows)
         change.flushed = len(due)
@@ -421,7 +422,7 @@ class Writer:
         self._db.executemany(QUERIES["move_event"], [(grp, seq) for seq, grp in moves.items()])
 
     def _add_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
-        """In the order of the table, so that neighbours are on the same pages."""
+        """Insert in the order of the table, so that neighbours are on the same pages."""
         self._db.executemany(
             QUERIES["add_tombstone"],
             [
@@ -485,7 +486,7 @@ class Writer:
     def _insert_texts(
         self, table: str, columns: int, rows: Sequence[tuple[Any, ...]], raw: int
     ) -> None:
-        """As `_insert`; `raw`: which column it is."""
+        """`_insert` in parts of `_INSERT_BYTES`; `raw`: index of the column with the texts."""
         start = weight = 0
         for at, row in enumerate(rows):
             weight += len(row[raw])
@@ -502,7 +503,7 @@ class Writer:
             db.execute(insert(table, columns, size), values)
 
     def _keep_replaced(self, plan: WritePlan, change: _Change) -> None:
-        """Insert what becomes an old version, and delete those above the number that is kept."""
+        """Insert replaced rows as old versions, and delete old versions above the kept number."""
         rows: list[tuple[Value, ...]] = []
         slots: dict[int, set[int]] = {}
         for seq, (row, at, drop_at, most) in plan.replaced.items():
@@ -600,7 +601,7 @@ class Writer:
         kept: Container[int] = (),
         keep_out: Callable[[Stored], Iterable[Tombstone]] | None = None,
     ) -> None:
-        """`kept`: seq of those that become old versions; `keep_out`: the tombstones of a row."""
+        """`kept`: seq of rows that become old versions; `keep_out`: makes a row's tombstones."""
         if not seqs:
             return
         db = self._db
@@ -632,7 +633,7 @@ class Writer:
         change.deleted.update(seqs)
 
     def _put_sizes(self, sizes: Mapping[_SizeKey, list[int]]) -> None:
-        """In the order of the table, so that neighbours are on the same pages."""
+        """Insert in the order of the table, so that neighbours are on the same pages."""
         grown: list[tuple[Value, ...]] = [
             (*key, *growth) for key, growth in sorted(sizes.items()) if any(growth)
         ]
@@ -698,8 +699,8 @@ class Writer:
         erasure: Erasure | None = None,
         keep_out: Callable[[Stored], Iterable[Tombstone]] | None = None,
     ) -> None:
-        """In chunks, for a key may have written most of the store; with their old versions. `seqs`:
-        also of old versions whose rows stay. `keep_out`: as in `_delete`."""
+        """Delete rows with their old versions, in chunks: a key may have written most of the store.
+        `seqs`: also of old versions whose rows stay. `keep_out`: as in `_delete`."""
         seqs = sorted(seqs)
         for start in range(0, len(seqs), _DELETE_CHUNK):
             self._check_time()
@@ -752,8 +753,8 @@ class Writer:
     def _noted(
         self, group_id: str, flags: tuple[bool, bool, bool], change: _Change
     ) -> tuple[Value, ...]:
-        """For `put_group`. `flags`: guarded, hidden, ended. Has the rows of the group moved, if
-        need be: of an ended one there are records only."""
+        """The values for `put_group`. `flags`: guarded, hidden, ended. Has the rows of the group
+        moved if its partition changes: an ended one has records only, which have none."""
         is_guarded, _, is_ended = flags
         partition = self._hashes.partition(group_id) if is_guarded and not is_ended else 0
         if partition != self._guarded.get(group_id, 0):

@@ -45,7 +45,6 @@ class Asking:
         self._visibility = visibility
         self._upto = upto
         self._now = now
-        self._ranked: Sequence[int] = ()
 
     def match(self, search: Search) -> Match:
         return lambda p: self._words.contains(search, p)

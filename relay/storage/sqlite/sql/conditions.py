@@ -140,7 +140,7 @@ class Arguments:
         """The hashes of each tag condition."""
         for (_, values), of_tag in zip(filter_.tags, self.hashes, strict=True):
             is_long = len(of_tag) > MAX_PARAMETERS
-            self.lists.append((_json(of_tag), _json(list(values))) if is_long else of_tag)
+            self.lists.append((listed(of_tag), listed(list(values))) if is_long else of_tag)
         self.buffer = buffer
 
     def add_pairs(self, pairs: Sequence[tuple[int, int]], number: int) -> None:
@@ -153,7 +153,7 @@ class Arguments:
         under too many to compute them here."""
         hashes, partitions = self.hashes[tag], self.partitions
         if partitions is None or len(hashes) * len(partitions) > _MOST_SCANNED:
-            self.lists[SCANNED] = (_json(hashes),)
+            self.lists[SCANNED] = (listed(hashes),)
             self._scanned = None
         else:
             found = hashes
@@ -162,7 +162,7 @@ class Arguments:
             self._scanned = found
             number = len(found)
             if number > MAX_PARAMETERS:
-                self.lists[SCANNED] = (_json(found),)
+                self.lists[SCANNED] = (listed(found),)
             elif number:
                 self.lists[SCANNED] = found + found[-1:] * (padded(number) - number)
         return self._scanned
@@ -196,7 +196,7 @@ _LISTED: Final = 1 << 30
 
 
 def partition_count(partitions: Sequence[int]) -> int:
-    """On which the text of a query depends."""
+    """The number of partitions that the text of a query is for."""
     number = len(partitions)
     return _LISTED if number > MAX_PARTITIONS else padded(number)
 
@@ -204,7 +204,7 @@ def partition_count(partitions: Sequence[int]) -> int:
 def _partition_list(partitions: Sequence[int]) -> Sequence[Value]:
     number = partition_count(partitions)
     if number > MAX_PARTITIONS:
-        return (_json(partitions),)
+        return (listed(partitions),)
     return [*partitions, *[None] * (number - len(partitions))]  # no row has NULL
 
 
@@ -218,12 +218,8 @@ def _keys(found: Collection[str]) -> tuple[Sequence[Value], Sequence[Value]]:
     keys = [id_key(value) for value in values]
     if len(values) > MAX_PARAMETERS:
         # Anybody can think up any number of values with one key.
-        return (_json(values),), (_json(sorted(set(keys))),)
+        return (listed(values),), (listed(sorted(set(keys))),)
     return [bytes.fromhex(value) for value in values], keys
-
-
-def _json(values: Sequence[int] | Sequence[str]) -> str:
-    return orjson.dumps(values).decode()
 
 
 class Condition(NamedTuple):
@@ -290,7 +286,7 @@ def _joined(parts: Sequence[Condition], word: str, empty: Condition) -> Conditio
 
 UNEXPIRED: Final = Condition("(e.expires_at IS NULL OR e.expires_at > ?)", (NOW,))
 UNEXPIRED_TAG: Final = Condition("(t.expires_at IS NULL OR t.expires_at > ?)", (NOW,))
-"""In the table of tags; the row may have expired all the same."""
+"""The same in the table of tags; the row may have expired all the same."""
 
 
 def one_of(column: str, values: Sequence[int] | Sequence[str] | Sequence[bytes]) -> Condition:
@@ -351,9 +347,9 @@ def _as_hex(values: tuple[bytes, ...]) -> str:
 
 
 def binding_once(sql: str, values: Iterable[Bound]) -> tuple[str, list[Bound]]:
-    """The same with each value once: SQLite copies a value for each place, and 16 scans may have
-    the same long list. None keeps a place of its own, for a value that a caller puts there; so do
-    the question marks that are left after the last value."""
+    """The text and its values, each value once: SQLite copies a value for each place, and 16 scans
+    may have the same long list. Each value None keeps its place, where a caller puts another value;
+    so do question marks without a value, at the end."""
     numbers: dict[Bound, int] = {}
     once: list[Bound] = []
     left = [*values][::-1]
@@ -376,11 +372,12 @@ _LITERAL_OR_PLACE: Final = re.compile(r"'[^']*'|\?")
 
 
 def listed(values: Sequence[int | str]) -> str:
+    """The values as a JSON list: one value of a statement, for `json_each`."""
     return orjson.dumps(values).decode() if values else "[]"
 
 
 Partitions = int | Condition
-"""How many there are, as of `partition_count`, or a query for those besides 0."""
+"""How many partitions there are, as of `partition_count`, or a query for those besides 0."""
 EVERY_PARTITION: Final = Condition(
     "SELECT g.partition FROM groups AS g WHERE g.partition IS NOT NULL"
 )
@@ -399,7 +396,7 @@ def partition_table(partitions: Partitions) -> Condition:
 
 
 def in_partitions(column: str, partitions: Partitions) -> Condition:
-    """It is one of the partitions."""
+    """The column has one of the partitions."""
     if partitions == 1:
         return Condition(f"{column} = 0")
     if isinstance(partitions, int) and partitions <= MAX_PARTITIONS:

@@ -83,13 +83,13 @@ PLACED: Final = "e.raw, e.created_at, e.id_key, e.seq"
 """raw and `Place` of a row."""
 _ITEM: Final = "e.created_at, e.id, ifnull(e.grp, '')"
 _MAX_MERGED: Final = 16
-"""Up to this many keys of a filter have one ordered scan each, merged; of more see `Many`."""
+"""Up to this many keys of a filter have one ordered scan each, merged; for more see `Many`."""
 _MAX_PAIRS: Final = 32
-"""The same of hashes of a tag with a class of kinds, and of kinds in a partition; of more see
+"""The same of hashes of a tag with a class of kinds, and of kinds in a partition; for more see
 `Queue`."""
 _FEW_PAIRS: Final = 4
 _KIND_SCANS: Final = 128
-"""Of a filter of more kinds, the rows of all kinds are passed over."""
+"""For a filter of more kinds rows are scanned by time, and those of other kinds passed over."""
 _KINDS_APART: Final = 32
 """Up to this many kinds of a search are sought in the text index, and have a condition each."""
 _CACHED_PREFIXES: Final = 16
@@ -709,8 +709,9 @@ class Compiler:
         in_order: bool = False,
         has_classes: bool = False,
     ) -> _LookedUp:
-        """Adds the pairs to `arguments`, if they are few. Their snapshot of the buffer is older: a
-        row that left it meanwhile is in the table. `has_classes`: they may be looked up."""
+        """Adds the pairs to `arguments`, if they are few. The snapshot of the buffer in these is
+        older than the pairs: a row that has left the buffer since is in the table. `has_classes`:
+        classes may be looked up."""
         tag, kinds = shape.driving_tag(), shape.kinds
         if tag is None:
             return _NO_TAG
@@ -805,7 +806,7 @@ class Compiler:
 
 
 def _passes_over_closed(shape: Shape) -> bool:
-    """Whether it is scanned by kinds, of which others than members read none in a closed group."""
+    """Whether rows are scanned by kinds, of which only members read any in a group of CLOSED."""
     others = shape.ids, shape.authors, shape.driving_tag()
     return (
         shape.kinds is not None
@@ -816,7 +817,7 @@ def _passes_over_closed(shape: Shape) -> bool:
 
 
 def _few_kinds(filter_: Filter) -> Sequence[int]:
-    """Of a search; none: it has too many of them, or is for all kinds."""
+    """The kinds of a search; none: it has too many, or is for all kinds."""
     kinds = filter_.kinds
     return () if kinds is None or len(kinds) > _KINDS_APART else sorted(kinds)
 

@@ -9,6 +9,7 @@ import orjson
 
 from relay.storage.recall import Ranked
 from relay.storage.sqlite import fts
+from relay.storage.sqlite.sql.conditions import listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -113,7 +114,7 @@ class Asking:
     def _found(self, every: Sequence[str], limit: int) -> list[list[int]]:
         if self._known.is_little:
             return self._readable(every, limit)
-        found = _lists(self._rows(FOUND, [self._asked.upto, limit, _json(every)]))
+        found = _lists(self._rows(FOUND, [self._asked.upto, limit, listed(every)]))
         hidden = self._hidden(found)
         if not hidden:
             return found
@@ -126,7 +127,7 @@ class Asking:
 
     def _readable(self, matches: Sequence[str], limit: int) -> list[list[int]]:
         sql, values = self._asked.readable
-        return _lists(self._rows(sql, [*values, limit, _json(matches)]))
+        return _lists(self._rows(sql, [*values, limit, listed(matches)]))
 
     def _hidden(self, found: Iterable[Sequence[int]]) -> set[int]:
         """The found rows that the viewer may not read."""
@@ -136,7 +137,7 @@ class Asking:
         if not unknown:
             return unknown
         sql, (_, *values) = self._asked.checked
-        (columns,) = self._rows(sql, [_json([*unknown]), *values])
+        (columns,) = self._rows(sql, [listed([*unknown]), *values])
         readable, lasting = map(orjson.loads, columns)
         self._known.add(compress(readable, lasting), changes)
         hidden = unknown.difference(readable)
@@ -144,7 +145,7 @@ class Asking:
         return hidden
 
     async def ranked(self, seqs: Sequence[int], terms: Mapping[str, Search]) -> Ranked:
-        (columns,) = self._rows(_RANKED, [_json(seqs)])
+        (columns,) = self._rows(_RANKED, [listed(seqs)])
         found, threads, times, once, repeated, frequent = map(orjson.loads, columns)
         # Counted in these rows: reading all rows of a frequent word would take much longer, and SQL
         # three times as long as Python.
@@ -156,9 +157,9 @@ class Asking:
         shortest = sorted(range(len(found)), key=once.__getitem__, reverse=True)
         unread = {found[place]: place for place in shortest}
         for part in self._parts([*unread]) if tokens else ():
-            of, listed = self._rows(_STEMS, [_json(part)])[0]
+            of, texts = self._rows(_STEMS, [listed(part)])[0]
             places = [unread.pop(seq) for seq in orjson.loads(of)]
-            stems = listed.split(_BETWEEN) if places else []
+            stems = texts.split(_BETWEEN) if places else []
             for term, token in tokens.items():
                 for place, count in zip(places, _counts(stems, token), strict=True):
                     counted[term][place] = count
@@ -172,7 +173,7 @@ class Asking:
         part: list[int] = []
         size, left = 0, _MAX_READ
         for begin in range(0, len(seqs), _SIZED_ROWS):
-            (columns,) = self._rows(_SIZES, [_json(seqs[begin : begin + _SIZED_ROWS])])
+            (columns,) = self._rows(_SIZES, [listed(seqs[begin : begin + _SIZED_ROWS])])
             for seq, length in zip(*map(orjson.loads, columns), strict=True):
                 left -= length
                 if left < 0:
@@ -192,7 +193,7 @@ class Asking:
             fts.expression(search, kinds),
             *(fts.more_often(search, term, kinds) or ()),
         ]
-        found = [set(_lists(self._rows(_AMONG, [_json(seqs), match]))[0]) for match in matches]
+        found = [set(_lists(self._rows(_AMONG, [listed(seqs), match]))[0]) for match in matches]
         return [sum([seq in rows for rows in found]) for seq in seqs]
 
 
@@ -208,7 +209,3 @@ def _counts(rows: Sequence[str], token: str) -> list[int]:
 
 def _lists(rows: Iterable[tuple[str]]) -> list[list[int]]:
     return [orjson.loads(seqs) for (seqs,) in rows]
-
-
-def _json(values: Sequence[int] | Sequence[str]) -> str:
-    return orjson.dumps(values).decode()

@@ -52,15 +52,16 @@ if TYPE_CHECKING:
     from relay.storage.sqlite.sql.conditions import Bound, Partitions
 
 _MOST_PAIRS: Final = 4_096
-"""Hashes with a kind each that are looked up one by one at most; each takes some 0.5 us."""
+"""Pairs, of a hash and a class or of an author and a kind, that are looked up one by one at most;
+each takes some 0.5 us."""
 _FEW_CLASSES: Final = 32
 """Of more pairs with more classes, those that there are of each hash are looked up: some 340 at
 most, which anybody may store in groups that many others are in."""
 _SORTED_OUT: Final = "ORDER BY k.created_at DESC, k.id_key, k.seq"
 _FEW: Final = 5_000
-"""Rows; to count so many in an index takes 1 ms."""
+"""Rows that are few enough to be sorted; to count so many in an index takes 1 ms."""
 _FEW_OF_EACH: Final = 16
-"""The same for each of several keys: to begin with one of a queue takes as long."""
+"""The same for each key of a queue: to begin with a key takes as long."""
 _FEW_OF_PAIR: Final = 4
 """The same for each pair of a tag and a class, however many there are."""
 _MOST_KNOWN: Final = 32_768
@@ -75,18 +76,21 @@ _MOST_OF_AUTHORS: Final = 20_000
 """Rows of a filter's authors and kinds of which all are looked at, some 2 us each; rows of its tag,
 of which strangers may store any number, are not."""
 _NEAR: Final = 2_000
-"""Rows of the newest that are looked at before each kind of each partition is; 0.1 us each."""
+"""Newest rows of all that are looked at before each kind of each partition is; 0.1 us each."""
 _LEAST_NEAR: Final = 4
 _MOST_NEAR: Final = 24
-"""The same for each row of a page by many authors, 0.4 us each. More authors have more of them, and
-to merge these takes longer: 12 ms for a page of 200 by 300."""
+"""The same for each row of a page by many authors, 0.4 us each: the more authors, the more, since
+they have more of these rows, and to merge theirs takes longer: 12 ms for a page of 200 rows by 300
+authors."""
 _SPAN_S: Final = 3_600
-"""Of authors whose rows are not among the newest of all, first those of so many seconds are looked
-for, then of four times as many, and so on, until there are `_SPAN_ROWS` for each of the page."""
+"""If too few of the newest rows of all are by the authors, their own rows of so many seconds are
+looked for, then of four times as many, and so on, until there are `_SPAN_ROWS` for each row of the
+page."""
 _SPAN_ROWS: Final = 2
 _MOST_COUNTED: Final = 100_000
-"""Rows of these authors, of any kind; to count so many takes 10 ms."""
+"""Rows of a filter's authors, of any kind, that are counted at most: that takes 10 ms."""
 _FEW_SCANS: Final = 4
+"""See `_are_few_of_tags`."""
 _REPEATED_CHARS: Final = 12_288
 """Up to this many the other conditions are repeated in each of several scans, where an index may
 decide them. SQLite takes 0.4 us to prepare a character, and nothing interrupts that."""
@@ -394,7 +398,7 @@ class IndexScan(NamedTuple):
     times_of: str
     ordered: bool
     one: bool = False
-    """It finds at most one row, so that nothing must be sorted."""
+    """The scan finds at most one row, so that nothing must be sorted."""
     many: Many | ManyKinds | ManyTags | ManyAuthors | None = None
 
     @property
@@ -403,7 +407,8 @@ class IndexScan(NamedTuple):
         return f"{of}.created_at, {of}.id_key, {of}.seq"
 
     def times(self, shape: Shape) -> list[Condition]:
-        """And, as far as the index knows, that it has not expired."""
+        """The conditions on the time and, as far as the index knows, that the row has not
+        expired."""
         return [self._unexpired(shape), *self._times(shape)]
 
     def _times(self, shape: Shape) -> list[Condition]:
@@ -450,7 +455,7 @@ class IndexScan(NamedTuple):
 
     def _first_of_many(self, many: Many, shape: Shape, rest: Condition) -> Condition:
         """First sought among the newest of all rows, then among the newest of the keys' rows, which
-        are sorted if they are few; else the keys are merged. But for the last, if the other
+        are sorted if they are few; else the keys are merged. The first two only if the other
         conditions are short enough to be repeated."""
         merged_ = self._merged(self.source, many, all_of([many.among, *self.times(shape)]), rest)
         is_deep = shape.is_nested and _depth(rest.sql) > _MOST_NESTED
@@ -606,8 +611,8 @@ class IndexScan(NamedTuple):
         *,
         repeats: bool = False,
     ) -> Condition:
-        """`found`: their rows, which are sorted if they are not more than `few`: a table `most`.
-        `inside`: as of `Queue`.
+        """`found`: the rows of the pairs, which are sorted if they are not more than the table
+        `most` says, which `few` makes. `inside`: as of `Queue`.
         `repeats`: a row may be found by several of its tags."""
         times = all_of(self._times(shape))
         of = self.times_of
@@ -805,7 +810,7 @@ def with_own(query: Condition, shape: Shape, scanned: int | None) -> Condition:
 
 
 def either(of_tag: Sequence[IndexScan], shape: Shape, has_tag: Condition) -> list[IndexScan]:
-    """These scans, or one of the authors' rows if only these are few."""
+    """These scans, or one of the authors' rows if the table `own` says that only those are few."""
     author = one_of_late("e.author_key", AUTHOR_KEYS, shape.authors or 0)
     of_kinds = TRUE if shape.kinds is None else one_of("e.kind", sorted(shape.kinds))
     start = all_of([_asked_if("few", "own", author), of_kinds, has_tag])
@@ -814,8 +819,8 @@ def either(of_tag: Sequence[IndexScan], shape: Shape, has_tag: Condition) -> lis
 
 
 def _asked_if(few: str, table: str, condition: Condition) -> Condition:
-    """The same with NULL for its values, which no row has, unless this is true of the table. SQLite
-    tests a condition with a subquery for each row, but looks up no row for NULL."""
+    """The condition, with NULL for its values, which no row has, unless `few` is true of the table.
+    SQLite tests a condition with a subquery for each row, but looks up no row for NULL."""
     value = f"(SELECT CASE WHEN {few} THEN ? END FROM {table})"
     return condition._replace(sql=condition.sql.replace("?", value))
 
@@ -957,8 +962,8 @@ def _first_of(scans: Sequence[IndexScan], shape: Shape, rest: Condition) -> Cond
 
 
 def _are_few_of_tags(scans: Sequence[IndexScan]) -> bool:
-    """Then the other conditions are not repeated: nothing of them is decided in the index, and a
-    row that they refuse is merged quickly."""
+    """Whether the scans are few, and all by tags. Then the other conditions are not repeated in
+    each: nothing of them is decided in the index, and a row that they refuse is merged quickly."""
     of_tags = all(scan.ordered and scan.source == FROM_TAGS for scan in scans)
     return of_tags and len(scans) <= _FEW_SCANS
 

@@ -97,7 +97,7 @@ class ReadConditions:
 
     def _readable(self, visibility: Visibility, asked: Asked) -> Readable:
         of_kinds, of_groups, others = [], [], []
-        guarded: list[KindSet] = []
+        ruled: list[KindSet] = []
         kinds = None if asked.kinds is None else sorted(asked.kinds)
         for rule in visibility.rules:
             match = rule.match
@@ -105,7 +105,7 @@ class ReadConditions:
                 continue
             condition = self._rule(rule, visibility, asked)
             if match.kinds is not None:
-                guarded.append(match.kinds)
+                ruled.append(match.kinds)
                 of_kinds.append(condition)
             elif match.h is True or isinstance(match.h, frozenset) or match.ended:
                 of_groups.append(condition)
@@ -117,13 +117,13 @@ class ReadConditions:
             plain = Condition("e.grp IS NULL") if of_groups else TRUE
         elif kinds is None:
             # Most rows are of no group and of a kind that no rule names: few comparisons decide.
-            plain = all_of([Condition("e.grp IS NULL"), _outside(guarded)])
+            plain = all_of([Condition("e.grp IS NULL"), _outside(ruled)])
         if plain is not None:
             full = TRUE if plain == TRUE else any_of([plain, full])
         return Readable(all_of([*others, full]), None if others else plain)
 
     def _rule(self, rule: ReadRule, visibility: Visibility, asked: Asked) -> Condition:
-        """The rule does not apply to `e`, or allows it."""
+        """The condition that the rule does not apply to `e`, or allows it."""
         outs = [
             self.matching(rule.match).negated().inlined(),
             *[self.matching(match).inlined() for match in rule.excepts],
@@ -143,7 +143,7 @@ class ReadConditions:
         return any_of([*outs, *lets] if by == TRUE else [*outs, all_of([by, any_of(lets)])])
 
     def _target_condition(self, target: Target, visibility: Visibility) -> Condition:
-        """`e` shares its tag with a target row that may be read."""
+        """The condition that `e` shares its tag with a target row that may be read."""
         unlinked = visibility.without_targets()
         asked = asked_by_tag(target.lookup_tag, target.kinds, unlinked)
         kinds = sorted(target.kinds)
@@ -361,9 +361,9 @@ def _span(low: int, high: int) -> Condition:
     return Condition(f"e.kind BETWEEN {low:d} AND {high:d}")
 
 
-def _outside(guarded: Iterable[KindSet]) -> Condition:
+def _outside(ruled: Iterable[KindSet]) -> Condition:
     """The kind is in none of the sets, by binary search."""
-    spans = [span for kinds in guarded for span in kinds.ranges]
+    spans = [span for kinds in ruled for span in kinds.ranges]
     return Condition(_halved(KindSet.of(*spans).ranges))
 
 
