@@ -1074,11 +1074,13 @@ async def test_a_handshake_with_bytes_that_are_not_utf_8_leaves_no_error_in_the_
 
 @pytest.mark.parametrize(
     ("value", "status"),
-    [("100-continue", 100), ("tea", 417), ("th\xc3\xa9", 417), ("\xff", 417), ("", 200)],
+    [("100-continue", 417), ("tea", 417), ("th\xc3\xa9", 417), ("\xff", 417), ("", 200)],
 )
-async def test_what_a_client_expects_need_not_be_utf_8(
+async def test_nobody_is_told_to_continue_who_waits_before_a_body(
     caplog: pytest.LogCaptureFixture, value: str, status: int
 ) -> None:
+    """Caddy 2.6 crashed within a minute when one client sent such requests, each without its body.
+    The value need not be UTF-8."""
     async with serving() as relay, asyncio.timeout(ANSWER_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
         head = f"GET /healthz HTTP/1.1\r\nHost: relay\r\nExpect: {value}\r\n\r\n"
