@@ -84,12 +84,12 @@ _PINS_PER_COST: Final = 32
 _MEMBERSHIP_COST: Final = 3
 """What a request to join or leave the relay changes: two lists, and an 8000 or 8001."""
 _FILTERS_PER_COST: Final = 16
-"""Of open subscriptions, as `number_for` counts them: 2.5 us for each delivery, and searches count
-as more. The next batch waits for the delivery of this one."""
+"""Of open subscriptions, as `number_for` counts them: 2.5 us for each delivery, up to 10 in a group
+that only members read, and searches count as more. The next batch waits for the delivery of this
+one. But each commit takes some iterations of the loop: events must not have one each because of the
+1,000 filters that sixteen networks may have here."""
 _BYTES_PER_COST: Final = 100_000
 """Of what is delivered: each megabyte takes the loop 1 ms."""
-_PRIVATE_FILTERS_PER_COST: Final = 4
-"""The same in a group that only members read: each reader's rights are looked at, up to 10 us."""
 _ROWS_PER_COST: Final = 4
 """Of a sweep: each is removed."""
 _TAGS_PER_COST: Final = 8
@@ -195,9 +195,7 @@ def _cost_of_event(
         cost = max(cost, _ALONE)
     delivery = 0
     if filters:
-        is_private = group is not None and group.only_members_read
-        of_one = _PRIVATE_FILTERS_PER_COST if is_private else _FILTERS_PER_COST
-        delivery = min(filters // of_one, MAX_BATCH)
+        delivery = min(filters // _FILTERS_PER_COST, MAX_BATCH)
         # Few of the filters that are compared may match: more than a batch would be too much.
         if filters * len(event.raw) >= _BYTES_PER_COST:
             sent = subscribers.receivers_for(event) * len(event.raw)
