@@ -25,6 +25,11 @@ _MOST_COST: Final = 1000.0
 _OF_NEW: Final = 2
 """A new account counts for this fraction (1/2) of what is expected of it: it goes before accounts
 that have read for as long."""
+_LONG_HALF_LIFE_S: Final = 180.0
+_LONG_OF_ACCOUNT: Final = 0.5
+"""Long reads of an account from which on more are expected: one within `_LONG_HALF_LIFE_S`."""
+_LONG_OF_NETWORK: Final = 4.0
+"""The same of a network, for its new accounts."""
 _ALIKE: Final = 2 / 3
 """Two costs with a greater ratio count as equal."""
 
@@ -46,6 +51,9 @@ class ReadTurns:
         self._others = _Line()
         self._owed_s = 0.0
         """Seconds of reading that are due to other reads than COUNTs."""
+        self._long: dict[object, tuple[float, float]] = {}
+        """Account, address or network → its long reads, of which half are forgotten after
+        `_LONG_HALF_LIFE_S`, and when that was told. The `_MAX_RECORDS` that had one last."""
 
     @property
     def is_anybody_waiting(self) -> bool:
@@ -64,9 +72,7 @@ class ReadTurns:
         """`address`: as `Sharer.counted_as`; None: one that nobody else has. `key`: as
         `Visibility.known_as`. Owners go first for half of the time, whatever they have read."""
         line = self._counts if verb == "COUNT" else self._others
-        site = None if address is None else site_of(address)
-        account = key or site or object()
-        network = account if site is None else network_of(site)
+        account, site, network = _names(address, key)
         read = _Read(account, site, network, is_owner, _turn())
         line.add(read, self._clock())
         self._give()
@@ -84,6 +90,33 @@ class ReadTurns:
                 self._give()
             else:
                 line.drop(read)
+
+    def note_long(self, address: str | None, key: str | None) -> None:
+        """A read took long."""
+        now = self._clock()
+        for name in {*_names(address, key)} - {None}:
+            number = self._long_reads(name, now)
+            self._long.pop(name, None)
+            self._long[name] = number + 1, now
+        while len(self._long) > _MAX_RECORDS:
+            del self._long[next(iter(self._long))]
+
+    def expects_long(self, address: str | None, key: str | None) -> bool:
+        """Whether reads of the account took long in the last minutes; if it is new, several of its
+        network, or one of its address. Which others read there, too: so not if it is known."""
+        account, site, network = _names(address, key)
+        now = self._clock()
+        if self._long_reads(account, now) >= _LONG_OF_ACCOUNT:
+            return True
+        if self._counts.has_read(account) or self._others.has_read(account):
+            return False
+        of_site, of_network = self._long_reads(site, now), self._long_reads(network, now)
+        return of_site >= _LONG_OF_ACCOUNT or of_network >= _LONG_OF_NETWORK
+
+    def _long_reads(self, name: object, now: float) -> float:
+        number, at = self._long.get(name, (0.0, now))
+        faded: float = 0.5 ** ((now - at) / _LONG_HALF_LIFE_S)
+        return number * faded
 
     def _give(self) -> None:
         while self._free:
@@ -139,6 +172,10 @@ class _Line:
     def __bool__(self) -> bool:
         """Whether an account waits."""
         return bool(self._networks)
+
+    def has_read(self, account: object) -> bool:
+        """Whether the account is among the `_MAX_RECORDS` that read here last."""
+        return account in self._records
 
     def add(self, read: _Read, now: float) -> None:
         account = read.account
@@ -244,6 +281,13 @@ class _Line:
         if name in self._records:
             cost, at = self._records[name]
             self._records[name] = cost * 0.5 ** ((now - at) / _HALF_LIFE_S), now
+
+
+def _names(address: str | None, key: str | None) -> tuple[object, str | None, object]:
+    """Account, address and network of a read, as of `ReadTurns.of`."""
+    site = None if address is None else site_of(address)
+    account = key or site or object()
+    return account, site, account if site is None else network_of(site)
 
 
 def _turn() -> asyncio.Future[tuple[float, bool]]:

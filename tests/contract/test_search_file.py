@@ -418,11 +418,11 @@ async def test_a_long_search_gives_way_and_ends_elsewhere(
     store = await opened(tmp_path)
     await says(store, "tea")
     monkeypatch.setattr(searching, "_SEARCH_S", ANSWER_S)
-    monkeypatch.setattr(connections, "_SHORT_S", 0.0)
     monkeypatch.setattr(connections, "_LOOK_S", 0.001)
     first, then = store._search_conn, store._long_conn
     if not viewer.is_known:
         first, then = store._unknown_search_conn, store._unknown_long_conn
+    monkeypatch.setattr(first, "_most_s", 0.0)
     is_quick, may_end = Event(), Event()
     await first._db.set_progress_handler(lambda: None if is_quick.is_set() else sleep(0.1), 10)
     await then._db.set_progress_handler(lambda: not may_end.wait(ANSWER_S), 1)

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import count, product
+from math import inf
 from random import Random
 from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -883,13 +884,14 @@ async def slow(
     await write(store, *events)
     monkeypatch.setattr(store._partitions, "of", lambda *_: frozenset())
     monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)
-    monkeypatch.setattr(connections, "_SHORT_S", 0.0)
     monkeypatch.setattr(connections, "_LOOK_S", 0.001)
     monkeypatch.setattr(sqlite_store, "_READ_S", ANSWER_S)
     seen = request.param
-    first, then = store._unknown_conn, store._unknown_long_conn
+    first, then = store._unknown_conn, store._unknown_short_conn
     if seen.is_known:
-        first, then = store._reader_conn, store._long_conn
+        first, then = store._reader_conn, store._short_conn
+    monkeypatch.setattr(first, "_most_s", 0.0)
+    monkeypatch.setattr(then, "_most_s", inf)
     await first._db.set_progress_handler(lambda: sleep(0.2), 10)
     query = PageQuery(asked(kinds=[1]), seen, 500, store.committed(), 0, 500, address="198.18.0.1")
     return Slow(in_order(*events), query, first, then)
@@ -912,18 +914,29 @@ async def test_a_long_page_goes_on_while_nobody_waits(
     store: SqliteStore, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await slow.first._db.set_progress_handler(lambda: sleep(0.0001), 10)
-    monkeypatch.setattr(slow.then, "page_within", None)
+    monkeypatch.setattr(slow.then, "listed_within", None)
     assert list((await store.page(slow.query, is_long=True)).raws) == slow.wanted
+
+
+async def test_whose_page_was_long_has_the_next_one_elsewhere(
+    store: SqliteStore, slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Feeds of members, of 10 to 40 ms, waited 20 s beside reads of 0.25 s of sixteen networks."""
+    await slow.first._db.set_progress_handler(lambda: sleep(0.0001), 10)
+    assert list((await store.page(slow.query, is_long=True)).raws) == slow.wanted
+    monkeypatch.setattr(slow.first, "listed_within", None)
+    assert list((await store.page(slow.query, is_long=True)).raws) == slow.wanted
+    assert slow.first.turns._free == slow.then.turns._free == 1
 
 
 async def test_a_page_that_waits_for_a_processor_does_not_give_way(
     store: SqliteStore, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Feeds of 50 ms began again behind pages of 10 s while others used all processors."""
-    monkeypatch.setattr(connections, "_SHORT_S", 0.2)
-    monkeypatch.setattr(connections, "_SHORT_WAIT_S", ANSWER_S)
+    monkeypatch.setattr(slow.first, "_most_s", 0.2)
+    monkeypatch.setattr(connections, "_WAIT_RATIO", ANSWER_S / 0.2)
     await slow.first._db.set_progress_handler(lambda: sleep(0.005), 100)
-    monkeypatch.setattr(slow.then, "page_within", None)
+    monkeypatch.setattr(slow.then, "listed_within", None)
     queries = [slow.query._replace(address=f"198.18.{n}.1") for n in range(3)]
     pages = await asyncio.gather(*[store.page(each, is_long=True) for each in queries])
     assert [list(page.raws) for page in pages] == [slow.wanted] * 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from math import inf
 from threading import Event as ThreadEvent
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,9 @@ from relay.storage import PageQuery
 from relay.storage.postgres import connections as postgres_connections
 from relay.storage.postgres import reading
 from relay.storage.postgres.store import PostgresStore
-from relay.storage.sqlite import connections, searching
+from relay.storage.sqlite import searching
 from relay.storage.sqlite import store as sqlite_store
+from relay.storage.sqlite.connections import TurnReader
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
 from tests.contract.test_sqlite_erasure import becomes
@@ -65,8 +67,6 @@ async def busy_sqlite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     await write(store, PROFILE, NOTE, DELETION)
     monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)  # none ends there
     monkeypatch.setattr(searching, "_SEARCH_S", ANSWER_S)
-    monkeypatch.setattr(connections, "_SHORT_S", ANSWER_S)
-    monkeypatch.setattr(connections, "_SHORT_WAIT_S", ANSWER_S)
     monkeypatch.setattr(sqlite_store, "_READ_S", ANSWER_S)
     monkeypatch.setattr(sqlite_store, "_COUNT_S", {True: ANSWER_S, False: ANSWER_S})
     may_end = ThreadEvent()
@@ -81,6 +81,8 @@ async def busy_sqlite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         store._unknown_bulk_conn,
     )
     for reader in readers:
+        if isinstance(reader, TurnReader):
+            monkeypatch.setattr(reader, "_most_s", inf)
         await reader._db.set_progress_handler(lambda: not may_end.wait(ANSWER_S), 1)
     reads = reads_of_clients(store, asked(kinds=[1]))
     await becomes("all have begun", lambda: all(reader._lock.locked() for reader in readers))

@@ -74,9 +74,11 @@ _PROGRAM_BYTES: Final = 24
 """Bytes of a prepared statement for each character of its text."""
 _SHORT_VALUES: Final = 1024
 """Characters of the values of a statement up to which they are not counted."""
-_LONG_TEXT: Final = 32_768
+LONG_TEXT: Final = 32_768
 """Characters; one with more takes over 15 ms to prepare, which nothing interrupts. On a thread it
 does not hold the GIL."""
+_PREPARE_S: Final = 1e-6
+"""For each character of a text, on a busy machine."""
 _LOOP_READ_S: Final = 0.05
 """How long a read on the loop may take, for reads that wait for the disk."""
 _PROGRESS_STEPS: Final = 2_000
@@ -105,15 +107,19 @@ network run on threads."""
 _MAP_AGAIN_S: Final = 600.0
 _WASTEFUL_S: Final = 60.0
 """For so long after a read of a network was interrupted, its reads may be shorter."""
+_SAME_S: Final = 30.0
+"""For so long after a statement of a network was interrupted, it is not tried on the loop again."""
 _MAX_WASTEFUL: Final = 1024
 """Networks whose interrupted or slow reads are remembered."""
 _MAX_INTERRUPTED: Final = 64
 """Statements that were interrupted, until a new connection replaces the one they were on."""
-_SHORT_S: Final = 0.25
-"""Processor time of a read that begins again on another connection, if others wait …"""
-_SHORT_WAIT_S: Final = 1.0
-"""… and the time, of which it may have waited most, for the disk or for a processor."""
-_LOOK_S: Final = 0.05
+QUICK_S: Final = 0.05
+"""Processor time of a read of rows that begins again on another connection, if others wait …"""
+SHORT_S: Final = 0.25
+"""… and on a third one, as a search does."""
+_WAIT_RATIO: Final = 4
+"""So many times as long it may take, where it waits for the disk or for a processor."""
+_LOOK_S: Final = 0.025
 """Between two looks at whether others wait."""
 _CHUNK_ROWS: Final = 2_000
 """Rows of a negentropy set that are taken at once: 0.5 ms of the loop."""
@@ -335,6 +341,8 @@ class LoopReader:
         """Calls that interrupted reads may still use before others are shortened."""
         self._wasteful: dict[object, float] = {}
         """Network → when a read of it was interrupted last, in this order."""
+        self._wasted: dict[tuple[object, int], float] = {}
+        """The same of network and hash of a statement's text."""
         self._refilled_at = monotonic()
         self._waited_at = 0.0
         """When a read waited for the disk last."""
@@ -353,17 +361,22 @@ class LoopReader:
         """What `fetch` gives. None: the read was interrupted, its text is long, or reads of its
         network are on threads for now. `address`: of the client, as `Sharer.counted_as`. Raises
         StoreFault."""
-        if len(query.sql) > _LONG_TEXT:
+        if len(query.sql) > LONG_TEXT:
             return None
         now = monotonic()
         if self._unwasted < _MAX_UNWASTED:
             more = (now - self._refilled_at) * _WASTED_PER_S
             self._unwasted = min(self._unwasted + more, _MAX_UNWASTED)
         self._refilled_at = now
-        self._called_at, self._until = now, now + _LOOP_READ_S
+        # Instructions come after the text was prepared, if it is not cached.
+        self._called_at = now + len(query.sql) * _PREPARE_S
+        self._until = now + _LOOP_READ_S
         self._bytes_left = _LOOP_BYTES
         network = network_of_client(address)
         if self._resting and now < self._resting.get(network, now):
+            return None
+        same = network, hash(query.sql)
+        if now - self._wasted.get(same, -inf) < _SAME_S:
             return None
         calls = _LOOP_CALLS
         if now - self._wasteful.get(network, -inf) < _WASTEFUL_S:
@@ -381,10 +394,8 @@ class LoopReader:
         finally:
             self._note_wait(network, now)
         self._unwasted = max(self._unwasted - calls + min(self._calls_left, 0), 0)
-        self._wasteful.pop(network, None)
-        self._wasteful[network] = now
-        if len(self._wasteful) > _MAX_WASTEFUL:
-            del self._wasteful[next(iter(self._wasteful))]
+        _note(self._wasteful, network, now)
+        _note(self._wasted, same, now)
         self._give_up(query.sql)
         return None
 
@@ -401,10 +412,7 @@ class LoopReader:
             self._mapping.bytes = _MMAP_BYTES
 
     def _rest(self, network: object, until: float) -> None:
-        self._resting.pop(network, None)
-        self._resting[network] = until
-        if len(self._resting) > _MAX_WASTEFUL:
-            del self._resting[next(iter(self._resting))]
+        _note(self._resting, network, until)
 
     def one(self, sql: str, values: Sequence[Value]) -> Any:
         """The first row, or None; for a look-up by key, which is never interrupted: on a busy
@@ -462,6 +470,14 @@ class LoopReader:
             former, self._db = self._db, self._connection()
             former.close()
             self._interrupted.clear()
+
+
+def _note(times: dict[T, float], name: T, time_s: float) -> None:
+    """As the newest of at most `_MAX_WASTEFUL`."""
+    times.pop(name, None)
+    times[name] = time_s
+    if len(times) > _MAX_WASTEFUL:
+        del times[next(iter(times))]
 
 
 class WorkClock:
@@ -765,14 +781,22 @@ class AsyncReader:
 
 
 class TurnReader(AsyncReader):
-    """A reader for clients, which take turns."""
+    """A reader for clients, which take turns.
+
+    A read that takes long while others wait begins again on the next connection; further ones of
+    its account begin there. So who reads quickly waits for quick reads of others.
+    """
 
     def __init__(
-        self, connector: Callable[[], sqlite3.Connection], longer: TurnReader | None = None
+        self,
+        connector: Callable[[], sqlite3.Connection],
+        most_s: float = inf,
+        longer: TurnReader | None = None,
     ) -> None:
-        """`longer`: where reads begin again that take long while others wait."""
+        """`most_s`: processor time after which reads are long, and go on on `longer`."""
         super().__init__(connector)
         self.turns = ReadTurns(clock=self.unpaused_s)
+        self._most_s = most_s
         self._longer = longer
 
     def _turn_of(
@@ -786,44 +810,76 @@ class TurnReader(AsyncReader):
         address: str | None,
         work: Callable[[AsyncReader, asyncio.Event], Coroutine[Any, Any, Sequence[T]]],
         verb: Verb = "REQ",
+        *,
+        is_long: bool = False,
     ) -> Sequence[T]:
-        """The result of `work` on a connection, here or on the longer one; perhaps it is called
-        twice. It sets the event when it has the connection: it may wait for a truncation."""
-        async with self._turn_of(visibility, address, verb):
-            found = await self._unless_long(work(self, begun := asyncio.Event()), begun)
-        if found is not None:
-            return found
-        assert self._longer is not None
-        async with self._longer._turn_of(visibility, address, verb):
-            return await work(self._longer, asyncio.Event())
+        """The result of `work` on a connection, here or on a longer one; perhaps it is called
+        again there. It sets the event when it has the connection: it may wait for a truncation.
+        `is_long`: it begins on the last one."""
+        longer, key = self._longer, visibility.known_as
+        if longer is None:
+            async with self._turn_of(visibility, address, verb):
+                return await work(self, asyncio.Event())
+        if not (is_long or self.turns.expects_long(address, key)):
+            begun = asyncio.Event()
+            async with self._turn_of(visibility, address, verb):
+                look = _Look(self, begun, self._most_s)
+                try:
+                    async with look.scope:
+                        return await work(self, begun)
+                except TimeoutError:
+                    if not look.scope.expired():
+                        raise
+                finally:
+                    look.end()
+                    if look.is_long:
+                        self.turns.note_long(address, key)
+        return await longer.read(visibility, address, work, verb, is_long=is_long)
 
-    async def _unless_long(
-        self, work: Coroutine[Any, Any, Sequence[T]], begun: asyncio.Event
-    ) -> Sequence[T] | None:
-        """The result of `work`; None: it took long, and others wait."""
-        reading = asyncio.create_task(work)
-        used_s = began = inf
-        try:
-            while not reading.done():
-                await asyncio.wait([reading], timeout=_LOOK_S)
-                if began == inf and begun.is_set():
-                    used_s, began = self._used_s(), monotonic()
-                is_long = (
-                    self._used_s() - used_s >= _SHORT_S or monotonic() - began >= _SHORT_WAIT_S
-                )
-                if is_long and self._longer and self.turns.is_anybody_waiting:
-                    break
-            return reading.result() if reading.done() else None
-        finally:
-            reading.cancel()
-
-    def _used_s(self) -> float:
+    def used_s(self) -> float:
         """Processor time of the thread; all time where that cannot be told."""
         if not hasattr(time, "pthread_getcpuclockid"):
             return monotonic()
         thread = self._db._thread.ident
         assert thread is not None
         return time.clock_gettime(time.pthread_getcpuclockid(thread))
+
+
+class _Look:
+    """Looks now and then at how long a read takes, and ends it if others wait. Without a task for
+    the read: with one, its turn would end some iterations of the loop later."""
+
+    def __init__(self, reader: TurnReader, begun: asyncio.Event, most_s: float) -> None:
+        """Once it has `begun`, it may take `most_s` of processor time, and longer if it waits."""
+        self._reader = reader
+        self._begun = begun
+        self._most_s = most_s
+        self._used_s = reader.used_s()
+        """The thread's time when the read had not begun."""
+        self._began = inf
+        self.scope = asyncio.timeout(None)
+        """Of the read."""
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it has taken more processor time."""
+        return self._begun.is_set() and self._reader.used_s() - self._used_s >= self._most_s
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        now = monotonic()
+        if not self._begun.is_set():
+            self._used_s = self._reader.used_s()
+        elif self._began == inf:
+            self._began = now
+        has_waited = now - self._began >= self._most_s * _WAIT_RATIO
+        if (has_waited or self.is_long) and self._reader.turns.is_anybody_waiting:
+            self.scope.reschedule(asyncio.get_running_loop().time())
+        else:
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 
 
 class BulkReader(AsyncReader):

@@ -65,6 +65,9 @@ from relay.storage.rows import (
 )
 from relay.storage.sqlite.checkpoints import Checkpoints, Upkeep
 from relay.storage.sqlite.connections import (
+    LONG_TEXT,
+    QUICK_S,
+    SHORT_S,
     AsyncReader,
     BulkReader,
     LoopReader,
@@ -210,10 +213,12 @@ class SqliteStore:
         pages, searches = self._factory.page_reader, self._factory.search_reader
         self._long_conn = TurnReader(self._factory.long_reader)
         self._unknown_long_conn = TurnReader(self._factory.long_reader)
-        self._reader_conn = TurnReader(pages, self._long_conn)
-        self._search_conn = TurnReader(searches, self._long_conn)
-        self._unknown_conn = TurnReader(pages, self._unknown_long_conn)
-        self._unknown_search_conn = TurnReader(searches, self._unknown_long_conn)
+        self._short_conn = TurnReader(pages, SHORT_S, self._long_conn)
+        self._unknown_short_conn = TurnReader(pages, SHORT_S, self._unknown_long_conn)
+        self._reader_conn = TurnReader(pages, QUICK_S, self._short_conn)
+        self._search_conn = TurnReader(searches, SHORT_S, self._long_conn)
+        self._unknown_conn = TurnReader(pages, QUICK_S, self._unknown_short_conn)
+        self._unknown_search_conn = TurnReader(searches, SHORT_S, self._unknown_long_conn)
         self._relay_conn = AsyncReader(self._factory.page_reader)
         """For what the relay reads for itself: writes wait for some of it, so no read of a client
         may hold it."""
@@ -231,6 +236,7 @@ class SqliteStore:
             (
                 (self._bulk_conn, self._unknown_bulk_conn),
                 long_readers,
+                (self._unknown_short_conn, self._short_conn),
                 (self._unknown_conn, self._reader_conn, *searchers),
             ),
             pauses,
@@ -298,6 +304,8 @@ class SqliteStore:
                 self._search_conn,
                 self._unknown_conn,
                 self._unknown_search_conn,
+                self._short_conn,
+                self._unknown_short_conn,
                 self._long_conn,
                 self._unknown_long_conn,
                 self._relay_conn,
@@ -430,7 +438,8 @@ class SqliteStore:
             async def read(reader: AsyncReader, begun: asyncio.Event) -> list[Any]:
                 return [*await reader.listed_within(sql, fetch, most, _READ_S, begun)]
 
-            return [*await reader.read(query.visibility, query.address, read)]
+            is_long = len(sql.sql) > LONG_TEXT
+            return [*await reader.read(query.visibility, query.address, read, is_long=is_long)]
 
         seqs, rows = await self._in_partitions([query.filter], query.visibility, found)
         if seqs and not rows:  # all were deleted meanwhile
@@ -638,10 +647,14 @@ class SqliteStore:
         """`compiled`: called with partitions and `is_long`, see `Compiler` and `Shape`."""
         searches = any(filter_.search is not None for filter_ in filters)
         values = sum([filter_.values for filter_ in filters])
-        if values <= _MANY_VALUES and not searches:
+        is_long = values > _MANY_VALUES
+        if not is_long and not searches:
 
             def now(those: frozenset[int] | None) -> list[Any] | None:
-                return self._loop_conn.read(compiled(those, is_long=False), _all_of, address)
+                nonlocal is_long
+                query = compiled(those, is_long=False)
+                is_long = len(query.sql) > LONG_TEXT
+                return self._loop_conn.read(query, _all_of, address)
 
             rows = self._now_in_partitions(filters, visibility, now)
             if rows is not None:
@@ -658,7 +671,7 @@ class SqliteStore:
             return await self._in_partitions(filters, visibility, found)
 
         reader = self._reader_for(visibility, searches=searches)
-        return [*await reader.read(visibility, address, later, "COUNT")]
+        return [*await reader.read(visibility, address, later, "COUNT", is_long=is_long)]
 
     async def items(
         self,
@@ -925,7 +938,8 @@ class SqliteStore:
         def page(reader: AsyncReader, begun: asyncio.Event) -> Coroutine[Any, Any, list[Any]]:
             return reader.page_within(query, _READ_S, begun)
 
-        return [*await self._reader_for(visibility).read(visibility, address, page)]
+        reader, is_long = self._reader_for(visibility), len(query.sql) > LONG_TEXT
+        return [*await reader.read(visibility, address, page, is_long=is_long)]
 
     def _reader_for(self, visibility: Visibility, *, searches: bool = False) -> TurnReader:
         """`searches`: it reads the text index."""

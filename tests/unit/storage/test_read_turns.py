@@ -327,3 +327,40 @@ def test_owners_go_first_for_half_of_the_time_whatever_they_have_read() -> None:
     assert waits(owner, others).longest <= 8.0
     other = Client("192.0.2.2", repeated(9.0), 1.0, "owner")  # with one of its keys only
     assert waits(owner, [*others, other]).longest <= 9.0 + 8.0
+
+
+def test_an_account_whose_read_took_long_is_expected_to_read_long_again() -> None:
+    queue = Queue()
+    assert not queue.turns.expects_long("192.0.2.1", "key")
+    queue.turns.note_long("192.0.2.1", "key")
+    assert queue.turns.expects_long("192.0.2.1", "key")
+    assert queue.turns.expects_long("198.51.100.1", "key"), "from another address, too"
+    assert queue.turns.expects_long("192.0.2.1", "new key"), "a member may have any number"
+    assert not queue.turns.expects_long("192.0.2.2", "other")
+    queue.now += 181
+    assert not queue.turns.expects_long("192.0.2.1", "key")
+
+
+async def test_long_reads_of_a_network_are_expected_of_its_new_accounts_alone() -> None:
+    """An office may have one network, and its members read quickly."""
+    queue = Queue()
+    await queue.all(queue.page("192.0.2.99", key="member"))
+    for number in range(4):
+        assert not queue.turns.expects_long("192.0.2.100", None)
+        queue.turns.note_long(f"192.0.2.{number}", f"key {number}")
+    assert queue.turns.expects_long("192.0.2.100", None)
+    assert not queue.turns.expects_long("192.0.2.99", "member")
+    assert not queue.turns.expects_long("198.51.100.1", None)
+
+
+def test_the_accounts_whose_long_reads_are_remembered_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("relay.storage.read_turns._MAX_RECORDS", 5)
+    queue = Queue()
+    for number in range(9):
+        queue.turns.note_long(f"192.0.{number}.1", None)
+    assert len(queue.turns._long) == 5
+    assert queue.turns.expects_long("192.0.8.1", None)
+    queue.turns.note_long(None, None)
+    assert not queue.turns.expects_long(None, None)
