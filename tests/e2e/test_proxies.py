@@ -302,6 +302,16 @@ async def test_nginx_passes_on_a_bounded_number_of_connections_of_one_address(
 
 
 @pytest.mark.slow
+async def test_caddy_itself_refuses_what_expects_100_continue(tmp_path: Path) -> None:
+    """One client that sent such requests crashed Caddy 2.6 within a minute, whatever the relay
+    answered. To a long path it would answer 414."""
+    async with relay_behind("caddy", tmp_path) as behind:
+        long = "/" + "x" * 3000
+        assert (await behind.get(long, ADA, {}))[0] == 414
+        assert (await behind.get(long, ADA, {"Expect": "100-continue"}))[0] == 417
+
+
+@pytest.mark.slow
 async def test_the_relay_s_own_pages_pass_a_proxy(behind: Behind) -> None:
     assert await behind.get("/healthz", BOB, {}) == (200, "ok\n")
     status, text = await behind.get("/", BOB, {"Accept": "application/nostr+json"})
