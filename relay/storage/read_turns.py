@@ -19,15 +19,14 @@ if TYPE_CHECKING:
 
 _MAX_RECORDS: Final = 4096
 _HALF_LIFE_S: Final = 180.0
-"""In which half of what an account has cost others is forgotten."""
+"""In which half of what an account has cost others is forgotten, and half of its long reads."""
 _MOST_COST: Final = 1000.0
 """The cost of ten reads of 10 s, see `_Line`. More takes longer to forget, and tells nothing."""
 _OF_NEW: Final = 2
 """A new account counts for this fraction (1/2) of what is expected of it: it goes before accounts
 that have read for as long."""
-_LONG_HALF_LIFE_S: Final = 180.0
 _LONG_OF_ACCOUNT: Final = 0.5
-"""Long reads of an account from which on more are expected: one within `_LONG_HALF_LIFE_S`."""
+"""Long reads of an account from which on more are expected: one within `_HALF_LIFE_S`."""
 _LONG_OF_NETWORK: Final = 4.0
 """The same of a network, for its new accounts."""
 _ALIKE: Final = 2 / 3
@@ -52,8 +51,8 @@ class ReadTurns:
         self._owed_s = 0.0
         """Seconds of reading that are due to other reads than COUNTs."""
         self._long: dict[object, tuple[float, float]] = {}
-        """Account, address or network → its long reads, of which half are forgotten after
-        `_LONG_HALF_LIFE_S`, and when that was told. The `_MAX_RECORDS` that had one last."""
+        """Account, address or network → number of its long reads as of a time, see `_faded`. Of the
+        `_MAX_RECORDS` that had one last."""
 
     @property
     def is_anybody_waiting(self) -> bool:
@@ -94,29 +93,27 @@ class ReadTurns:
     def note_long(self, address: str | None, key: str | None) -> None:
         """A read took long."""
         now = self._clock()
-        for name in {*_names(address, key)} - {None}:
-            number = self._long_reads(name, now)
-            self._long.pop(name, None)
-            self._long[name] = number + 1, now
+        for name in {*_names(address, key)}:
+            if isinstance(name, str):  # else nobody reads by that name again
+                number = _faded(self._long.pop(name, None), now)
+                self._long[name] = number + 1, now
         while len(self._long) > _MAX_RECORDS:
             del self._long[next(iter(self._long))]
 
     def expects_long(self, address: str | None, key: str | None) -> bool:
-        """Whether reads of the account took long in the last minutes; if it is new, several of its
-        network, or one of its address. Which others read there, too: so not if it is known."""
+        """Whether a read of the account took long in the last minutes. Of an account that has not
+        read here: whether a read of its address did, or several of its network. An account that
+        reads quickly here does not count for others of its network."""
         account, site, network = _names(address, key)
         now = self._clock()
-        if self._long_reads(account, now) >= _LONG_OF_ACCOUNT:
+        of_account, of_site, of_network = [
+            _faded(self._long.get(name), now) for name in (account, site, network)
+        ]
+        if of_account >= _LONG_OF_ACCOUNT:
             return True
         if self._counts.has_read(account) or self._others.has_read(account):
             return False
-        of_site, of_network = self._long_reads(site, now), self._long_reads(network, now)
         return of_site >= _LONG_OF_ACCOUNT or of_network >= _LONG_OF_NETWORK
-
-    def _long_reads(self, name: object, now: float) -> float:
-        number, at = self._long.get(name, (0.0, now))
-        faded: float = 0.5 ** ((now - at) / _LONG_HALF_LIFE_S)
-        return number * faded
 
     def _give(self) -> None:
         while self._free:
@@ -279,8 +276,16 @@ class _Line:
 
     def _fade(self, name: object, now: float) -> None:
         if name in self._records:
-            cost, at = self._records[name]
-            self._records[name] = cost * 0.5 ** ((now - at) / _HALF_LIFE_S), now
+            self._records[name] = _faded(self._records[name], now), now
+
+
+def _faded(record: tuple[float, float] | None, now: float) -> float:
+    """What is left now of an amount as of a time."""
+    if record is None:
+        return 0.0
+    amount, at = record
+    left: float = 0.5 ** ((now - at) / _HALF_LIFE_S)
+    return amount * left
 
 
 def _names(address: str | None, key: str | None) -> tuple[object, str | None, object]:

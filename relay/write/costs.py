@@ -162,8 +162,7 @@ def _cost_of_event(
     filters = number_for(event)
     told = 0  # filters that are compared with what the relay signs about the event
     is_about_group = event.kind in CHANGES_GROUP
-    is_in_group = filters or is_about_group or groups.pinned
-    group = groups.get(event.tag("h")) if is_in_group else None
+    group = groups.get(event.tag("h")) if is_about_group or groups.pinned else None
     changes_group = is_about_group and _may_change(event, group, {*owners, relay})
     cost = 1 + item.weight // _WEIGHT_PER_COST + len(event.tags) // _STORED_TAGS_PER_COST
     if group is not None:

@@ -74,9 +74,6 @@ _PROGRAM_BYTES: Final = 24
 """Bytes of a prepared statement for each character of its text."""
 _SHORT_VALUES: Final = 1024
 """Characters of the values of a statement up to which they are not counted."""
-LONG_TEXT: Final = 32_768
-"""Characters; one with more takes over 15 ms to prepare, which nothing interrupts. On a thread it
-does not hold the GIL."""
 _PREPARE_S: Final = 1e-6
 """For each character of a text, on a busy machine."""
 _LOOP_READ_S: Final = 0.05
@@ -341,8 +338,8 @@ class LoopReader:
         """Calls that interrupted reads may still use before others are shortened."""
         self._wasteful: dict[object, float] = {}
         """Network → when a read of it was interrupted last, in this order."""
-        self._wasted: dict[tuple[object, int], float] = {}
-        """The same of network and hash of a statement's text."""
+        self._interrupted_at: dict[tuple[object, int], float] = {}
+        """Network and hash of a statement's text → when it was interrupted last."""
         self._refilled_at = monotonic()
         self._waited_at = 0.0
         """When a read waited for the disk last."""
@@ -361,7 +358,7 @@ class LoopReader:
         """What `fetch` gives. None: the read was interrupted, its text is long, or reads of its
         network are on threads for now. `address`: of the client, as `Sharer.counted_as`. Raises
         StoreFault."""
-        if len(query.sql) > LONG_TEXT:
+        if query.is_long:
             return None
         now = monotonic()
         if self._unwasted < _MAX_UNWASTED:
@@ -376,7 +373,7 @@ class LoopReader:
         if self._resting and now < self._resting.get(network, now):
             return None
         same = network, hash(query.sql)
-        if now - self._wasted.get(same, -inf) < _SAME_S:
+        if now - self._interrupted_at.get(same, -inf) < _SAME_S:
             return None
         calls = _LOOP_CALLS
         if now - self._wasteful.get(network, -inf) < _WASTEFUL_S:
@@ -395,7 +392,7 @@ class LoopReader:
             self._note_wait(network, now)
         self._unwasted = max(self._unwasted - calls + min(self._calls_left, 0), 0)
         _note(self._wasteful, network, now)
-        _note(self._wasted, same, now)
+        _note(self._interrupted_at, same, now)
         self._give_up(query.sql)
         return None
 
@@ -407,12 +404,10 @@ class LoopReader:
             if self._disk_reads - before > _FEW_READS:
                 self._waited_at, self._mapping.bytes = now, 0
                 if network is not None:
-                    self._rest(network, now + min(_REST_RATIO * took, _MAX_REST_S))
+                    until = now + min(_REST_RATIO * took, _MAX_REST_S)
+                    _note(self._resting, network, until)
         elif not self._mapping.bytes and now > self._waited_at + _MAP_AGAIN_S:
             self._mapping.bytes = _MMAP_BYTES
-
-    def _rest(self, network: object, until: float) -> None:
-        _note(self._resting, network, until)
 
     def one(self, sql: str, values: Sequence[Value]) -> Any:
         """The first row, or None; for a look-up by key, which is never interrupted: on a busy
@@ -822,18 +817,10 @@ class TurnReader(AsyncReader):
                 return await work(self, asyncio.Event())
         if not (is_long or self.turns.expects_long(address, key)):
             begun = asyncio.Event()
-            async with self._turn_of(visibility, address, verb):
-                look = _Look(self, begun, self._most_s)
-                try:
-                    async with look.scope:
-                        return await work(self, begun)
-                except TimeoutError:
-                    if not look.scope.expired():
-                        raise
-                finally:
-                    look.end()
-                    if look.is_long:
-                        self.turns.note_long(address, key)
+            note_long = partial(self.turns.note_long, address, key)
+            look = _Look(self, begun, self._most_s, note_long)
+            async with self._turn_of(visibility, address, verb), look:
+                return await work(self, begun)
         return await longer.read(visibility, address, work, verb, is_long=is_long)
 
     def used_s(self) -> float:
@@ -846,28 +833,46 @@ class TurnReader(AsyncReader):
 
 
 class _Look:
-    """Looks now and then at how long a read takes, and ends it if others wait. Without a task for
-    the read: with one, its turn would end some iterations of the loop later."""
+    """Looks now and then at how long the read inside takes, and ends it if others wait. The read
+    has no task of its own: with one, its turn would end some iterations of the loop later."""
 
-    def __init__(self, reader: TurnReader, begun: asyncio.Event, most_s: float) -> None:
-        """Once it has `begun`, it may take `most_s` of processor time, and longer if it waits."""
+    def __init__(
+        self,
+        reader: TurnReader,
+        begun: asyncio.Event,
+        most_s: float,
+        note_long: Callable[[], None],
+    ) -> None:
+        """`most_s`: processor time that the read may take once it has `begun`; it may take longer
+        if it waits. `note_long`: called if it took more processor time."""
         self._reader = reader
         self._begun = begun
         self._most_s = most_s
-        self._used_s = reader.used_s()
+        self._note_long = note_long
+        self._used_s = inf
         """The thread's time when the read had not begun."""
         self._began = inf
-        self.scope = asyncio.timeout(None)
-        """Of the read."""
+        self._scope = asyncio.timeout(None)
+        self._timer: asyncio.TimerHandle
+
+    async def __aenter__(self) -> None:
+        self._used_s = self._reader.used_s()
         self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+        await self._scope.__aenter__()
 
-    @property
-    def is_long(self) -> bool:
-        """Whether it has taken more processor time."""
-        return self._begun.is_set() and self._reader.used_s() - self._used_s >= self._most_s
-
-    def end(self) -> None:
+    async def __aexit__(self, *error: Any) -> bool:
+        """True: the read was ended."""
         self._timer.cancel()
+        if self._is_long():
+            self._note_long()
+        try:
+            await self._scope.__aexit__(*error)
+        except TimeoutError:
+            return True
+        return False
+
+    def _is_long(self) -> bool:
+        return self._begun.is_set() and self._reader.used_s() - self._used_s >= self._most_s
 
     def _look(self) -> None:
         now = monotonic()
@@ -876,8 +881,8 @@ class _Look:
         elif self._began == inf:
             self._began = now
         has_waited = now - self._began >= self._most_s * _WAIT_RATIO
-        if (has_waited or self.is_long) and self._reader.turns.is_anybody_waiting:
-            self.scope.reschedule(asyncio.get_running_loop().time())
+        if (has_waited or self._is_long()) and self._reader.turns.is_anybody_waiting:
+            self._scope.reschedule(asyncio.get_running_loop().time())
         else:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 

@@ -65,7 +65,6 @@ from relay.storage.rows import (
 )
 from relay.storage.sqlite.checkpoints import Checkpoints, Upkeep
 from relay.storage.sqlite.connections import (
-    LONG_TEXT,
     QUICK_S,
     SHORT_S,
     AsyncReader,
@@ -438,7 +437,7 @@ class SqliteStore:
             async def read(reader: AsyncReader, begun: asyncio.Event) -> list[Any]:
                 return [*await reader.listed_within(sql, fetch, most, _READ_S, begun)]
 
-            is_long = len(sql.sql) > LONG_TEXT
+            is_long = sql.is_long
             return [*await reader.read(query.visibility, query.address, read, is_long=is_long)]
 
         seqs, rows = await self._in_partitions([query.filter], query.visibility, found)
@@ -653,7 +652,7 @@ class SqliteStore:
             def now(those: frozenset[int] | None) -> list[Any] | None:
                 nonlocal is_long
                 query = compiled(those, is_long=False)
-                is_long = len(query.sql) > LONG_TEXT
+                is_long = query.is_long
                 return self._loop_conn.read(query, _all_of, address)
 
             rows = self._now_in_partitions(filters, visibility, now)
@@ -938,8 +937,8 @@ class SqliteStore:
         def page(reader: AsyncReader, begun: asyncio.Event) -> Coroutine[Any, Any, list[Any]]:
             return reader.page_within(query, _READ_S, begun)
 
-        reader, is_long = self._reader_for(visibility), len(query.sql) > LONG_TEXT
-        return [*await reader.read(visibility, address, page, is_long=is_long)]
+        reader = self._reader_for(visibility)
+        return [*await reader.read(visibility, address, page, is_long=query.is_long)]
 
     def _reader_for(self, visibility: Visibility, *, searches: bool = False) -> TurnReader:
         """`searches`: it reads the text index."""

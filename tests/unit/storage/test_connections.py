@@ -25,7 +25,7 @@ from relay.storage.sqlite.connections import (
     TagReader,
     open_threaded,
 )
-from relay.storage.sqlite.sql.conditions import Query
+from relay.storage.sqlite.sql.conditions import LONG_TEXT, Query
 from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import eventually
 
@@ -345,7 +345,7 @@ def test_a_long_text_is_not_prepared_on_the_loop(monkeypatch: pytest.MonkeyPatch
         return reads.reader.read(Query(text, ()), lambda db, asked: db.execute(*asked).fetchall())
 
     assert read("SELECT 1") == [(1,)]
-    assert read("SELECT 1" + " + 0" * connections.LONG_TEXT) is None
+    assert read("SELECT 1" + " + 0" * LONG_TEXT) is None
     reads.reader.close()
 
 
@@ -407,7 +407,7 @@ def test_the_networks_that_are_remembered_are_bounded(monkeypatch: pytest.Monkey
     reads = LoopReads(monkeypatch)
     for number in range(9):
         assert not reads.read(10**9, f"198.18.{number}.1")
-    assert len(reads.reader._wasted) == 3
+    assert len(reads.reader._interrupted_at) == 3
     assert [*reads.reader._wasteful] == [f"198.18.{number}.0/24" for number in (6, 7, 8)]
     reads.reader.close()
 

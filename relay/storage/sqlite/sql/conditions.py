@@ -25,9 +25,19 @@ if TYPE_CHECKING:
 Value = int | str | bytes | None
 
 
+LONG_TEXT: Final = 32_768
+"""Characters; one with more takes over 15 ms to prepare, which nothing interrupts. On a thread it
+does not hold the GIL."""
+
+
 class Query(NamedTuple):
     sql: str
     values: Sequence[Value]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether to prepare its text takes so long that no read should wait for it."""
+        return len(self.sql) > LONG_TEXT
 
 
 class Late(NamedTuple):
