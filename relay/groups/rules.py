@@ -377,6 +377,11 @@ def _ruling_of_rank(
     is_final = context.was_accepted or action.pubkey == context.relay
     if loses_last_admin(group, after, context.banned) and not is_final:
         return LAST_ADMIN
+    if isinstance(action, PutUsers):
+        # Last: who learns by it in how many groups a key is makes a change for each try.
+        in_many = _check_put_into(action.users.keys() - group.members.keys(), group, context)
+        if in_many is not None:
+            return in_many
     groups = groups.with_group(after, users_in(action))
     if not isinstance(action, DeleteEvents):
         return Ruling(groups)
@@ -456,7 +461,7 @@ def _check_room(action: Moderation, group: Group, context: GroupContext) -> Reje
             if len(new) > 1 and len(group.members) + len(new) > MAX_MEMBERS:
                 text = f"p: above {MAX_MEMBERS} members, add one in each event"
                 return rejected(Prefix.BLOCKED, text)
-            return _check_involved(new, group) or _check_put_into(new, group, context)
+            return _check_involved(new, group)
         case RemoveUsers(pubkeys=pubkeys):
             return _check_involved(pubkeys, group)
         case CreateInvites(codes=codes) if len(group.invites) + len(codes) > MAX_CODES:
@@ -474,14 +479,14 @@ def _check_involved(pubkeys: Set[str], group: Group) -> Reject | None:
 
 def _most_groups(pubkey: str, context: GroupContext) -> int:
     """Nobody knows how many: else a refusal would tell how many a key is in, hidden ones too; and
-    it changes each second: else it would tell when the key gets into one more."""
+    it changes each minute: else it would tell at once when the key gets into one more."""
     more = _MORE_PUT_INTO // 2
-    of_second = drawn(context.salt, f"groups of {pubkey} {context.now}", more)
-    return MAX_PUT_INTO + drawn(context.salt, f"groups of {pubkey}", more + 1) + of_second
+    of_minute = drawn(context.salt, f"groups of {pubkey} {context.now // 60}", more)
+    return MAX_PUT_INTO + drawn(context.salt, f"groups of {pubkey}", more + 1) + of_minute
 
 
 def _check_put_into(pubkeys: Set[str], group: Group, context: GroupContext) -> Reject | None:
-    if context.may_change_many:
+    if context.may_change_many or context.origin is not Origin.WIRE:
         return None
     for pubkey in pubkeys:
         if pubkey in group.requests:

@@ -135,8 +135,22 @@ def test_how_many_groups_are_too_many_is_known_to_nobody() -> None:
     assert set(of_start) == set(range(MAX_PUT_INTO, MAX_PUT_INTO + 16))
     assert of_start == most(b"a secret"), "asked again"
     assert of_start != most(b"another")
-    of_one = {most(b"a secret", 1_700_000_000 + second)[0] for second in range(60)}
-    assert len(of_one) == 8, "asked every second: else it tells when a key gets into one more group"
+    by_minute = [most(b"a secret", 60 * minute)[0] for minute in range(60)]
+    assert len({*by_minute}) == 8, "else it tells when a key gets into one more group"
+    assert by_minute[7] == most(b"a secret", 7 * 60 + 59)[0], "else a minute's tries tell it"
+
+
+def test_in_how_many_groups_a_key_is_is_asked_only_for_a_change_that_would_be_made() -> None:
+    """By changes that are refused anyway anybody could ask, and nothing was stored."""
+    world = World(OPEN)
+    for number in range(MAX_PUT_INTO):
+        assert world.make(admin, f"g{number}") == STORED
+        assert world.put(admin, alice, group=f"g{number}") == STORED
+    assert world.make(admin, "tea") == STORED
+    without_admin = [["p", alice.pubkey], ["p", admin.pubkey]]
+    text = "the last admin cannot leave while there are members; make another admin first"
+    assert world.do(admin, 9000, *without_admin) == (False, f"restricted: {text}")
+    assert not world.put(admin, alice)[0]
 
 
 @pytest.mark.slow
