@@ -66,21 +66,29 @@ class Behind:
             additional_headers={name.replace("_", "-"): value for name, value in headers.items()},
         )
 
+    def protocol(self) -> str | None:
+        """What it chooses of the protocols that `trusting` offers."""
+        with self._connection(ADA) as connection:
+            return connection.selected_alpn_protocol()
+
     async def get(self, path: str, address: str, headers: Mapping[str, str]) -> tuple[int, str]:
         return await asyncio.to_thread(self._get, path, address, headers)
 
     def _get(self, path: str, address: str, headers: Mapping[str, str]) -> tuple[int, str]:
         client = http.client.HTTPConnection(DOMAIN)
-        plain = socket.create_connection(
-            ("127.0.0.1", self.port), PROGRAM_S, source_address=(address, 0)
-        )
-        client.sock = self.trusting.wrap_socket(plain, server_hostname=DOMAIN)
+        client.sock = self._connection(address)
         try:
             client.request("GET", path, headers=dict(headers))
             answer = client.getresponse()
             return answer.status, answer.read().decode()
         finally:
             client.close()
+
+    def _connection(self, address: str) -> ssl.SSLSocket:
+        plain = socket.create_connection(
+            ("127.0.0.1", self.port), PROGRAM_S, source_address=(address, 0)
+        )
+        return self.trusting.wrap_socket(plain, server_hostname=DOMAIN)
 
 
 def replaced(text: str, changes: Mapping[str, str]) -> str:
@@ -94,7 +102,8 @@ def caddy(folder: Path, port: int, relay: str) -> tuple[list[str], dict[str, str
     options = "admin off\nlocal_certs\nskip_install_trust\nauto_https disable_redirects\n"
     options += f"default_bind 127.0.0.1\nhttps_port {port}\nstorage file_system {folder}\n"
     file = folder / "Caddyfile"
-    file.write_text(f"{{\n{options}}}\n{(DEPLOY / 'Caddyfile').read_text('utf-8')}", "utf-8")
+    text = (DEPLOY / "Caddyfile").read_text("utf-8")
+    file.write_text(replaced(text, {"\n{\n": f"\n{{\n{options}"}), "utf-8")
     env = {"HOME": str(folder), "ROOKERY_DOMAIN": DOMAIN, "ROOKERY_UPSTREAM": relay}
     return ["run", "--config", str(file), "--adapter", "caddyfile"], env
 
@@ -309,6 +318,20 @@ async def test_caddy_itself_refuses_what_expects_100_continue(tmp_path: Path) ->
         long = "/" + "x" * 3000
         assert (await behind.get(long, ADA, {}))[0] == 414
         assert (await behind.get(long, ADA, {"Expect": "100-continue"}))[0] == 417
+
+
+@pytest.mark.slow
+async def test_caddy_itself_refuses_large_heads_and_speaks_no_http_2(tmp_path: Path) -> None:
+    """By default 200 bytes of HTTP/2 become a megabyte of headers: one client took all of its
+    memory. The relay would answer 414."""
+    async with relay_behind("caddy", tmp_path) as behind:
+        behind.trusting.set_alpn_protocols(["h2", "http/1.1"])
+        assert await asyncio.to_thread(behind.protocol) == "http/1.1"
+        long = "/" + "x" * 3000
+        fields = {f"A-{number}": "a" * 6_000 for number in range(4)}
+        assert (await behind.get(long, ADA, dict([*fields.items()][:2])))[0] == 414
+        by_caddy = (431, "431 Request Header Fields Too Large")
+        assert await behind.get(long, ADA, fields) == by_caddy
 
 
 @pytest.mark.slow
