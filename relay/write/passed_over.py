@@ -91,12 +91,12 @@ def refusal_to_expire(candidate: Candidate, world: World, facts: Facts) -> Rejec
 
 def _most_expiring(window: int, world: World) -> int:
     """The bound, up to a quarter below MAX_EXPIRING. Nobody knows it, or a refusal would tell how
-    many rows expire in the window, private ones too. It changes each second, or it would tell when
-    one is added."""
+    many rows expire in the window, private ones too. It changes each minute, or it would tell at
+    once when one is added."""
     fewer = MAX_EXPIRING // 8
     of_window = drawn(world.salt, f"expires {window}", fewer)
-    of_second = drawn(world.salt, f"expires {window} {world.now}", fewer)
-    return MAX_EXPIRING - of_window - of_second
+    of_minute = drawn(world.salt, f"expires {window} {world.now // 60}", fewer)
+    return MAX_EXPIRING - of_window - of_minute
 
 
 def deletions_in(group_id: str) -> Account:

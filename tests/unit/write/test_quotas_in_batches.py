@@ -129,8 +129,8 @@ async def test_what_expires_has_few_tags() -> None:
 async def test_how_many_events_expire_within_a_minute_cannot_be_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The bound is another one in each minute and at each second: who fills a minute up to a
-    refusal does not learn how many private ones are in it, nor when one more is."""
+    """The bound is another one for each minute and in each minute: who fills one up to a refusal
+    does not learn how many private ones are in it, nor at once when one more is."""
     monkeypatch.setattr("relay.write.passed_over.MAX_EXPIRING", 80)
 
     def made(here: Home, minute: int, text: str) -> Event:
@@ -145,8 +145,12 @@ async def test_how_many_events_expire_within_a_minute_cannot_be_counted(
 
     async with home() as here:
         monkeypatch.setattr(here.ingest, "_salt", b"a secret")
+        here.now -= here.now % 60
         minutes = [(here.now // 60 + after) * 60 for after in range(10, 30)]
         assert len({await fitting(here, minute) for minute in minutes}) > 5
+        here.now += 59
+        crowded = [[CROWDED]] * len(minutes)
+        assert [await here.take(made(here, minute, "more")) for minute in minutes] == crowded
         here.now += 1
         later = [await here.take(made(here, minute, "more")) for minute in minutes]
         assert [STORED] in later
