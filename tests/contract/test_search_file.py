@@ -514,6 +514,8 @@ async def test_members_wait_for_one_read_of_another_however_many_it_sends(
     monkeypatch.setattr(searching, "_SEARCH_S", ANSWER_S)
     monkeypatch.setattr(sqlite_store, "_COUNT_S", {True: ANSWER_S, False: ANSWER_S})
     held = store._search_conn if reads == "search" else store._reader_conn
+    monkeypatch.setattr(held, "connections", [held])
+    monkeypatch.setattr(held.turns, "_free", 1)
     may_end, answered = Event(), list[str]()
     await held._db.set_progress_handler(lambda: not may_end.wait(ANSWER_S), 1)
     actors = Actors(frozenset({cast.owner.pubkey}), agents=frozenset({cast.alice.pubkey}))

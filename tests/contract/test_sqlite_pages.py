@@ -12,6 +12,7 @@ from functools import partial
 from itertools import count, product
 from math import inf
 from random import Random
+from threading import Event as ThreadEvent
 from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -890,6 +891,8 @@ async def slow(
     first, then = store._unknown_conn, store._unknown_short_conn
     if seen.is_known:
         first, then = store._reader_conn, store._short_conn
+        monkeypatch.setattr(first, "connections", [first])
+        monkeypatch.setattr(first.turns, "_free", 1)
     monkeypatch.setattr(first, "_most_s", 0.0)
     monkeypatch.setattr(then, "_most_s", inf)
     await first._db.set_progress_handler(lambda: sleep(0.2), 10)
@@ -940,6 +943,27 @@ async def test_a_page_that_waits_for_a_processor_does_not_give_way(
     queries = [slow.query._replace(address=f"198.18.{n}.1") for n in range(3)]
     pages = await asyncio.gather(*[store.page(each, is_long=True) for each in queries])
     assert [list(page.raws) for page in pages] == [slow.wanted] * 3
+
+
+async def test_known_keys_read_on_several_connections(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two reads a connection waits for some iterations of the loop: with one, feeds of 8 ms
+    waited 8 s for each other where an iteration took 50 ms."""
+    await write(store, unsigned(cast.alice))
+    monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)
+    first = store._reader_conn
+    query = PageQuery(asked(kinds=[1]), EVERYTHING, 1, store.committed(), 0, 1)
+    may_end = ThreadEvent()
+    await first._db.set_progress_handler(lambda: not may_end.wait(ANSWER_S), 1)
+    held = asyncio.create_task(store.page(query, is_long=True))
+    await becomes("it has begun", first._lock.locked)
+    async with asyncio.timeout(ANSWER_S):
+        pages = await asyncio.gather(*[store.page(query, is_long=True) for _ in range(6)])
+    assert [len(page.raws) for page in pages] == [1] * 6
+    assert not held.done()
+    may_end.set()
+    assert len((await held).raws) == 1
 
 
 async def test_threads_of_long_reads_have_a_lower_priority(store: SqliteStore) -> None:

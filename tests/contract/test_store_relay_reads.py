@@ -73,7 +73,7 @@ async def busy_sqlite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     for storage in (sqlite_store, reading):
         monkeypatch.setattr(storage, "ITEMS_S", {True: ANSWER_S, False: ANSWER_S})
     readers = (
-        store._reader_conn,
+        *store._reader_conn.connections,
         store._unknown_conn,
         store._search_conn,
         store._unknown_search_conn,

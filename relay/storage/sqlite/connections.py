@@ -593,10 +593,37 @@ class _Use:
             self.cursor.close()
 
 
+class _HeldUp:
+    """Inside it, a query waits for a pause."""
+
+    def __init__(self) -> None:
+        self._waiting = 0
+        self._since = 0.0
+        self._seconds = 0.0
+
+    def __enter__(self) -> None:
+        if not self._waiting:
+            self._since = monotonic()
+        self._waiting += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._waiting -= 1
+        if not self._waiting:
+            self._seconds += monotonic() - self._since
+
+    @property
+    def seconds(self) -> float:
+        """For which any query waited."""
+        return self._seconds + (monotonic() - self._since if self._waiting else 0.0)
+
+
 class AsyncReader:
     """A connection with a thread of its own. Its methods raise StoreFault."""
 
-    def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(
+        self, connector: Callable[[], sqlite3.Connection], held_up: _HeldUp | None = None
+    ) -> None:
+        """`held_up`: of several connections whose reads take turns together."""
         self._connector = connector
         self._db: aiosqlite.Connection
         self._lock = asyncio.Lock()
@@ -604,8 +631,7 @@ class AsyncReader:
         """Not set: queries wait, because a pause is wanted."""
         self._may_run.set()
         self._pauses = 0
-        self._held_up_s = 0.0
-        """Seconds for which queries waited for pauses."""
+        self._held_up = held_up or _HeldUp()
         self.waiting_since = inf
         """`monotonic` time since when a query waits for the pause that is wanted or lasts."""
         self._ending: asyncio.Task[None] | None = None
@@ -652,7 +678,15 @@ class AsyncReader:
 
     def unpaused_s(self) -> float:
         """Seconds from any point in time, without those for which queries waited for pauses."""
-        return monotonic() - self._held_up_s
+        return monotonic() - self._held_up.seconds
+
+    def used_s(self) -> float:
+        """Processor time of the thread; all time where that cannot be told."""
+        if not hasattr(time, "pthread_getcpuclockid"):
+            return monotonic()
+        thread = self._db._thread.ident
+        assert thread is not None
+        return time.clock_gettime(time.pthread_getcpuclockid(thread))
 
     async def rows_within(
         self, query: Query, seconds: float, begun: asyncio.Event | None = None
@@ -764,11 +798,10 @@ class AsyncReader:
     async def _turn(self) -> None:
         """Acquire the lock, after all pauses that wait for it."""
         while True:
-            began = monotonic()
             if not self._may_run.is_set():
-                self.waiting_since = min(self.waiting_since, began)
-            await self._may_run.wait()
-            self._held_up_s += monotonic() - began
+                self.waiting_since = min(self.waiting_since, monotonic())
+                with self._held_up:
+                    await self._may_run.wait()
             await self._lock.acquire()
             if self._may_run.is_set():
                 return
@@ -787,10 +820,17 @@ class TurnReader(AsyncReader):
         connector: Callable[[], sqlite3.Connection],
         most_s: float = inf,
         longer: TurnReader | None = None,
+        *,
+        number: int = 1,
     ) -> None:
-        """`most_s`: processor time after which reads are long, and go on on `longer`."""
+        """`most_s`: processor time after which reads are long, and go on on `longer`. `number`: of
+        connections. From one read to the next a thread waits for several iterations of the loop:
+        with one connection, quick reads waited for these and not for the store."""
         super().__init__(connector)
-        self.turns = ReadTurns(clock=self.unpaused_s)
+        others = [AsyncReader(connector, self._held_up) for _ in range(number - 1)]
+        self.connections: Sequence[AsyncReader] = [self, *others]
+        self.turns = ReadTurns(number, self.unpaused_s)
+        self._taken: set[AsyncReader] = set()
         self._most_s = most_s
         self._longer = longer
 
@@ -814,22 +854,27 @@ class TurnReader(AsyncReader):
         longer, key = self._longer, visibility.known_as
         if longer is None:
             async with self._turn_of(visibility, address, verb):
-                return await work(self, asyncio.Event())
+                with self._connection() as reader:
+                    return await work(reader, asyncio.Event())
         if not (is_long or self.turns.expects_long(address, key)):
-            begun = asyncio.Event()
-            note_long = partial(self.turns.note_long, address, key)
-            look = _Look(self, begun, self._most_s, note_long)
-            async with self._turn_of(visibility, address, verb), look:
-                return await work(self, begun)
+            begun, note_long = asyncio.Event(), partial(self.turns.note_long, address, key)
+            async with self._turn_of(visibility, address, verb):
+                with self._connection() as reader:
+                    async with _Look(reader, self.turns, begun, self._most_s, note_long):
+                        return await work(reader, begun)
         return await longer.read(visibility, address, work, verb, is_long=is_long)
 
-    def used_s(self) -> float:
-        """Processor time of the thread; all time where that cannot be told."""
-        if not hasattr(time, "pthread_getcpuclockid"):
-            return monotonic()
-        thread = self._db._thread.ident
-        assert thread is not None
-        return time.clock_gettime(time.pthread_getcpuclockid(thread))
+    @contextmanager
+    def _connection(self) -> Iterator[AsyncReader]:
+        """The connection of a turn: the first that is free, which has prepared most statements. On
+        one whose turn is over, its read may have to end."""
+        free = [each for each in self.connections if each not in self._taken]
+        reader = min(free, key=lambda each: each.is_busy)
+        self._taken.add(reader)
+        try:
+            yield reader
+        finally:
+            self._taken.remove(reader)
 
 
 class _Look:
@@ -838,7 +883,8 @@ class _Look:
 
     def __init__(
         self,
-        reader: TurnReader,
+        reader: AsyncReader,
+        turns: ReadTurns,
         begun: asyncio.Event,
         most_s: float,
         note_long: Callable[[], None],
@@ -846,6 +892,7 @@ class _Look:
         """`most_s`: processor time that the read may take once it has `begun`; it may take longer
         if it waits. `note_long`: called if it took more processor time."""
         self._reader = reader
+        self._turns = turns
         self._begun = begun
         self._most_s = most_s
         self._note_long = note_long
@@ -881,7 +928,7 @@ class _Look:
         elif self._began == inf:
             self._began = now
         has_waited = now - self._began >= self._most_s * _WAIT_RATIO
-        if (has_waited or self._is_long()) and self._reader.turns.is_anybody_waiting:
+        if (has_waited or self._is_long()) and self._turns.is_anybody_waiting:
             self._scope.reschedule(asyncio.get_running_loop().time())
         else:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)

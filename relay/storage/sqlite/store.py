@@ -148,6 +148,8 @@ _OF_DISK: Final = 32
 """Of a small disk only this part (1/32) is left for these."""
 _SPACE_S: Final = 1.0
 """Shortest time between two looks at the disk."""
+_QUICK_READERS: Final = 4
+"""Connections for short reads of known keys."""
 _MAX_EXPLAINED: Final = 4
 _MAX_INT: Final = 2**63 - 1
 _MAX_STEPS: Final = 64
@@ -214,7 +216,7 @@ class SqliteStore:
         self._unknown_long_conn = TurnReader(self._factory.long_reader)
         self._short_conn = TurnReader(pages, SHORT_S, self._long_conn)
         self._unknown_short_conn = TurnReader(pages, SHORT_S, self._unknown_long_conn)
-        self._reader_conn = TurnReader(pages, QUICK_S, self._short_conn)
+        self._reader_conn = TurnReader(pages, QUICK_S, self._short_conn, number=_QUICK_READERS)
         self._search_conn = TurnReader(searches, SHORT_S, self._long_conn)
         self._unknown_conn = TurnReader(pages, QUICK_S, self._unknown_short_conn)
         self._unknown_search_conn = TurnReader(searches, SHORT_S, self._unknown_long_conn)
@@ -236,7 +238,7 @@ class SqliteStore:
                 (self._bulk_conn, self._unknown_bulk_conn),
                 long_readers,
                 (self._unknown_short_conn, self._short_conn),
-                (self._unknown_conn, self._reader_conn, *searchers),
+                (self._unknown_conn, *self._reader_conn.connections, *searchers),
             ),
             pauses,
             self._relay_conn,
@@ -299,7 +301,7 @@ class SqliteStore:
         async with AsyncExitStack() as connections:
             connections.callback(self._loop_conn.close)
             for db in (
-                self._reader_conn,
+                *self._reader_conn.connections,
                 self._search_conn,
                 self._unknown_conn,
                 self._unknown_search_conn,
