@@ -248,6 +248,7 @@ class QueryRunner:
                 subscription.cursor,
                 self._clock(),
                 PAGE_ROWS,
+                address=peer.counted_as,
             )
             page = self._store.page_now(query)
             is_long = page is None
