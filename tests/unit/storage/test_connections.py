@@ -76,6 +76,29 @@ async def test_a_pause_waits_for_the_running_query_and_not_for_those_that_wait()
     assert done == ["query 0", "pause", *(f"query {number}" for number in range(1, 5))]
 
 
+async def test_reads_that_wait_for_one_pause_count_its_time_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of connections whose reads take turns: what a read costs has no time of pauses in it."""
+    now = 100.0
+    monkeypatch.setattr(connections, "monotonic", lambda: now)
+    reader = connections.TurnReader(lambda: sqlite3.connect(":memory:"), number=2)
+    first, second = reader.connections
+    async with first, second, asyncio.TaskGroup() as tasks:
+        began = reader.unpaused_s()
+        async with first.paused(), second.paused():
+            tasks.create_task(second.rows(Query("SELECT 1", ())))
+            await asyncio.sleep(0)
+            now += 2.0
+            tasks.create_task(first.rows(Query("SELECT 1", ())))
+            await asyncio.sleep(0)
+            now += 3.0
+            assert reader.unpaused_s() == began
+    assert reader.unpaused_s() == began
+    now += 1.0
+    assert reader.unpaused_s() == began + 1.0
+
+
 async def test_readers_that_are_free_go_on_until_the_busy_one_is_paused() -> None:
     """Each truncation of the WAL held all readers for as long as one COUNT took."""
     free, slow, done = SlowQueries(), SlowQueries(), list[str]()
