@@ -302,7 +302,7 @@ async def test_nginx_passes_on_a_bounded_number_of_connections_of_one_address(
     tmp_path: Path,
 ) -> None:
     """Here the relay has no bound of its own."""
-    [(_, most)] = re.findall(r"limit_conn (\w+) (\d+);", (DEPLOY / "nginx.conf").read_text("utf-8"))
+    [most] = re.findall(r"limit_conn rookery (\d+);", (DEPLOY / "nginx.conf").read_text("utf-8"))
     settings = replaced(SETTINGS, {"connections_per_address = 1": "connections_per_address = 0"})
     async with relay_behind("nginx", tmp_path, settings) as behind, AsyncExitStack() as opened:
         for _ in range(int(most)):
