@@ -83,7 +83,7 @@ class ReadTurns:
                 given_at, was_oldest = read.turn.result()
                 now = self._clock()
                 took = now - given_at
-                self._owed_s = took if line is self._counts else self._owed_s - took
+                self._owed_s = _owed_after(self._owed_s, took, owes=line is self._counts)
                 line.end(read, took, now, was_oldest=was_oldest)
                 self._free += 1
                 self._give()
@@ -163,8 +163,8 @@ class _Line:
         self._first_cost = 0.0
         """Mean cost of first reads, in which the last counts half: expected of a new account."""
         self._owed_s = 0.0
-        """Seconds of reading that are due to those who have cost least: as long as the last turn of
-        one who had waited longest took."""
+        """Seconds of reading that are due to those who have cost least: as long as turns of those
+        who had waited longest took."""
 
     def __bool__(self) -> bool:
         """Whether an account waits."""
@@ -260,7 +260,7 @@ class _Line:
 
     def end(self, read: _Read, took: float, now: float, *, was_oldest: bool) -> None:
         account = read.account
-        self._owed_s = took if was_oldest else self._owed_s - took
+        self._owed_s = _owed_after(self._owed_s, took, owes=was_oldest)
         if reads := self._behind.pop(account):
             self._wait(account, reads)
         if read.is_owner or not isinstance(account, str):
@@ -277,6 +277,12 @@ class _Line:
     def _fade(self, name: object, now: float) -> None:
         if name in self._records:
             self._records[name] = _faded(self._records[name], now), now
+
+
+def _owed_after(owed_s: float, took: float, *, owes: bool) -> float:
+    """What is due to others after a turn that `owes` them as long as it took, or that was theirs.
+    Of several turns at once each owes as much."""
+    return max(owed_s, 0.0) + took if owes else owed_s - took
 
 
 def _faded(record: tuple[float, float] | None, now: float) -> float:

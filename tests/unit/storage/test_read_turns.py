@@ -284,6 +284,18 @@ def test_short_reads_wait_for_some_of_a_tenth_second_if_two_go_on_at_once(number
     assert waited.longest <= 1.0
 
 
+@pytest.mark.parametrize("seconds", [0.2, 0.3])
+def test_of_turns_at_once_each_count_owes_its_time_to_other_reads(seconds: float) -> None:
+    """Of four that began at once one was paid back: members waited 1.4 and 1.9 s."""
+    counting = [
+        Client(f"198.18.{number % 16}.{number}", repeated(seconds), verb="COUNT")
+        for number in range(128)
+    ]
+    members = [Client(f"192.0.{number}.1", repeated(0.06), 1.0) for number in range(60)]
+    modest = Client("203.0.113.1", repeated(0.06), 1.0)
+    assert waits(modest, [*counting, *members], at_once=4, for_s=60.0).median <= 1.0
+
+
 def test_who_has_read_before_waits_for_one_or_two_of_60_new_addresses_that_come_all_the_time() -> (
     None
 ):
