@@ -275,8 +275,8 @@ async def test_what_comes_live_is_sent_to_its_readers_alone(relay: LeakRelay) ->
             is_theirs = row.is_for(viewer, stored=False) and row.is_given_to(asked)
             if "search" in asked[0] and is_theirs and not row.is_searched:
                 continue  # it may be found
-            if relay.is_two and not row.is_for(viewer, stored=True) and row.event.id not in seen:
-                continue  # gone before the other relay could read it
+            if not row.is_for(viewer, stored=True) and row.event.id not in seen:
+                continue  # gone before it was delivered: by another relay, or on a busy machine
             if (row.event.id in seen) is not is_theirs:
                 faults.append(f"{where}, {row.says}: {'not given' if is_theirs else 'GIVEN'}")
         if seen.keys() - published.keys():
