@@ -39,7 +39,7 @@ class ReadTurns:
     share the turns, and in each its accounts: a network may have thousands of addresses.
 
     A COUNT looks at all rows that match. After one, those of other reads that wait go first for as
-    long as it took.
+    long as it took; and while they wait, one of several turns is a COUNT's.
     """
 
     def __init__(self, at_once: int = 1, clock: Callable[[], float] = monotonic) -> None:
@@ -48,6 +48,8 @@ class ReadTurns:
         self._clock = clock
         self._counts = _Line()
         self._others = _Line()
+        self._counting = 0
+        """COUNTs that have a turn."""
         self._owed_s = 0.0
         """Seconds of reading that are due to other reads than COUNTs."""
         self._long: dict[object, tuple[float, float]] = {}
@@ -86,6 +88,7 @@ class ReadTurns:
                 self._owed_s = _owed_after(self._owed_s, took, owes=line is self._counts)
                 line.end(read, took, now, was_oldest=was_oldest)
                 self._free += 1
+                self._counting -= line is self._counts
                 self._give()
             else:
                 line.drop(read)
@@ -117,11 +120,13 @@ class ReadTurns:
 
     def _give(self) -> None:
         while self._free:
-            first, second, now = self._counts, self._others, self._clock()
-            if self._owed_s > 0:
-                first, second = second, first
-            if not (first.give(now) or second.give(now)):
-                return
+            now = self._clock()
+            others_first = self._owed_s > 0 or self._counting > 0
+            if not (others_first and self._others.give(now)):
+                if self._counts.give(now):
+                    self._counting += 1
+                elif others_first or not self._others.give(now):
+                    return
             self._free -= 1
 
 
