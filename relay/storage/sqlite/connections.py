@@ -43,7 +43,6 @@ if TYPE_CHECKING:
         Iterator,
         Sequence,
     )
-    from contextlib import AbstractAsyncContextManager
 
     from relay.access.visibility import Visibility
     from relay.storage import Verb
@@ -834,10 +833,21 @@ class TurnReader(AsyncReader):
         self._most_s = most_s
         self._longer = longer
 
-    def _turn_of(
+    @asynccontextmanager
+    async def _turn_of(
         self, visibility: Visibility, address: str | None, verb: Verb
-    ) -> AbstractAsyncContextManager[None]:
-        return self.turns.of(address, verb, visibility.known_as, is_owner=visibility.is_owner)
+    ) -> AsyncIterator[AsyncReader]:
+        """A turn, and its connection: the first that is free, which has prepared most statements.
+        On one whose turn is over, its read may have to end."""
+        key, is_owner = visibility.known_as, visibility.is_owner
+        async with self.turns.of(address, verb, key, is_owner=is_owner):
+            free = [each for each in self.connections if each not in self._taken]
+            reader = min(free, key=lambda each: each.is_busy)
+            self._taken.add(reader)
+            try:
+                yield reader
+            finally:
+                self._taken.remove(reader)
 
     async def read(
         self,
@@ -853,28 +863,16 @@ class TurnReader(AsyncReader):
         `is_long`: it begins on the last one."""
         longer, key = self._longer, visibility.known_as
         if longer is None:
-            async with self._turn_of(visibility, address, verb):
-                with self._connection() as reader:
-                    return await work(reader, asyncio.Event())
+            async with self._turn_of(visibility, address, verb) as reader:
+                return await work(reader, asyncio.Event())
         if not (is_long or self.turns.expects_long(address, key)):
             begun, note_long = asyncio.Event(), partial(self.turns.note_long, address, key)
-            async with self._turn_of(visibility, address, verb):
-                with self._connection() as reader:
-                    async with _Look(reader, self.turns, begun, self._most_s, note_long):
-                        return await work(reader, begun)
+            async with (
+                self._turn_of(visibility, address, verb) as reader,
+                _Look(reader, self.turns, begun, self._most_s, note_long),
+            ):
+                return await work(reader, begun)
         return await longer.read(visibility, address, work, verb, is_long=is_long)
-
-    @contextmanager
-    def _connection(self) -> Iterator[AsyncReader]:
-        """The connection of a turn: the first that is free, which has prepared most statements. On
-        one whose turn is over, its read may have to end."""
-        free = [each for each in self.connections if each not in self._taken]
-        reader = min(free, key=lambda each: each.is_busy)
-        self._taken.add(reader)
-        try:
-            yield reader
-        finally:
-            self._taken.remove(reader)
 
 
 class _Look:
