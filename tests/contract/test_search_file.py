@@ -19,7 +19,7 @@ from relay.errors import StoreVersion, TooSlow, TooWide
 from relay.groups.group import Groups
 from relay.nostr.event import event_from_raw
 from relay.storage import PageQuery
-from relay.storage.sqlite import connections, searching, text_index
+from relay.storage.sqlite import connections, loop_reader, readers, searching, text_index
 from relay.storage.sqlite import store as sqlite_store
 from relay.storage.sqlite.sql import recall
 from relay.storage.sqlite.sql.conditions import Query
@@ -358,11 +358,11 @@ async def test_a_read_that_takes_too_long_is_interrupted(
     await write(store, *[unsigned(cast.alice, content="x", at=number) for number in range(3000)])
     wide = asked(kinds=[1])
     with monkeypatch.context() as hurried:
-        hurried.setattr(connections, "_LOOP_READ_S", -1.0)
-        hurried.setattr(connections, "_PROGRESS_STEPS", 1)
+        hurried.setattr(loop_reader, "_LOOP_READ_S", -1.0)
+        hurried.setattr(loop_reader, "_PROGRESS_STEPS", 1)
         hurried.setattr(sqlite_store, "_READ_S", 0.0)
         hurried.setattr(sqlite_store, "_COUNT_S", {True: ANSWER_S, False: 0.0})
-        store._loop_conn = connections.LoopReader(store._factory.page_reader)
+        store._loop_conn = loop_reader.LoopReader(store._factory.page_reader)
         with pytest.raises(TooSlow):
             await store.count([wide], UNKNOWN, now=0)
         assert await store.count([wide], EVERYTHING, now=0) == 3000
@@ -418,7 +418,7 @@ async def test_a_long_search_gives_way_and_ends_elsewhere(
     store = await opened(tmp_path)
     await says(store, "tea")
     monkeypatch.setattr(searching, "_SEARCH_S", ANSWER_S)
-    monkeypatch.setattr(connections, "_LOOK_S", 0.001)
+    monkeypatch.setattr(readers, "_LOOK_S", 0.001)
     first, then = store._search_conn, store._long_conn
     if not viewer.is_known:
         first, then = store._unknown_search_conn, store._unknown_long_conn
@@ -562,7 +562,7 @@ async def test_a_pause_goes_ahead_of_all_reads_of_unknown_keys_that_wait(
             answered.append("pause")
             await asyncio.sleep(0)
             now = monotonic()
-            monkeypatch.setattr(connections, "monotonic", lambda: now + 1000)
+            monkeypatch.setattr(readers, "monotonic", lambda: now + 1000)
 
     async with asyncio.TaskGroup() as tasks:
         for number in range(5):

@@ -15,7 +15,7 @@ from relay.lifecycle.versions import History
 from relay.memory.anamnesis.references import entries_of
 from relay.nostr import kinds
 from relay.nostr.event import MAX_CREATED_AT
-from relay.storage.sqlite import connections
+from relay.storage.sqlite import work_thread
 from relay.storage.sqlite import writer as writers
 from relay.storage.sqlite.checkpoints import Checkpoints
 from relay.storage.sqlite.store import SqliteStore
@@ -321,7 +321,7 @@ async def test_a_transaction_that_takes_too_long_changes_nothing(
         monkeypatch.setattr(writer, "_delete", deleted)
     else:
         writer._db.set_progress_handler(step, 1)
-    monkeypatch.setattr(connections.WorkClock, "seconds", property(lambda _: now))
+    monkeypatch.setattr(work_thread.WorkClock, "seconds", property(lambda _: now))
     with pytest.raises(TookTooLong):
         await store.append(wanted, lambda _: plan)
     monkeypatch.undo()
@@ -335,7 +335,7 @@ async def test_only_statements_count_for_how_long_a_transaction_takes(
 ) -> None:
     """The judgement of a batch has a limit of its own."""
     now = 0.0
-    monkeypatch.setattr(connections.WorkClock, "seconds", property(lambda _: now))
+    monkeypatch.setattr(work_thread.WorkClock, "seconds", property(lambda _: now))
     store._writer._db.set_progress_handler(store._writer._is_over, 1)
 
     def decide(_: Found) -> WritePlan:

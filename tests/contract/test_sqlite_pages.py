@@ -28,7 +28,7 @@ from relay.lifecycle.rows import Stored
 from relay.nostr.kinds import KindSet
 from relay.storage import PAGE_BYTES, Listed, PageQuery
 from relay.storage.read_turns import ReadTurns
-from relay.storage.sqlite import connections
+from relay.storage.sqlite import loop_reader, readers
 from relay.storage.sqlite import store as sqlite_store
 from relay.storage.sqlite.kind_classes import KNOWN_KINDS
 from relay.storage.sqlite.row_cache import RowCache
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from relay.storage.sqlite.connections import AsyncReader, TurnReader
+    from relay.storage.sqlite.readers import AsyncReader, TurnReader
 
 
 OWN_CHATS = visibility_for(
@@ -696,7 +696,7 @@ async def test_a_page_has_its_place_however_busy_the_machine_is(
     await write(store, *events)
     monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)
     ticks = count()
-    monkeypatch.setattr(connections, "monotonic", lambda: next(ticks) * 1.0)
+    monkeypatch.setattr(loop_reader, "monotonic", lambda: next(ticks) * 1.0)
     assert await in_pages(store, 2) == in_order(*events)
 
 
@@ -885,7 +885,7 @@ async def slow(
     await write(store, *events)
     monkeypatch.setattr(store._partitions, "of", lambda *_: frozenset())
     monkeypatch.setattr(store._loop_conn, "read", lambda *_: None)
-    monkeypatch.setattr(connections, "_LOOK_S", 0.001)
+    monkeypatch.setattr(readers, "_LOOK_S", 0.001)
     monkeypatch.setattr(sqlite_store, "_READ_S", ANSWER_S)
     seen = request.param
     first, then = store._unknown_conn, store._unknown_short_conn
@@ -937,7 +937,7 @@ async def test_a_page_that_waits_for_a_processor_does_not_give_way(
 ) -> None:
     """Feeds of 50 ms began again behind pages of 10 s while others used all processors."""
     monkeypatch.setattr(slow.first, "_most_s", 0.2)
-    monkeypatch.setattr(connections, "_WAIT_RATIO", ANSWER_S / 0.2)
+    monkeypatch.setattr(readers, "_WAIT_RATIO", ANSWER_S / 0.2)
     await slow.first._db.set_progress_handler(lambda: sleep(0.005), 100)
     monkeypatch.setattr(slow.then, "listed_within", None)
     queries = [slow.query._replace(address=f"198.18.{n}.1") for n in range(3)]

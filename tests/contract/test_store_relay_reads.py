@@ -22,7 +22,7 @@ from relay.storage.postgres import reading
 from relay.storage.postgres.store import PostgresStore
 from relay.storage.sqlite import searching
 from relay.storage.sqlite import store as sqlite_store
-from relay.storage.sqlite.connections import TurnReader
+from relay.storage.sqlite.readers import TurnReader
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
 from tests.contract.test_sqlite_erasure import becomes

@@ -28,7 +28,7 @@ from relay.nostr.agents import Attestation
 from relay.nostr.filters import Filter, filter_from
 from relay.nostr.kinds import GROUP_RECORDS, GROUP_STATE
 from relay.storage.sqlite import partition_moves, partitions
-from relay.storage.sqlite.connections import LoopReader
+from relay.storage.sqlite.loop_reader import LoopReader
 from relay.storage.sqlite.sql import conditions, scans
 from relay.storage.sqlite.sql import filters as sql_filters
 from relay.storage.sqlite.store import SqliteStore

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
-    from relay.storage.sqlite.connections import AsyncReader, Pauses
+    from relay.storage.sqlite.readers import AsyncReader, Pauses
     from relay.storage.sqlite.work_thread import WorkThread
 
 _log = logging.getLogger(__name__)

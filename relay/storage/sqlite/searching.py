@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
-    from relay.storage.sqlite.connections import AsyncReader
     from relay.storage.sqlite.meanings import Meanings
     from relay.storage.sqlite.readable_rows import ReadableRows
+    from relay.storage.sqlite.readers import AsyncReader
     from relay.storage.sqlite.sql.conditions import Query
     from relay.storage.sqlite.sql.filters import Compiler
     from relay.storage.sqlite.text_index import TextIndex

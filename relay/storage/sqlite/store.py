@@ -64,25 +64,21 @@ from relay.storage.rows import (
     stored,
 )
 from relay.storage.sqlite.checkpoints import Checkpoints, Upkeep
-from relay.storage.sqlite.connections import (
-    QUICK_S,
-    SHORT_S,
-    AsyncReader,
-    BulkReader,
-    LoopReader,
-    Pauses,
-    ReaderFactory,
-    TurnReader,
-    WorkClock,
-    connection,
-    page_of,
-    sqlite_faults,
-)
+from relay.storage.sqlite.connections import ReaderFactory, connection, page_of, sqlite_faults
 from relay.storage.sqlite.group_tables import Comparison
+from relay.storage.sqlite.loop_reader import LoopReader
 from relay.storage.sqlite.meanings import Meanings
 from relay.storage.sqlite.opening import fill_tag_buffer, open_file
 from relay.storage.sqlite.partitions import ReadablePartitions
 from relay.storage.sqlite.readable_rows import ReadableRows
+from relay.storage.sqlite.readers import (
+    QUICK_S,
+    SHORT_S,
+    AsyncReader,
+    BulkReader,
+    Pauses,
+    TurnReader,
+)
 from relay.storage.sqlite.row_cache import RowCache
 from relay.storage.sqlite.searching import Searching
 from relay.storage.sqlite.sql.conditions import Query, listed
@@ -92,7 +88,7 @@ from relay.storage.sqlite.sql.sweep import SweepQueries
 from relay.storage.sqlite.tag_buffer import TAG_BUFFER_ROWS, TagBuffer
 from relay.storage.sqlite.text_index import opened_index
 from relay.storage.sqlite.wal import opened
-from relay.storage.sqlite.work_thread import WorkThread
+from relay.storage.sqlite.work_thread import WorkClock, WorkThread
 from relay.storage.sqlite.writer import Writer
 
 if TYPE_CHECKING:

@@ -53,13 +53,13 @@ from relay.storage.rows import (
     event_in,
     records_to_sweep,
 )
-from relay.storage.sqlite.connections import WorkClock
 from relay.storage.sqlite.kind_classes import kind_class
 from relay.storage.sqlite.lookups import Finder, key_of
 from relay.storage.sqlite.partition_moves import PartitionMoves
 from relay.storage.sqlite.partitions import FIRST_ROW, UNPARTITIONED
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.writes import chunks, insert
+from relay.storage.sqlite.work_thread import WorkClock
 
 if TYPE_CHECKING:
     from collections.abc import (
