@@ -438,8 +438,7 @@ class Turns:
         self._most_turns = min(2 * self._most_turns, _MAX_TURNS) if is_brief else _FEW_TURNS
         number = min(max(1 + int(left / _OTHER_S), 1), self._most_turns)
         served: list[Account] = []
-        self._give_known(took_s, served)
-        self._served = len(served)
+        self._served = self._give_known(took_s, served)
         while number > 0 and (self._unknown or any(self._arriving)):
             arriving = None
             if self._is_arriving_next or not self._unknown:
@@ -451,6 +450,12 @@ class Turns:
             self._is_arriving_next = arriving is None
             self._served += 1
             number -= 1
+        self._put_back(served)
+        if self._is_anybody_waiting():
+            self._schedule()
+
+    def _put_back(self, served: list[Account]) -> None:
+        """Those of which more tasks wait."""
         for account in served:
             if self._turns[account]:
                 account.network.push(account)
@@ -458,23 +463,28 @@ class Turns:
                 del self._turns[account]
             if account.network:
                 account.network.queue.push(account.network)
-        if self._is_anybody_waiting():
-            self._schedule()
+        served.clear()
 
-    def _give_known(self, took_s: float, served: list[Account]) -> None:
-        """Give turns to as many accounts with a known key that their work takes as long as all
-        else. `took_s`: the time of both since the last turns. How long a turn will take is told by
-        the last ones of its own account: long turns of one do not make fewer of another's."""
+    def _give_known(self, took_s: float, served: list[Account]) -> int:
+        """Give so many turns to accounts with a known key that their work takes as long as all
+        else; the number of turns. `took_s`: the time of both since the last turns. How long a turn
+        will take is told by the last ones of its own account: long turns of one do not make fewer
+        of another's. A network has its next turn when each other one has had one: all members may
+        be in the same."""
         left = self._owed_to_known_s + took_s - 2 * self._known_s
         self._owed_to_known_s = left = min(max(left, 0.0), _MOST_LEFT_S)
         self._known_s = 0.0
-        for _ in range(_MAX_TURNS):
+        for number in range(_MAX_TURNS):
             account = self._give_next(self._known, served)
             if account is None:
-                return
+                self._put_back(served)
+                account = self._give_next(self._known, served)
+            if account is None:
+                return number
             left -= max(account.mean_s, _LEAST_MEAN_S)
             if left <= 0:
-                return
+                return number + 1
+        return _MAX_TURNS
 
     def _give_next(self, queue: FairQueue[Network], served: list[Account]) -> Account | None:
         """Give a turn to the account that goes next in this queue; None: none waits."""
