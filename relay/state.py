@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from relay.access.membership import MemberSettings
     from relay.access.quotas import Quota, UsageLimit
     from relay.access.read_rules import ReadRule, Target
-    from relay.access.visibility import RowReaders, Viewer, Visibility
+    from relay.access.visibility import LastingRights, RowReaders, Viewer, Visibility
     from relay.errors import Reject
     from relay.facts import Facts, Origin, Who
     from relay.groups.context import GroupSettings
@@ -147,6 +147,9 @@ class RelayState:
         self._views: OrderedDict[Viewer, Visibility] = OrderedDict()
         self._cached = 0
         self._dropped = 0
+        self._lasting: dict[Viewer, LastingRights] = {}
+        """As long as the policy and the management are in force."""
+        self._lasting_cached = 0
         self._vouchers: dict[str, bool] = {}
         """Keys that attest agents, and whether they may vouch; as long as `_views`."""
         self._rules_of_kind: ByKind[tuple[ReadRule, ...]] = ByKind()
@@ -182,7 +185,7 @@ class RelayState:
         if groups is not self.groups:
             self.groups = groups
             self.regrouped += 1
-            self._forget_views()
+            self._forget_views()  # but not their lasting rights
 
     def manage(self, management: Management) -> None:
         """Called after the commit that changed it."""
@@ -193,12 +196,12 @@ class RelayState:
             blocked = ListName.BLOCKED_ADDRESSES
             if management.of(blocked) is not before.of(blocked):
                 self.blocked = management.blocked()
-            self._forget_views()
+            self._forget_rights()
 
     def enforce(self, policy: Policy) -> None:
         self.policy = policy
         self.actors = self.management.applied_to(policy.actors)
-        self._forget_views()
+        self._forget_rights()
         self._rules_of_kind = ByKind()
         self._pointing_of_kind = ByKind()
 
@@ -216,7 +219,9 @@ class RelayState:
                 self.groups,
                 policy.groups.foreign_h,
                 vouchers=self._vouchers,
+                lasting=self._lasting.get(viewer),
             )
+            self._keep_lasting(viewer, weight, found.lasting)
             while self._views and self._cached + weight > _CACHED_VIEWERS:
                 self._dropped += 1
                 is_newest = self._dropped % _OLDEST_EVERY != 0
@@ -226,6 +231,20 @@ class RelayState:
             self.views_made += weight
             self._cached += weight
         return found
+
+    def _keep_lasting(self, viewer: Viewer, weight: int, lasting: LastingRights) -> None:
+        if viewer not in self._lasting:
+            self._lasting_cached += weight
+        self._lasting[viewer] = lasting
+        while self._lasting_cached > _CACHED_VIEWERS:
+            oldest = next(iter(self._lasting))
+            del self._lasting[oldest]
+            self._lasting_cached -= _weight(oldest)
+
+    def _forget_rights(self) -> None:
+        self._lasting.clear()
+        self._lasting_cached = 0
+        self._forget_views()
 
     def _forget_views(self) -> None:
         self._views.clear()

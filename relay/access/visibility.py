@@ -91,6 +91,19 @@ class Reading(Enum):
     ALWAYS = auto()
 
 
+@dataclass(frozen=True, slots=True)
+class LastingRights:
+    """What a Visibility has apart from the groups of its time: all that the conditions of a store
+    depend on, which looks up groups in its tables."""
+
+    viewer: Viewer
+    rules: tuple[ReadRule, ...]
+    global_words: frozenset[Who]
+    actors: Actors
+    members: frozenset[str]
+    was_insider: bool
+
+
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Visibility:
     """Made by `visibility_for`."""
@@ -117,6 +130,9 @@ class Visibility:
     known_as: str | None = None
     """The least of its known keys; if it has none, agents that one owner vouches for are known
     together. None: it has neither."""
+    lasting: LastingRights = field(default=None, compare=False, repr=False)  # type: ignore[assignment]
+    """Of this Visibility; the object that was given, if it is equal. Stores keep what they have
+    made of it by its `id`."""
     _of_kind: dict[int, tuple[ReadRule, ...]] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -125,6 +141,18 @@ class Visibility:
         default_factory=dict, init=False, compare=False, repr=False
     )
     """The rules that may apply to rows of a kind: a few of some 40."""
+
+    def __post_init__(self) -> None:
+        lasting = LastingRights(
+            self.viewer,
+            self.rules,
+            self.global_words,
+            self.actors,
+            self.members,
+            bool(self.was_insider_of),
+        )
+        if self.lasting != lasting:
+            object.__setattr__(self, "lasting", lasting)
 
     @property
     def is_known(self) -> bool:
@@ -526,9 +554,11 @@ def visibility_for(
     *,
     shows_banned: bool = False,
     vouchers: dict[str, bool] | None = None,
+    lasting: LastingRights | None = None,
 ) -> Visibility:
     """What `viewer` may read, with the actors and memberships of now.
 
+    `lasting`: of an earlier Visibility of the viewer.
     `vouchers`: the `owners` of `vouching`, for many viewers.
     `shows_banned`: rows by banned authors too, unless the viewer is banned itself. Nobody is known
     through a banned key either way.
@@ -575,6 +605,7 @@ def visibility_for(
         foreign_h,
         members,
         known_as,
+        lasting,  # type: ignore[arg-type]
     )
 
 

@@ -1,4 +1,4 @@
-"""Cache of texts that were composed for visibilities."""
+"""Cache of texts that were composed for the lasting rights of viewers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from relay.access.visibility import Visibility
-    from relay.groups.group import Groups
 
 Made = TypeVar("Made")
 
@@ -35,9 +34,9 @@ def weight_of_plan(*parts: object) -> int:
     return max(weight, _LEAST)
 
 
-class VisibilityCache(OrderedDict[tuple[object, ...], tuple["Visibility", Made]]):
-    """By keys with the `id` of a visibility, which its entry keeps alive, so that no other gets it.
-    Over `most`, the sum of the sizes, those go that were longest not moved to the end."""
+class VisibilityCache(OrderedDict[tuple[object, ...], tuple[object, Made]]):
+    """By keys with the `id` of `Visibility.lasting`, which its entry keeps alive, so that no other
+    gets it. Over `most`, the sum of the sizes, those go that were longest not moved to the end."""
 
     def __init__(self, most: int, size: Callable[[Made], int]) -> None:
         super().__init__()
@@ -45,19 +44,10 @@ class VisibilityCache(OrderedDict[tuple[object, ...], tuple["Visibility", Made]]
         self._size = size
         self._sum = 0
         self._sizes: dict[tuple[object, ...], int] = {}
-        self._groups: Groups | None = None
-        """Groups of the visibilities in it."""
 
     def keep(self, key: tuple[object, ...], visibility: Visibility, made: Made) -> None:
-        if visibility.rules and visibility.groups is not self._groups:
-            # Older visibilities are not used again, and each keeps the groups of its time in
-            # memory.
-            self.clear()
-            self._sizes.clear()
-            self._sum = 0
-            self._groups = visibility.groups
         self._sum -= self._sizes.pop(key, 0)
-        self[key] = visibility, made
+        self[key] = visibility.lasting, made
         self._sizes[key] = size = self._size(made)
         self._sum += size
         while self._sum > self._most:

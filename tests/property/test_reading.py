@@ -7,7 +7,7 @@ import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import combinations
+from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -27,11 +27,19 @@ from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.agents import Attestation
 from relay.nostr.filters import Filter, filter_from
 from relay.nostr.kinds import GROUP_RECORDS, GROUP_STATE
+from relay.storage import PageQuery
+from relay.storage.hashes import Hashes
+from relay.storage.postgres.hashes import KeyedHashes
+from relay.storage.postgres.sql.filters import Compiler as PostgresCompiler
+from relay.storage.postgres.sql.words import Words
 from relay.storage.sqlite import partition_moves, partitions
 from relay.storage.sqlite.loop_reader import LoopReader
 from relay.storage.sqlite.sql import conditions, scans
 from relay.storage.sqlite.sql import filters as sql_filters
+from relay.storage.sqlite.sql.filters import Compiler
 from relay.storage.sqlite.store import SqliteStore
+from relay.storage.sqlite.tag_buffer import TagBuffer
+from relay.storage.tokens import Tokenizer
 from tests import cast
 from tests.contract.test_store_items import ascending, items
 from tests.contract.writing import (
@@ -325,6 +333,43 @@ def test_may_read_equals_its_sql_with_the_packaged_rules(
     new_store: world.NewStore, case: ReadCase, asking: list[tuple[Viewer, Filter]]
 ) -> None:
     world.run(may_read_equals_its_sql(new_store, case, asking))
+
+
+@settings(max_examples=examples(1000))
+@given(
+    packaged_cases() | read_cases,
+    world.groups_of_the_world(),
+    st.lists(st.tuples(world.viewers, packaged_filters()), min_size=1, max_size=4),
+)
+def test_what_a_store_keeps_of_lasting_rights_is_what_it_would_make_with_other_groups(
+    case: ReadCase, later: Groups, asking: list[tuple[Viewer, Filter]]
+) -> None:
+    compilers: list[Callable[[], Any]] = [compiler_of_sqlite, compiler_of_postgres]
+    for (viewer, filter_), new_compiler in product(asking, compilers):
+        before = seen(case, viewer)
+        after = visibility_for(viewer, case.rules, case.actors, later, lasting=before.lasting)
+        compiler = new_compiler()
+        composed(compiler, filter_, before)
+        assert composed(compiler, filter_, after) == composed(new_compiler(), filter_, after)
+
+
+def compiler_of_sqlite() -> Compiler:
+    return Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10), lambda *_: [], lambda: "[]")
+
+
+def compiler_of_postgres() -> PostgresCompiler:
+    return PostgresCompiler(KeyedHashes(bytes(32)), Words(Tokenizer()))
+
+
+def composed(compiler: Any, filter_: Filter, visibility: Visibility) -> list[object]:
+    """Queries for a page, and for the partitions that it reads."""
+    page = PageQuery(filter_, visibility, 5, upto=9, now=1, size=5)
+    if isinstance(compiler, PostgresCompiler):
+        return [compiler.page(page, ("raw",))]
+    return [
+        compiler.page(page, "e.raw", frozenset()),
+        compiler.partitions(visibility, filter_.kinds),
+    ]
 
 
 grouped_cases = st.builds(

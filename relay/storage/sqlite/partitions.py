@@ -86,7 +86,7 @@ class ReadablePartitions:
                 return _NONE
             if len(asked) > MOST_KINDS:
                 asked = None
-        changes, key = self._changes(), (id(visibility), asked)
+        changes, key = self._changes(), (id(visibility.lasting), asked)
         kept = self._kept.get(key)
         if kept is not None and kept[1][0] == changes:
             self._kept.move_to_end(key)

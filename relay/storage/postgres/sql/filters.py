@@ -151,7 +151,7 @@ class Compiler:
         filter_, visibility, limit, upto, now, size, after, *_ = query
         shape = shape_of(filter_, after)
         hint = _hint(min(size, limit))
-        key = (shape, columns, hint, id(visibility))
+        key = (shape, columns, hint, id(visibility.lasting))
         kept = self._plans.get(key)
         if kept is None:
             p = Parameters()

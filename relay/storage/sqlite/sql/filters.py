@@ -225,7 +225,7 @@ class Compiler:
             shape = shape._replace(is_nested=True)
         has_classes = partitions is not None
         looked_up = self._looked_up(shape, arguments, in_order=True, has_classes=has_classes)
-        key = (shape, columns, looked_up, id(visibility))
+        key = (shape, columns, looked_up, id(visibility.lasting))
         kept = self._plans.get(key)
         if kept is None:
             plan = Plan(self._page(shape, filter_, visibility, columns, looked_up))
@@ -517,7 +517,7 @@ class Compiler:
     ) -> Plan:
         """The cached plan of this name, else the one that `made` returns."""
         shape = shape_of(filter_)
-        key = (name, shape, id(visibility))
+        key = (name, shape, id(visibility.lasting))
         kept = self._plans.get(key)
         if kept is not None:
             self._plans.move_to_end(key)

@@ -85,7 +85,7 @@ class ReadConditions:
         rows."""
         if not visibility.rules:
             return _ALL_READABLE
-        key = (id(visibility), *asked)
+        key = (id(visibility.lasting), *asked)
         kept = self._conditions.get(key)
         if kept is not None:
             self._conditions.move_to_end(key)
@@ -185,7 +185,7 @@ class ReadConditions:
         the viewer may read. Its values are known."""
         if kinds is not None and len(kinds) > CACHED_KINDS:
             kinds = None
-        key = id(visibility), kinds
+        key = id(visibility.lasting), kinds
         kept = self._partitions.get(key)
         if kept is not None:
             self._partitions.move_to_end(key)
