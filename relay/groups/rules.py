@@ -428,6 +428,8 @@ def _check_rank(
         case PutUsers(users=users):
             if any(users.values()):
                 return rejected(Prefix.RESTRICTED, "only an admin may give roles")
+            if action.invite_uses:
+                return rejected(Prefix.RESTRICTED, "only an admin may put in users by an invite")
             return _ROLE_HOLDER if any(group.members.get(pubkey) for pubkey in users) else None
         case RemoveUsers(pubkeys=pubkeys):
             return _ROLE_HOLDER if any(group.members.get(pubkey) for pubkey in pubkeys) else None

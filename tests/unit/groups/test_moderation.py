@@ -206,6 +206,16 @@ def test_a_moderator_puts_plain_members_only(world: World) -> None:
     assert world.put(bob, dave) == ROLE_HOLDER
 
 
+@pytest.mark.proves("N29-112")
+def test_a_moderator_uses_up_no_codes_of_others(world: World) -> None:
+    """The relay's 9000 names the code by which its user joined; theirs made codes invalid."""
+    world.invite(admin, "open sesame")
+    use = ["invite", world.last(kinds.CREATE_INVITE).id, "0"]
+    refused = (False, "restricted: only an admin may put in users by an invite")
+    assert world.do(bob, 9000, ["p", stranger.pubkey], use) == refused
+    assert world.join(stranger, "open sesame") == STORED
+
+
 @pytest.mark.proves("N29-44", "N29-110", "N29-112")
 def test_members_other_roles_and_non_members_may_not_moderate(world: World) -> None:
     """Roles other than admin and moderator have no rights."""
