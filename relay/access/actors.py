@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Prefix, Refused
@@ -14,7 +15,7 @@ from relay.facts import Who
 from relay.nostr.agents import attestation_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Set
+    from collections.abc import Container, Iterable, Iterator, Set
 
     from relay.groups.group import Group, Groups
     from relay.nostr.agents import Attestation
@@ -127,29 +128,37 @@ def holds_agent_role(pubkey: str, actors: Actors, group: Group) -> bool:
     Only where an owner, an agent or the relay itself made the group: whoever makes a group gives
     roles in it. A maker who was banned since gives none.
     """
+    return actors.agent_role in group.members.get(pubkey, ()) and _is_official(group, actors)
+
+
+def _is_official(group: Group, actors: Actors) -> bool:
+    """Whether an owner, an agent or the relay made the group, and is not banned."""
     made_by = group.founder
-    return (
-        actors.agent_role in group.members.get(pubkey, ())
-        and made_by not in actors.banned
-        and (
-            actors.is_owner(made_by)
-            or actors.is_agent(made_by)
-            or (made_by != "" and made_by == actors.relay)
-        )
+    return made_by not in actors.banned and (
+        actors.is_owner(made_by)
+        or actors.is_agent(made_by)
+        or (made_by != "" and made_by == actors.relay)
     )
 
 
 def is_agent_by_role(pubkey: str, actors: Actors, groups: Groups) -> bool:
     """Whether the key is an agent in any group by its role there. Groups made by other keys are not
     examined: anybody may make thousands."""
+    return any(
+        actors.agent_role in group.members.get(pubkey, ())
+        for group in _official(pubkey, actors, groups)
+    )
+
+
+def _official(pubkey: str, actors: Actors, groups: Groups) -> Iterator[Group]:
+    """The groups of a key that an owner, an agent or the relay made. It may have been put into
+    thousands by others."""
     households = [household.keys for household in actors.households]
     makers = frozenset((actors.relay,)).union(actors.owners, actors.agents, *households)
     own = groups.groups_of(pubkey)
-    return any(
-        holds_agent_role(pubkey, actors, groups.by_id[group_id])
-        for maker in makers
-        for group_id in own & groups.made_by(maker)
-    )
+    few = len(own) <= len(makers)
+    ids = own if few else chain(*[own & groups.made_by(each) for each in makers])
+    return (group for group in map(groups.by_id.__getitem__, ids) if _is_official(group, actors))
 
 
 def is_known(pubkey: str, actors: Actors, groups: Groups) -> bool:
@@ -172,6 +181,19 @@ def known_among(keys: Set[str], actors: Actors, groups: Groups) -> Set[str]:
         more = keys - known
         known |= {key for key in more if actors.is_allowed(key) or actors.in_household(key)}
     return known
+
+
+def admitted_among(keys: Set[str], actors: Actors, groups: Groups) -> Set[str]:
+    """The known keys that nobody can make known but who was trusted with it: the relay's owners and
+    agents, keys of policy files, and members of closed groups that an owner, an agent or the relay
+    made. Where everybody may make groups, everybody has any number of other known keys."""
+    named = keys & actors.owners | keys & actors.agents | keys & actors.allowed
+    return named | {
+        key
+        for key in keys - named
+        if actors.in_household(key)
+        or any(group.is_closed for group in _official(key, actors, groups))
+    }
 
 
 def vouches(attestation: Attestation, actors: Actors, groups: Groups) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from relay.access.actors import Attestations, known_among, vouching
+from relay.access.actors import Attestations, admitted_among, known_among, vouching
 from relay.access.read_rules import Match, ReadRule, targets_of
 from relay.errors import Prefix, Reject
 from relay.facts import OF_A_GROUP, Who
@@ -130,6 +130,8 @@ class Visibility:
     known_as: str | None = None
     """The least of its known keys; if it has none, agents that one owner vouches for are known
     together. None: it has neither."""
+    admitted_as: str | None = None
+    """The least of its `admitted_among`."""
     lasting: LastingRights = field(default=None, compare=False, repr=False)  # type: ignore[assignment]
     """Of this Visibility; the object that was given, if it is equal. Stores keep what they have
     made of it by its `id`."""
@@ -163,6 +165,14 @@ class Visibility:
     def is_owner(self) -> bool:
         """Whether a key of the viewer is one of `[actors] owners`."""
         return Who.OWNER in self.global_words
+
+    def share_of(self, address: str | None) -> tuple[str | None, str | None]:
+        """The address and the key whose share of turns its work has, as of `ReadTurns.of`: that of
+        its network is for keys that anybody may have made. All members may be in one network, and
+        who is not one has sixteen."""
+        if self.admitted_as is not None:
+            return None, self.admitted_as
+        return address, self.known_as
 
     def reads_group(self, group_id: str) -> bool:
         """Whether the viewer may read the messages of this group, by the packaged rules."""
@@ -573,6 +583,7 @@ def visibility_for(
         words.add(Who.AGENT)
     known = known_among(keys, actors, groups)
     known_as = min(known) if known else None
+    admitted = admitted_among(known, actors, groups) if known else None
     lenders = _NO_KEYS
     if viewer.attested:
         lenders = _lenders(viewer, keys, actors, groups, {} if vouchers is None else vouchers)
@@ -605,6 +616,7 @@ def visibility_for(
         foreign_h,
         members,
         known_as,
+        min(admitted) if admitted else None,
         lasting,  # type: ignore[arg-type]
     )
 

@@ -211,8 +211,8 @@ class Negentropy:
                 raise refusal.refused()
             is_known = visibility.is_known
             # What is reserved for reads would be all that there is if each connection had one.
-            turns, key = self._reads[is_known], visibility.known_as
-            async with turns.of(address, key=key, is_owner=visibility.is_owner):
+            turns, (site, key) = self._reads[is_known], visibility.share_of(address)
+            async with turns.of(site, key=key, is_owner=visibility.is_owner):
                 items = await self._items(filter_, visibility, holder)
             try:
                 await self._state.commit_ended()

@@ -62,8 +62,8 @@ class VersionReader:
         existed. `before`: id of the last version of the previous page; None: the first page.
         `address`: see `Sharer.counted_as`. Raises StoreFault."""
         now = self._state.visibility(viewer)
-        turns = self._turns[now.is_known]
-        async with turns.of(address, key=now.known_as, is_owner=now.is_owner):
+        turns, (address, key) = self._turns[now.is_known], now.share_of(address)
+        async with turns.of(address, key=key, is_owner=now.is_owner):
             for _ in range(_MAX_RETRIES):
                 visibility = self._state.visibility(viewer)
                 found, current = await self._page(visibility, slot, before)

@@ -715,10 +715,12 @@ class Connection:
 
     def _take_account(self) -> None:
         """Have the turns of known keys, or of unknown ones: either may have become the other."""
-        is_known = self.is_known
-        if is_known is not self._slice.account.is_known:
+        rights = self._services.state.visibility(self._session.viewer)
+        is_known, name = rights.is_known, rights.admitted_as or self.counted_as
+        account = self._slice.account
+        if (is_known, name) != (account.is_known, account.name):
             self._count(0)
-            self._slice.account = self._turns.account(self.counted_as, is_known=is_known)
+            self._slice.account = self._turns.account(name, is_known=is_known)
             self._count()
         if self._session.viewer.keys:
             self._logged_in(self)

@@ -112,12 +112,16 @@ class Account:
         "costly_from",
         "is_known",
         "mean_s",
+        "name",
         "network",
         "subscriptions",
         "used",
     )
 
-    def __init__(self, network: Network, *, is_known: bool = False) -> None:
+    def __init__(
+        self, network: Network, name: str | None = None, *, is_known: bool = False
+    ) -> None:
+        self.name = name
         self.is_known = is_known
         self.network = network
         self.used = network.begin()
@@ -320,7 +324,7 @@ class Turns:
         self._networks: WeakValueDictionary[tuple[str, bool], Network] = WeakValueDictionary()
         """(network, whether with a known key) → `Network`."""
         self._accounts: WeakValueDictionary[tuple[str, bool], Account] = WeakValueDictionary()
-        """(client address, whether with a known key) → its account."""
+        """(name, whether with a known key) → its account."""
         self.spent = 0.0
         """Seconds of work in this iteration of the loop, and of up to `_SHORT_S` before it."""
         self._is_reset_due = False
@@ -359,24 +363,25 @@ class Turns:
         self.spent = 0.0
         self._is_reset_due = False
 
-    def account(self, address: str | None = None, *, is_known: bool = False) -> Account:
-        """The account of all connections from this address that have a known key, or have none: to
-        open more gives no more turns. None: a new account."""
-        account = None if address is None else self._accounts.get((address, is_known))
+    def account(self, name: str | None = None, *, is_known: bool = False) -> Account:
+        """The account of all connections of this name that have a known key, or have none: to open
+        more gives no more turns. `name`: an address, or a key, which is a network of its own; None:
+        a new account."""
+        account = None if name is None else self._accounts.get((name, is_known))
         if account is None:
-            account = Account(self._network(address, is_known=is_known), is_known=is_known)
-            if address is not None:
-                self._accounts[address, is_known] = account
+            account = Account(self._network(name, is_known=is_known), name, is_known=is_known)
+            if name is not None:
+                self._accounts[name, is_known] = account
         return account
 
-    def _network(self, address: str | None, *, is_known: bool) -> Network:
+    def _network(self, name: str | None, *, is_known: bool) -> Network:
         queue = self._known if is_known else self._unknown
-        if address is None:
+        if name is None:
             return Network(queue)
-        name = network_of(address), is_known
-        network = self._networks.get(name)
+        of = network_of(name), is_known
+        network = self._networks.get(of)
         if network is None:
-            network = self._networks[name] = Network(queue)
+            network = self._networks[of] = Network(queue)
         return network
 
     async def wait(self, account: Account) -> None:
@@ -439,17 +444,18 @@ class Turns:
         number = min(max(1 + int(left / _OTHER_S), 1), self._most_turns)
         served: list[Account] = []
         self._served = self._give_known(took_s, served)
-        while number > 0 and (self._unknown or any(self._arriving)):
+        for _ in range(number):
+            if not (self._unknown or any(self._arriving)):
+                self._put_back(served)  # of one network there may be more
             arriving = None
             if self._is_arriving_next or not self._unknown:
                 arriving = self._next_arriving()
                 if arriving is not None:
                     arriving.set_result(None)
-            if arriving is None:
-                self._give_next(self._unknown, served)
+            if arriving is None and self._give_next(self._unknown, served) is None:
+                break
             self._is_arriving_next = arriving is None
             self._served += 1
-            number -= 1
         self._put_back(served)
         if self._is_anybody_waiting():
             self._schedule()

@@ -98,8 +98,8 @@ def _turn(
     address: str | None,
     verb: Verb = "REQ",
 ) -> Held:
-    of = turns[visibility.is_known].of
-    return of(address, verb, visibility.known_as, is_owner=visibility.is_owner)
+    address, key = visibility.share_of(address)
+    return turns[visibility.is_known].of(address, verb, key, is_owner=visibility.is_owner)
 
 
 class Reader(ABC):

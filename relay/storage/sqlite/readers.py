@@ -333,8 +333,8 @@ class TurnReader(AsyncReader):
     ) -> AsyncIterator[AsyncReader]:
         """A turn, and its connection: the first that is free, which has prepared most statements.
         On one whose turn is over, its read may have to end."""
-        key, is_owner = visibility.known_as, visibility.is_owner
-        async with self.turns.of(address, verb, key, is_owner=is_owner):
+        address, key = visibility.share_of(address)
+        async with self.turns.of(address, verb, key, is_owner=visibility.is_owner):
             free = [each for each in self.connections if each not in self._taken]
             reader = min(free, key=lambda each: each.is_busy)
             self._taken.add(reader)
@@ -355,12 +355,12 @@ class TurnReader(AsyncReader):
         """The result of `work` on a connection, here or on a longer one; perhaps it is called
         again there. It sets the event when it has the connection: it may wait for a truncation.
         `is_long`: it begins on the last one."""
-        longer, key = self._longer, visibility.known_as
+        longer, share = self._longer, visibility.share_of(address)
         if longer is None:
             async with self._turn_of(visibility, address, verb) as reader:
                 return await work(reader, asyncio.Event())
-        if not (is_long or self.turns.expects_long(address, key)):
-            begun, note_long = asyncio.Event(), partial(self.turns.note_long, address, key)
+        if not (is_long or self.turns.expects_long(*share)):
+            begun, note_long = asyncio.Event(), partial(self.turns.note_long, *share)
             async with (
                 self._turn_of(visibility, address, verb) as reader,
                 _Look(reader, self.turns, begun, self._most_s, note_long),

@@ -1,4 +1,4 @@
-"""Who vouches for an agent (NIP-AA)."""
+"""Who vouches for an agent (NIP-AA), and whom an owner has admitted."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from relay.access.actors import (
     Actors,
     Attestations,
     Household,
+    admitted_among,
     holds_agent_role,
     is_known,
     known_among,
     vouches,
     vouching,
 )
+from relay.access.visibility import Viewer, visibility_for
+from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
 from relay.groups.key_map import KeyMap, OrderedMap
 from relay.nostr.agents import Attestation
@@ -111,3 +114,29 @@ def test_of_many_keys_those_are_known_that_are_known_one_by_one(
         groups = groups.with_group(Group("tea", members=OrderedMap(dict.fromkeys(members, ()))))
     known = {key for key in keys if is_known(key, actors, groups)}
     assert known_among(keys, actors, groups) == known
+
+
+def test_members_of_closed_groups_that_an_owner_made_are_admitted() -> None:
+    """Whoever makes a group makes keys known, and anybody may join an open one."""
+    closed = frozenset({Flag.CLOSED})
+    groups = Groups().with_group(group("tea", owner.pubkey))
+    groups = groups.with_group(replace(group("tap", bob.pubkey), flags=closed))
+    keys = {alice.pubkey, bob.pubkey, owner.pubkey}
+    assert admitted_among(keys, ACTORS, groups) == {owner.pubkey}
+    by_owner = groups.with_group(replace(group("tea", owner.pubkey), flags=closed))
+    assert admitted_among(keys, ACTORS, by_owner) == {alice.pubkey, owner.pubkey}
+    allowed = replace(ACTORS, allowed=frozenset({bob.pubkey}), registered={alice.pubkey})
+    assert admitted_among(keys, allowed, groups) == {bob.pubkey, owner.pubkey}
+
+
+def test_work_of_who_is_admitted_has_a_share_of_its_own() -> None:
+    """All members may be in one network."""
+    tea = replace(group("tea", owner.pubkey), flags=frozenset({Flag.CLOSED}))
+    groups, both = Groups().with_group(tea), frozenset({alice.pubkey, bob.pubkey})
+
+    def share_of(*keys: str) -> tuple[str | None, str | None]:
+        viewer = Viewer(frozenset(keys))
+        return visibility_for(viewer, (), ACTORS, groups).share_of("192.0.2.1")
+
+    assert share_of() == share_of(bob.pubkey) == ("192.0.2.1", None)
+    assert share_of(alice.pubkey) == share_of(*both) == (None, alice.pubkey)
