@@ -10,16 +10,18 @@ deliveries make the iterations long, as far as the work of these tasks takes no 
 deliveries. So an iteration takes a few slices longer, however many tasks wait.
 
 With a known key, as without one, the next turn is for the `Account` that has used least, of the
-`Network` that has used least: one network may have thousands of addresses. One that has used
-nothing for long counts as `CREDIT_S` behind the others (start-time fair queuing): it goes first for
-that much work, then they share. Of many that begin at once few have such a credit. Every fourth
-turn is for the one that has waited longest, so none waits for ever behind those that always come
-anew. Work while nobody else waits counts for nothing.
+`Network` that has used least: one network may have thousands of addresses. A key that an owner has
+admitted (`Visibility.admitted_as`) is a network of its own: all members may be in one office. One
+that has used nothing for long counts as `CREDIT_S` behind the others (start-time fair queuing): it
+goes first for that much work, then they share. Of many that begin at once few have such a credit.
+Every fourth turn is for the one that has waited longest, so none waits for ever behind those that
+always come anew. Work while nobody else waits counts for nothing.
 
 What arrives (handshakes of websockets and of TLS, other HTTP requests, input that is not parsed
-yet) has every second turn of those without a known key. These four take turns, in each of them
-networks, and in a network addresses. So an arrival waits for as many turns as there are networks,
-and addresses of its own network, that arrive, however many accounts wait.
+yet) has every second turn of those without a known key; all but the requests have an eighth of the
+loop besides. These four take turns, in each of them networks, and in a network addresses. So an
+arrival waits for as many turns as there are networks, and addresses of its own network, that
+arrive, however many accounts wait.
 """
 
 from __future__ import annotations
@@ -85,6 +87,13 @@ no known work, could go before it for as long as they like."""
 _MOST_LEFT_S: Final = 0.016
 """Seconds of turns of known keys in one iteration, to make up for the work of others: it takes so
 much longer at most."""
+_ARRIVING_SHARE: Final = 1 / 8
+"""Of the loop, for what arrives and takes little, beside its turns: with one turn in an iteration
+of 50 ms a socket waited for those of sixteen networks, 3 s for each part of its handshake."""
+_ARRIVAL_S: Final = 0.001
+"""What a part of a handshake takes."""
+_MOST_ARRIVING_S: Final = 0.008
+"""Seconds of arrivals in one iteration, beside their turns."""
 _LEAST_MEAN_S: Final = 0.0001
 """A turn of a known key counts as taking so long at least: some take nearly nothing."""
 _FIRST_MEAN_S: Final = 0.001
@@ -309,6 +318,10 @@ class Turns:
         """The same of TLS handshakes, under no address: `Handshakes` has an order of its own."""
         self._arriving = deque((self._handshakes, self._requests, self._inputs, self._tls))
         """In the order in which they have every second turn."""
+        self._arriving_briefly = deque((self._handshakes, self._inputs, self._tls))
+        """In the order in which they have `_ARRIVING_SHARE`."""
+        self._owed_to_arriving_s = 0.0
+        """Seconds of that share which they have not had yet."""
         self._is_arriving_next = True
         self._given_at = 0.0
         """When turns were given, or could first have been."""
@@ -444,12 +457,13 @@ class Turns:
         number = min(max(1 + int(left / _OTHER_S), 1), self._most_turns)
         served: list[Account] = []
         self._served = self._give_known(took_s, served)
+        self._give_arriving(took_s)
         for _ in range(number):
             if not (self._unknown or any(self._arriving)):
                 self._put_back(served)  # of one network there may be more
             arriving = None
             if self._is_arriving_next or not self._unknown:
-                arriving = self._next_arriving()
+                arriving = _next_of(self._arriving)
                 if arriving is not None:
                     arriving.set_result(None)
             if arriving is None and self._give_next(self._unknown, served) is None:
@@ -513,15 +527,27 @@ class Turns:
             return account
         return None
 
-    def _next_arriving(self) -> _Turn | None:
-        for _ in range(len(self._arriving)):
-            first = self._arriving[0]
-            self._arriving.rotate()
-            while first:
-                turn = first.pop()
-                if not turn.done():  # else its task was cancelled
-                    return turn
-        return None
+    def _give_arriving(self, took_s: float) -> None:
+        owed_s = self._owed_to_arriving_s + took_s * _ARRIVING_SHARE
+        self._owed_to_arriving_s = min(owed_s, _MOST_ARRIVING_S)
+        while self._owed_to_arriving_s >= _ARRIVAL_S:
+            turn = _next_of(self._arriving_briefly)
+            if turn is None:
+                return
+            turn.set_result(None)
+            self._owed_to_arriving_s -= _ARRIVAL_S
+
+
+def _next_of(arriving: deque[RoundRobin[_Turn]]) -> _Turn | None:
+    """The next of what arrives; None: nothing does."""
+    for _ in range(len(arriving)):
+        first = arriving[0]
+        arriving.rotate()
+        while first:
+            turn = first.pop()
+            if not turn.done():  # else its task was cancelled
+                return turn
+    return None
 
 
 def _take(turns: list[_Turn]) -> _Turn | None:
