@@ -152,8 +152,9 @@ class QueryRunner:
         """REQs that one short read answered."""
         self.counted_bytes = Shares()
         """Bytes of the filters in COUNTs of all connections that are queued or being answered."""
-        self.held_rows = Shares()
-        """Bytes of rows that queries of several filters hold while they are merged."""
+        self.held_rows = {is_admitted: Shares() for is_admitted in (False, True)}
+        """Bytes of rows that queries of several filters hold while they are merged: of viewers with
+        a `Visibility.admitted_as`, and of others, of whom everybody may have any number."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -551,7 +552,8 @@ class QueryRunner:
 
         A page is sent only while the reader may read its rows, else it is read again (N29-94).
         """
-        held = HeldRows(self.held_rows, peer)
+        is_admitted = self._state.visibility(peer.reader.viewer).admitted_as is not None
+        held = HeldRows(self.held_rows[is_admitted], peer)
         sent: set[int] | None = set() if len(subscription.filters) > 1 else None
         upto, retries = subscription.cursor, 0
         try:

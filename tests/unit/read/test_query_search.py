@@ -172,7 +172,7 @@ async def test_what_searches_have_found_is_bounded_while_their_clients_read(
         queue.subscribe("s", (asked(search="tea"), asked(ids=["0" * 64])))
         for _ in range(50):
             await asyncio.sleep(0)
-    assert relay.queries.held_rows.used == (5 + 2 + 2) * 112
+    assert relay.queries.held_rows[False].used == (5 + 2 + 2) * 112
     for client in slow:
         client.may_read_on.set()
     for _ in range(50):
@@ -182,7 +182,7 @@ async def test_what_searches_have_found_is_bounded_while_their_clients_read(
     assert [len(client.stream("s")) for client in slow] == [6, 3, 3]
     for queue in queues:
         await queue.aclose()
-    assert relay.queries.held_rows.used == 0
+    assert relay.queries.held_rows[False].used == 0
 
 
 async def test_what_all_searches_of_a_query_have_found_is_bounded_together(
