@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from sys import getsizeof
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from relay.access.visibility import Visibility
 
@@ -34,22 +34,52 @@ def weight_of_plan(*parts: object) -> int:
     return max(weight, _LEAST)
 
 
-class VisibilityCache(OrderedDict[tuple[object, ...], tuple[object, Made]]):
-    """By keys with the `id` of `Visibility.lasting`, which its entry keeps alive, so that no other
-    gets it. Over `most`, the sum of the sizes, those go that were longest not moved to the end."""
+class VisibilityCache(Generic[Made]):
+    """What was made for `Visibility.lasting`, which its entry keeps alive, so that no other gets
+    its `id`. Over `most`, the sum of the sizes, those go that were longest not asked for. Those of
+    viewers with a `Visibility.admitted_as` have as much for themselves: anybody else may ask for
+    ever new shapes of filters."""
 
     def __init__(self, most: int, size: Callable[[Made], int]) -> None:
-        super().__init__()
+        self._kept = {is_admitted: _Kept[Made](most, size) for is_admitted in (False, True)}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._kept.values()))
+
+    def __iter__(self) -> Iterator[Made]:
+        return (made for kept in self._kept.values() for _, made, _ in kept.entries.values())
+
+    def get(self, visibility: Visibility, asked: object) -> Made | None:
+        """What was kept for the same `asked`."""
+        entries = self._kept[visibility.admitted_as is not None].entries
+        key = id(visibility.lasting), asked
+        entry = entries.get(key)
+        if entry is None:
+            return None
+        entries.move_to_end(key)
+        return entry[1]
+
+    def keep(self, visibility: Visibility, asked: object, made: Made) -> None:
+        self._kept[visibility.admitted_as is not None].keep(visibility, asked, made)
+
+
+class _Kept(Generic[Made]):
+    def __init__(self, most: int, size: Callable[[Made], int]) -> None:
+        self.entries: OrderedDict[tuple[int, object], tuple[object, Made, int]] = OrderedDict()
+        """With their sizes."""
         self._most = most
         self._size = size
         self._sum = 0
-        self._sizes: dict[tuple[object, ...], int] = {}
 
-    def keep(self, key: tuple[object, ...], visibility: Visibility, made: Made) -> None:
-        self._sum -= self._sizes.pop(key, 0)
-        self[key] = visibility.lasting, made
-        self._sizes[key] = size = self._size(made)
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def keep(self, visibility: Visibility, asked: object, made: Made) -> None:
+        key, size = (id(visibility.lasting), asked), self._size(made)
+        if key in self.entries:
+            self._sum -= self.entries.pop(key)[2]
+        self.entries[key] = visibility.lasting, made, size
         self._sum += size
         while self._sum > self._most:
-            oldest, _ = self.popitem(last=False)
-            self._sum -= self._sizes.pop(oldest)
+            _, (_, _, size) = self.entries.popitem(last=False)
+            self._sum -= size

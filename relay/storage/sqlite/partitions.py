@@ -86,15 +86,13 @@ class ReadablePartitions:
                 return _NONE
             if len(asked) > MOST_KINDS:
                 asked = None
-        changes, key = self._changes(), (id(visibility.lasting), asked)
-        kept = self._kept.get(key)
-        if kept is not None and kept[1][0] == changes:
-            self._kept.move_to_end(key)
-            return kept[1][1]
+        changes, kept = self._changes(), self._kept.get(visibility, asked)
+        if kept is not None and kept[0] == changes:
+            return kept[1]
         query = self._query(visibility, asked)
         rows = self._read(query._replace(sql=f"{query.sql} LIMIT {MOST_PARTITIONS + 1}"))
         found = None
         if rows is not None and len(rows) <= MOST_PARTITIONS:
             found = frozenset([partition for (partition,) in rows])
-        self._kept.keep(key, visibility, (changes, found))
+        self._kept.keep(visibility, asked, (changes, found))
         return found

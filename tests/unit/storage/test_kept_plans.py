@@ -146,7 +146,7 @@ def test_the_plans_are_bounded_with_their_values(
         seen = visibility_for(Viewer(keys), rules, Actors(), groups)
         page = PageQuery(filter_from(asked, TERMS), seen, 5, upto=9, now=1, size=5)
         plans.page(page, *([("raw",)] if compiler is postgres else ["e.raw", frozenset()]))
-    kept = [plan for _, plan in plans._plans.values()]
+    kept = [*plans._plans]
     assert 5 < len(kept) < 60
     assert sum(map(memory_of, kept)) <= 1_010_000
 
@@ -160,7 +160,7 @@ def test_the_conditions_are_bounded_with_their_values(monkeypatch: pytest.Monkey
         keys = frozenset(f"{number * 64 + key:064x}" for key in range(64))
         seen = visibility_for(Viewer(keys), rules, Actors(), groups)
         plans.count([filter_from({}, TERMS)], seen, now=1)
-    kept = [condition for _, condition in plans._reading._conditions.values()]
+    kept = [*plans._reading._conditions]
     assert 5 < len(kept) < 60
     assert sum(map(memory_of, kept)) <= 420_000
 
@@ -178,7 +178,7 @@ def test_a_change_of_groups_makes_no_plan_anew(compiler: Callable[[], Any]) -> N
         plans.page(page, *([("raw",)] if compiler is postgres else ["e.raw", frozenset()]))
         if compiler is sqlite:
             plans.partitions(page.visibility, filter_.kinds)
-        made |= {id(plan) for _, plan in plans._plans.values()}
+        made |= set(map(id, plans._plans))
     assert len(made) == 1
     state.adopt(state.groups.with_group(with_members("own", cast.alice).by_id["own"]))
     page = page._replace(visibility=state.visibility(member))
@@ -295,6 +295,21 @@ def test_what_is_kept_again_counts_once() -> None:
     cache = VisibilityCache[int](100, lambda _: 40)
     viewer = visibility_for(ANONYMOUS, (), Actors(), Groups())
     for number in range(9):
-        cache.keep(("one",), viewer, number)
-    cache.keep(("another",), viewer, 9)
-    assert [made for _, made in cache.values()] == [8, 9]
+        cache.keep(viewer, "one", number)
+    cache.keep(viewer, "another", 9)
+    assert [*cache] == [8, 9]
+    assert cache.get(viewer, "one") == 8
+    cache.keep(viewer, "a third", 10)
+    assert cache.get(viewer, "another") is None, "not asked for the longest time"
+
+
+def test_plans_of_others_displace_none_of_who_is_admitted() -> None:
+    """Known keys asked for 100 new shapes of filters a second: members' were made each time."""
+    cache, owner = VisibilityCache[int](100, lambda _: 40), Actors(frozenset({cast.owner.pubkey}))
+    admitted = visibility_for(Viewer(frozenset({cast.owner.pubkey})), (), owner, Groups())
+    other = visibility_for(Viewer(frozenset({cast.bob.pubkey})), (), owner, Groups())
+    cache.keep(admitted, "one", 1)
+    for number in range(9):
+        cache.keep(other, number, number)
+    assert cache.get(admitted, "one") == 1
+    assert len(cache) == 3

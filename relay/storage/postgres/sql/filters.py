@@ -151,16 +151,13 @@ class Compiler:
         filter_, visibility, limit, upto, now, size, after, *_ = query
         shape = shape_of(filter_, after)
         hint = _hint(min(size, limit))
-        key = (shape, columns, hint, id(visibility.lasting))
-        kept = self._plans.get(key)
-        if kept is None:
+        asked = shape, columns, hint
+        plan = self._plans.get(visibility, asked)
+        if plan is None:
             p = Parameters()
             plan = Plan(self._page(shape, filter_, visibility, columns, hint, p), p)
             if filter_.kinds is None or len(filter_.kinds) <= _CACHED_KINDS:
-                self._plans.keep(key, visibility, plan)
-        else:
-            plan = kept[1]
-            self._plans.move_to_end(key)
+                self._plans.keep(visibility, asked, plan)
         return plan.bound(self._late(filter_, now, upto, min(size, limit), after))
 
     def _page(

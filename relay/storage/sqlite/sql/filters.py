@@ -225,15 +225,12 @@ class Compiler:
             shape = shape._replace(is_nested=True)
         has_classes = partitions is not None
         looked_up = self._looked_up(shape, arguments, in_order=True, has_classes=has_classes)
-        key = (shape, columns, looked_up, id(visibility.lasting))
-        kept = self._plans.get(key)
-        if kept is None:
+        asked = shape, columns, looked_up
+        plan = self._plans.get(visibility, asked)
+        if plan is None:
             plan = Plan(self._page(shape, filter_, visibility, columns, looked_up))
             if _is_small(filter_):
-                self._plans.keep(key, visibility, plan)
-        else:
-            plan = kept[1]
-            self._plans.move_to_end(key)
+                self._plans.keep(visibility, asked, plan)
         return plan.bound(arguments)
 
     def _page(
@@ -517,14 +514,12 @@ class Compiler:
     ) -> Plan:
         """The cached plan of this name, else the one that `made` returns."""
         shape = shape_of(filter_)
-        key = (name, shape, id(visibility.lasting))
-        kept = self._plans.get(key)
-        if kept is not None:
-            self._plans.move_to_end(key)
-            return kept[1]
+        plan = self._plans.get(visibility, (name, shape))
+        if plan is not None:
+            return plan
         plan = Plan(made(shape))
         if _is_small(filter_):
-            self._plans.keep(key, visibility, plan)
+            self._plans.keep(visibility, (name, shape), plan)
         return plan
 
     def _beside_words(self, shape: Shape, filter_: Filter, visibility: Visibility) -> Condition:

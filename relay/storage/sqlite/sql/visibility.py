@@ -85,14 +85,12 @@ class ReadConditions:
         rows."""
         if not visibility.rules:
             return _ALL_READABLE
-        key = (id(visibility.lasting), *asked)
-        kept = self._conditions.get(key)
+        kept = self._conditions.get(visibility, asked)
         if kept is not None:
-            self._conditions.move_to_end(key)
-            return kept[1]
+            return kept
         readable = self._readable(visibility, asked)
         if asked.kinds is None or len(asked.kinds) <= CACHED_KINDS:
-            self._conditions.keep(key, visibility, readable)
+            self._conditions.keep(visibility, asked, readable)
         return readable
 
     def _readable(self, visibility: Visibility, asked: Asked) -> Readable:
@@ -185,13 +183,11 @@ class ReadConditions:
         the viewer may read. Its values are known."""
         if kinds is not None and len(kinds) > CACHED_KINDS:
             kinds = None
-        key = id(visibility.lasting), kinds
-        kept = self._partitions.get(key)
+        kept = self._partitions.get(visibility, kinds)
         if kept is not None:
-            self._partitions.move_to_end(key)
-            return kept[1]
+            return kept
         query = self._partitions_of(visibility, kinds)
-        self._partitions.keep(key, visibility, query)
+        self._partitions.keep(visibility, kinds, query)
         return query
 
     def _partitions_of(self, visibility: Visibility, kinds: frozenset[int] | None) -> Condition:
