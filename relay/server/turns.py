@@ -90,7 +90,7 @@ much longer at most."""
 _ARRIVING_SHARE: Final = 1 / 8
 """Of the loop, for what arrives and takes little, beside its turns: with one turn in an iteration
 of 50 ms a socket waited for those of sixteen networks, 3 s for each part of its handshake."""
-_ARRIVAL_S: Final = 0.001
+_ARRIVAL_S: Final = 0.002
 """What a part of a handshake takes."""
 _MOST_ARRIVING_S: Final = 0.008
 """Seconds of arrivals in one iteration, beside their turns."""

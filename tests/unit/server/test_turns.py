@@ -250,7 +250,7 @@ async def test_arrivals_have_an_eighth_of_the_loop(what: str) -> None:
         clock.now += 0.05  # a batch is written
         turns.expect(0.05)  # by connections
         await asyncio.sleep(0)
-    assert 10 * 0.05 / 8 / 0.001 - 3 <= len(arrived) <= 10 * 0.05 / 8 / 0.001 + 10
+    assert 10 * 0.05 / 8 / 0.002 - 3 <= len(arrived) <= 10 * 0.05 / 8 / 0.002 + 10
     for each in waiting:
         each.cancel()
 
