@@ -78,6 +78,7 @@ class Subscription:
         "outbox",
         "part",
         "reader",
+        "shared_by",
         "sub",
     )
 
@@ -105,6 +106,8 @@ class Subscription:
         """Nothing is delivered any more."""
         self.part: Part | None = None
         """The part that delivers rows to it; None: it gets none."""
+        self.shared_by = address
+        """The address or admitted key that its filters count for while it is open."""
         self.last_seq = cursor
         """Stored rows up to this seq are not delivered any more: they come in order of seq, and
         some are read again because their delivery was broken off."""
@@ -770,7 +773,7 @@ class Part:
 
 class Fanout(Part):
     """All open subscriptions of this process: rows are delivered to most of them here, and to those
-    beyond `_MOST_OF_NETWORK` filters of a network apart."""
+    beyond `_MOST_OF_NETWORK` filters of a network, or then of an admitted key in it, apart."""
 
     def __init__(
         self,
@@ -824,12 +827,16 @@ class Fanout(Part):
         return True
 
     def _part_for(self, subscription: Subscription) -> Part:
-        address, number = subscription.address, len(subscription.filters)
-        if address is None or self._filters.of_network(address) + number <= _MOST_OF_NETWORK:
-            self._filters.add(address, number)
-            return self
+        share, number = subscription.address, len(subscription.filters)
+        if share is None or self._has_room(share, number):
+            return self._add(share, subscription)
         rights = self._state.visibility(subscription.reader.viewer)
-        name = network_of(address), rights.is_known
+        if rights.admitted_as is not None:
+            share = rights.admitted_as
+            if self._has_room(share, number):
+                return self._add(share, subscription)
+        subscription.shared_by = share
+        name = network_of(share), rights.is_known
         if name not in self._apart:
             self._apart[name] = Part(
                 self._state,
@@ -841,6 +848,14 @@ class Fanout(Part):
                 self.work_of(*name),
             )
         return self._apart[name]
+
+    def _has_room(self, share: str, number: int) -> bool:
+        return self._filters.of_network(share) + number <= _MOST_OF_NETWORK
+
+    def _add(self, share: str | None, subscription: Subscription) -> Part:
+        subscription.shared_by = share
+        self._filters.add(share, len(subscription.filters))
+        return self
 
     def end(self, subscription: Subscription) -> None:
         """From now on nothing is delivered to it; `close` follows, which takes time for each value
@@ -858,14 +873,14 @@ class Fanout(Part):
         self._forget(subscription)
 
     def _forget(self, subscription: Subscription) -> None:
-        part, address = subscription.part, subscription.address
+        part, share = subscription.part, subscription.shared_by
         if part is None:  # it left when its backlog overflowed, or was too costly
             return
         part.remove(subscription)
         if part is self:
-            self._filters.add(address, -len(subscription.filters))
-        elif not len(part) and address is not None:
-            network = network_of(address)
+            self._filters.add(share, -len(subscription.filters))
+        elif not len(part) and share is not None:
+            network = network_of(share)
             is_known = self._apart.get((network, True)) is part
             del self._apart[network, is_known]
         costs = self._costs.pop(id(subscription), None)

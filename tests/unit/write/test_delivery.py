@@ -9,7 +9,9 @@ import pytest
 from msgspec import structs
 
 from relay.errors import StoreFault
-from relay.groups.group import Groups
+from relay.groups.actions import Flag
+from relay.groups.group import Group, Groups
+from relay.groups.key_map import OrderedMap
 from relay.lifecycle.rows import LONG_EXPIRED, Stored
 from relay.nostr.event import IndexedEvent
 from relay.observe import Metrics
@@ -19,7 +21,7 @@ from relay.read.outbox import FlushQueue, Outbox
 from relay.read.subscriptions import Subscriptions
 from relay.state import RelayState
 from relay.write.delivery import Delivery
-from tests.cast import alice, owner
+from tests.cast import alice, bob, carol, owner
 from tests.contract.writing import asked, unsigned
 from tests.harness.client_in_memory import Client
 from tests.harness.reference_store import ReferenceStore
@@ -343,6 +345,32 @@ async def test_a_commit_waits_for_no_delivery_apart(relay: Relay, turns: Turns) 
     for each in relay.delivery.deliveries_apart():
         await each.ended()
     assert [client.contents() for client in others] == [["1", "3"]] * 3
+
+
+async def test_whom_an_owner_has_admitted_waits_for_no_filters_of_the_network(
+    relay: Relay, turns: Turns
+) -> None:
+    """An office whose members are in one network got live events 14 s late."""
+    members = OrderedMap[str, tuple[str, ...]]({bob.pubkey: (), carol.pubkey: ()})
+    tea = Group("tea", flags=frozenset({Flag.CLOSED}), members=members, founder=owner.pubkey)
+    relay.state.adopt(relay.state.groups.with_group(tea))
+    office = [Client(each) for each in (alice, bob, carol, alice, bob)]
+    subscriptions = [
+        Subscription("s", (asked(kinds=[1]),), client, client.outbox, 0, ADDRESS)
+        for client in office
+    ]
+    for each in subscriptions:
+        relay.fanout.open(each)
+    assert len(relay.fanout.apart) == 2, "of the unknown key, and of a second filter of Bob"
+    relay.commits(1)
+    await relay.delivery.run()
+    assert [client.contents() for client in office] == [["1"], ["1"], ["1"], [], []]
+    for each in subscriptions:
+        relay.fanout.close(each)
+    assert not relay.fanout.apart
+    assert not len(relay.fanout)
+    assert not relay.fanout._filters.used
+    turns.given.release()
 
 
 async def test_known_keys_do_not_wait_for_the_filters_of_others_in_their_network(
