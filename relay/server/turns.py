@@ -18,10 +18,10 @@ Every fourth turn is for the one that has waited longest, so none waits for ever
 always come anew. Work while nobody else waits counts for nothing.
 
 What arrives (handshakes of websockets and of TLS, other HTTP requests, input that is not parsed
-yet) has every second turn of those without a known key; all but the requests have an eighth of the
-loop besides. These four take turns, in each of them networks, and in a network addresses. So an
-arrival waits for as many turns as there are networks, and addresses of its own network, that
-arrive, however many accounts wait.
+yet) has every second turn of those without a known key; all but the requests have parts of the loop
+besides. These four take turns, in each of them networks, and in a network addresses. So an arrival
+waits for as many turns as there are networks, and addresses of its own network, that arrive,
+however many accounts wait.
 """
 
 from __future__ import annotations
@@ -87,13 +87,18 @@ no known work, could go before it for as long as they like."""
 _MOST_LEFT_S: Final = 0.016
 """Seconds of turns of known keys in one iteration, to make up for the work of others: it takes so
 much longer at most."""
-_ARRIVING_SHARE: Final = 1 / 8
-"""Of the loop, for what arrives and takes little, beside its turns: with one turn in an iteration
-of 50 ms a socket waited for those of sixteen networks, 3 s for each part of its handshake."""
-_ARRIVAL_S: Final = 0.002
+_HANDSHAKES_SHARE: Final = 1 / 8
+"""Of the loop, for handshakes, beside their turns: with one turn in an iteration of 50 ms a socket
+waited for those of sixteen networks, 3 s for each part of its handshake."""
+_HANDSHAKE_S: Final = 0.002
 """What a part of a handshake takes."""
+_INPUTS_SHARE: Final = 1 / 16
+"""Of the loop, for input that is not parsed yet: behind a proxy its sockets are all of one address,
+and 2,000 of others would be in front of each."""
+_INPUT_S: Final = 0.0003
+"""What it takes to parse a request."""
 _MOST_ARRIVING_S: Final = 0.008
-"""Seconds of arrivals in one iteration, beside their turns."""
+"""Seconds of each in one iteration, beside their turns."""
 _LEAST_MEAN_S: Final = 0.0001
 """A turn of a known key counts as taking so long at least: some take nearly nothing."""
 _FIRST_MEAN_S: Final = 0.001
@@ -318,10 +323,10 @@ class Turns:
         """The same of TLS handshakes, under no address: `Handshakes` has an order of its own."""
         self._arriving = deque((self._handshakes, self._requests, self._inputs, self._tls))
         """In the order in which they have every second turn."""
-        self._arriving_briefly = deque((self._handshakes, self._inputs, self._tls))
-        """In the order in which they have `_ARRIVING_SHARE`."""
-        self._owed_to_arriving_s = 0.0
-        """Seconds of that share which they have not had yet."""
+        self._shares = (
+            _Share(deque((self._handshakes, self._tls)), _HANDSHAKES_SHARE, _HANDSHAKE_S),
+            _Share(deque((self._inputs,)), _INPUTS_SHARE, _INPUT_S),
+        )
         self._is_arriving_next = True
         self._given_at = 0.0
         """When turns were given, or could first have been."""
@@ -457,7 +462,8 @@ class Turns:
         number = min(max(1 + int(left / _OTHER_S), 1), self._most_turns)
         served: list[Account] = []
         self._served = self._give_known(took_s, served)
-        self._give_arriving(took_s)
+        for share in self._shares:
+            share.give(took_s)
         for _ in range(number):
             if not (self._unknown or any(self._arriving)):
                 self._put_back(served)  # of one network there may be more
@@ -527,15 +533,29 @@ class Turns:
             return account
         return None
 
-    def _give_arriving(self, took_s: float) -> None:
-        owed_s = self._owed_to_arriving_s + took_s * _ARRIVING_SHARE
-        self._owed_to_arriving_s = min(owed_s, _MOST_ARRIVING_S)
-        while self._owed_to_arriving_s >= _ARRIVAL_S:
-            turn = _next_of(self._arriving_briefly)
+
+class _Share:
+    """A part of the loop's time for what arrives, beside its turns."""
+
+    __slots__ = ("_arriving", "_cost_s", "_owed_s", "_part")
+
+    def __init__(self, arriving: deque[RoundRobin[_Turn]], part: float, cost_s: float) -> None:
+        """`cost_s`: of one."""
+        self._arriving = arriving
+        self._part = part
+        self._cost_s = cost_s
+        self._owed_s = 0.0
+        """Seconds of it that they have not had yet."""
+
+    def give(self, took_s: float) -> None:
+        """`took_s`: seconds of the loop since this was called last."""
+        self._owed_s = min(self._owed_s + took_s * self._part, _MOST_ARRIVING_S)
+        while self._owed_s >= self._cost_s:
+            turn = _next_of(self._arriving)
             if turn is None:
                 return
             turn.set_result(None)
-            self._owed_to_arriving_s -= _ARRIVAL_S
+            self._owed_s -= self._cost_s
 
 
 def _next_of(arriving: deque[RoundRobin[_Turn]]) -> _Turn | None:
