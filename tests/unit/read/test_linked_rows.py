@@ -163,16 +163,13 @@ async def test_a_linked_row_stored_later_opens_stored_reads_only(home: Home) -> 
 
 
 async def test_a_reader_who_leaves_the_group_of_the_linked_row_stops_receiving(home: Home) -> None:
-    """G-20."""
+    """G-20. What was written before may still come: on a busy machine the three are no one batch."""
     await sent(home, entry(home))
     member = follows(home, Client(alice), asked(kinds=[30078]))
-    assert (
-        await sent(
-            home, vouch(home), home.made(owner, 9001, ["p", alice.pubkey], h="den"), vouch(home)
-        )
-        == [STORED] * 3
-    )
-    assert kinds_of(member) == []
+    before, removal = vouch(home), home.made(owner, 9001, ["p", alice.pubkey], h="den")
+    after = vouch(home)
+    assert await sent(home, before, removal, after) == [STORED] * 3
+    assert after.id not in [frame[2]["id"] for frame in member.frames()]
     await home.do(owner, 9000, ["p", alice.pubkey], h="den")
     assert await sent(home, vouch(home)) == [STORED]
     assert kinds_of(member) == [30078]
