@@ -163,7 +163,7 @@ async def test_a_linked_row_stored_later_opens_stored_reads_only(home: Home) -> 
 
 
 async def test_a_reader_who_leaves_the_group_of_the_linked_row_stops_receiving(home: Home) -> None:
-    """G-20. What was written before may still come: on a busy machine the three are no one batch."""
+    """G-20. What was written before may come: on a busy machine the three are not one batch."""
     await sent(home, entry(home))
     member = follows(home, Client(alice), asked(kinds=[30078]))
     before, removal = vouch(home), home.made(owner, 9001, ["p", alice.pubkey], h="den")
