@@ -827,15 +827,17 @@ class Fanout(Part):
         return True
 
     def _part_for(self, subscription: Subscription) -> Part:
-        share, number = subscription.address, len(subscription.filters)
+        number = len(subscription.filters)
+        subscription.shared_by = share = subscription.address
         if share is None or self._has_room(share, number):
-            return self._add(share, subscription)
+            self._filters.add(share, number)
+            return self
         rights = self._state.visibility(subscription.reader.viewer)
         if rights.admitted_as is not None:
-            share = rights.admitted_as
+            subscription.shared_by = share = rights.admitted_as
             if self._has_room(share, number):
-                return self._add(share, subscription)
-        subscription.shared_by = share
+                self._filters.add(share, number)
+                return self
         name = network_of(share), rights.is_known
         if name not in self._apart:
             self._apart[name] = Part(
@@ -851,11 +853,6 @@ class Fanout(Part):
 
     def _has_room(self, share: str, number: int) -> bool:
         return self._filters.of_network(share) + number <= _MOST_OF_NETWORK
-
-    def _add(self, share: str | None, subscription: Subscription) -> Part:
-        subscription.shared_by = share
-        self._filters.add(share, len(subscription.filters))
-        return self
 
     def end(self, subscription: Subscription) -> None:
         """From now on nothing is delivered to it; `close` follows, which takes time for each value
