@@ -5,9 +5,10 @@ A task that reads input never gives up the loop while more is buffered: it must 
 
 Invariants: in each iteration of the loop tasks with a known key get as many turns as take no longer
 than all else: they have half of the loop, however long and of whatever kind the work of others is.
-Of the tasks without a known key one goes on per iteration; several, of different networks, while
-deliveries make the iterations long, as far as the work of these tasks takes no longer than the
-deliveries. So an iteration takes a few slices longer, however many tasks wait.
+Of the tasks without a known key as many go on as have an eighth of the loop, and one at least;
+several, of different networks, while deliveries make the iterations long, as far as the work of
+these tasks takes no longer than the deliveries. So an iteration takes a few slices longer, however
+many tasks wait.
 
 With a known key, as without one, the next turn is for the `Account` that has used least, of the
 `Network` that has used least: one network may have thousands of addresses. A key that an owner has
@@ -65,6 +66,8 @@ _FEW_TURNS: Final = 4
 """Turns without a known key in one iteration at most …"""
 _MAX_TURNS: Final = 16
 """… but twice as many as in the one before, up to this, while the mean turn takes less than …"""
+_MOST_OF_PART: Final = 32
+"""Turns that a `_Part` has in one iteration at most."""
 _BRIEF_TURN_S: Final = 0.004
 """… this: else members had 45 turns a second beside a delivery to a thousand clients."""
 
@@ -84,9 +87,14 @@ came last: to compare 4,000 takes 5 ms. An account that had a turn goes to the e
 _OLDEST_EVERY: Final = 4
 """Of so many turns one is for who has waited longest: others that always come anew, with little or
 no known work, could go before it for as long as they like."""
+_KNOWN_RATIO: Final = 1.0
+"""Work of known keys for each second of all else …"""
+_UNKNOWN_RATIO: Final = 1 / 7
+"""… and of those without one: of few turns in an iteration of 50 ms an office without a login had a
+sixtieth of the loop."""
 _MOST_LEFT_S: Final = 0.016
 """Seconds of turns of known keys in one iteration, to make up for the work of others: it takes so
-much longer at most."""
+much longer at most. Half of it without a known key."""
 _HANDSHAKES_SHARE: Final = 1 / 8
 """Of the loop, for handshakes, beside their turns: with one turn in an iteration of 50 ms a socket
 waited for those of sixteen networks, 3 s for each part of its handshake."""
@@ -100,7 +108,7 @@ _INPUT_S: Final = 0.0003
 _MOST_ARRIVING_S: Final = 0.008
 """Seconds of each in one iteration, beside their turns."""
 _LEAST_MEAN_S: Final = 0.0001
-"""A turn of a known key counts as taking so long at least: some take nearly nothing."""
+"""A turn counts as taking so long at least: some take nearly nothing."""
 _FIRST_MEAN_S: Final = 0.001
 """What the first turn of an account is expected to take."""
 _MEAN_OF: Final = 4
@@ -306,10 +314,8 @@ class Turns:
         self._clock = clock
         self._unknown, self._known = FairQueue[Network](), FairQueue[Network]()
         """The networks of the accounts in `_turns`: without a known key, and with one."""
-        self._owed_to_known_s = 0.0
-        """Seconds by which the work of known keys is behind all else."""
-        self._known_s = 0.0
-        """Seconds of work of known keys since turns were given last."""
+        self._of_unknown = _Part(_UNKNOWN_RATIO, -CREDIT_S, _MOST_LEFT_S / 2)
+        self._of_known = _Part(_KNOWN_RATIO, _LEAST_MEAN_S, _MOST_LEFT_S)
         self._turns: dict[Account, list[_Turn]] = {}
         """Account → the turns of its tasks that wait."""
         self._handshakes: RoundRobin[_Turn] = RoundRobin()
@@ -370,8 +376,11 @@ class Turns:
         """Count work for the account: `measured_s` of it is done, the rest is expected."""
         account.network.charge(account, seconds)
         if account.is_known:
-            self._known_s += measured_s
+            self._of_known.worked_s += measured_s
             account.mean_s += (measured_s - account.mean_s) / _MEAN_OF
+        else:
+            self._of_unknown.worked_s += seconds
+            account.mean_s += (seconds - account.mean_s) / _MEAN_OF
 
     def expect(self, seconds: float) -> None:
         """A turn has about so much work that is not measured."""
@@ -461,7 +470,9 @@ class Turns:
         self._most_turns = min(2 * self._most_turns, _MAX_TURNS) if is_brief else _FEW_TURNS
         number = min(max(1 + int(left / _OTHER_S), 1), self._most_turns)
         served: list[Account] = []
-        self._served = self._give_known(took_s, served)
+        self._served = self._give_part(self._known, self._of_known.left(took_s), served)
+        given = self._give_part(self._unknown, self._of_unknown.left(took_s), served)
+        self._put_back(served)
         for share in self._shares:
             share.give(took_s)
         for _ in range(number):
@@ -472,7 +483,9 @@ class Turns:
                 arriving = _next_of(self._arriving)
                 if arriving is not None:
                     arriving.set_result(None)
-            if arriving is None and self._give_next(self._unknown, served) is None:
+            if arriving is None and given:
+                given -= 1
+            elif arriving is None and self._give_next(self._unknown, served) is None:
                 break
             self._is_arriving_next = arriving is None
             self._served += 1
@@ -491,26 +504,22 @@ class Turns:
                 account.network.queue.push(account.network)
         served.clear()
 
-    def _give_known(self, took_s: float, served: list[Account]) -> int:
-        """Give so many turns to accounts with a known key that their work takes as long as all
-        else; the number of turns. `took_s`: the time of both since the last turns. How long a turn
-        will take is told by the last ones of its own account: long turns of one do not make fewer
-        of another's. A network has its next turn when each other one has had one: all members may
-        be in the same."""
-        left = self._owed_to_known_s + took_s - 2 * self._known_s
-        self._owed_to_known_s = left = min(max(left, 0.0), _MOST_LEFT_S)
-        self._known_s = 0.0
-        for number in range(_MAX_TURNS):
-            account = self._give_next(self._known, served)
+    def _give_part(self, queue: FairQueue[Network], left: float, served: list[Account]) -> int:
+        """Give so many turns that their work takes `left` seconds; the number of turns. How long a
+        turn will take is told by the last ones of its own account: long turns of one do not make
+        fewer of another's. A network has its next turn when each other one has had one: all members
+        may be in the same."""
+        number = 0
+        while left > 0 and number < _MOST_OF_PART:
+            account = self._give_next(queue, served)
             if account is None:
                 self._put_back(served)
-                account = self._give_next(self._known, served)
+                account = self._give_next(queue, served)
             if account is None:
-                return number
+                break
             left -= max(account.mean_s, _LEAST_MEAN_S)
-            if left <= 0:
-                return number + 1
-        return _MAX_TURNS
+            number += 1
+        return number
 
     def _give_next(self, queue: FairQueue[Network], served: list[Account]) -> Account | None:
         """Give a turn to the account that goes next in this queue; None: none waits."""
@@ -532,6 +541,29 @@ class Turns:
             served.append(account)
             return account
         return None
+
+
+class _Part:
+    """A part of the loop's time for accounts, in each iteration."""
+
+    __slots__ = ("_least_s", "_most_s", "_owed_s", "_ratio", "worked_s")
+
+    def __init__(self, ratio: float, least_s: float, most_s: float) -> None:
+        """`ratio`: of their work to all else. `least_s`, `most_s`: what is left in one iteration;
+        below zero they are ahead."""
+        self._ratio = ratio
+        self._least_s = least_s
+        self._most_s = most_s
+        self._owed_s = 0.0
+        self.worked_s = 0.0
+        """Seconds of their work since `left`."""
+
+    def left(self, took_s: float) -> float:
+        """Seconds by which their work is behind. `took_s`: of the loop since the last call."""
+        due_s = (took_s - self.worked_s) * self._ratio - self.worked_s
+        self._owed_s = min(max(self._owed_s + due_s, self._least_s), self._most_s)
+        self.worked_s = 0.0
+        return self._owed_s
 
 
 class _Share:

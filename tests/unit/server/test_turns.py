@@ -91,17 +91,19 @@ async def test_after_a_long_delivery_several_accounts_go_on_and_each_once() -> N
 
     async def waits(name: str) -> None:
         await turns.wait(accounts[name])
+        turns.charge(accounts[name], 0.001, 0.001)
         seen.append(name)
 
     waiting = [asyncio.create_task(waits(name)) for name in "aaabbbcdef"]
     await asyncio.sleep(0)
-    clock.now += 0.04  # a delivery
+    clock.now += 0.02  # a delivery
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert seen == [*"abcd"]
     for number in range(5, 10):
         clock.now += 0.04
-        turns.spend(0.04)  # work of connections gives nobody more
+        turns.spend(0.04)  # their own work gives nobody more
+        turns.charge(accounts["f"], 0.04, 0.04)
         await asyncio.sleep(0)
         assert len(seen) == number
     await asyncio.gather(*waiting)
@@ -188,6 +190,7 @@ async def test_beside_long_deliveries_ever_more_go_on_that_have_little_work(addr
         work = Slice(turns, clock, turns.account(address.format(name)))
         await work.rest()
         worked(work, clock, seconds)
+        work.charge()
         seen.append(name)
 
     async def rounds(number: int) -> None:
@@ -200,12 +203,41 @@ async def test_beside_long_deliveries_ever_more_go_on_that_have_little_work(addr
     waiting = [asyncio.create_task(waits(f"{n}", 0.001)) for n in range(4 + 8 + 16 + 16 + 4)]
     await asyncio.sleep(0)
     await rounds(5)
-    assert numbers == [0, 4, 8, 16, 16]
+    assert numbers == [0, 11, 11, 16, 10]
     waiting += [asyncio.create_task(waits(f"{n}", 0.005)) for n in range(100, 132)]
     while len(seen) < len(waiting):
         await rounds(1)
-    assert max(numbers[6:]) == 4, "not of longer ones"
+    assert max(numbers[6:]) <= 5, "not of longer ones"
     await asyncio.gather(*waiting)
+
+
+async def test_an_office_without_a_login_has_a_part_of_the_loop_beside_deliveries() -> None:
+    """Beside deliveries of 50 ms and requests of others it had two turns of 0.5 ms in each, and
+    live events came 9 s late."""
+    clock = Clock()
+    began, turns, of_office = clock.now, Turns(clock), 0.0
+
+    async def works(address: str) -> None:
+        nonlocal of_office
+        work = Slice(turns, clock, turns.account(address))
+        while clock.now < began + 5:
+            await work.rest()
+            worked(work, clock, 0.0005)
+            of_office += 0.0005
+
+    async def requests(address: str) -> None:
+        while clock.now < began + 5:
+            await turns.wait_for_request(address, 0.01)
+            clock.now += 0.01
+
+    async def deliveries() -> None:
+        while clock.now < began + 5:
+            clock.now += 0.05
+            await asyncio.sleep(0)
+
+    office = (works(f"10.1.1.{n}") for n in range(60))
+    await asyncio.gather(*office, *(requests(f"10.2.{n}.1") for n in range(16)), deliveries())
+    assert 0.08 < of_office / (clock.now - began) < 0.15
 
 
 @pytest.mark.parametrize("is_measured", [True, False])
@@ -219,6 +251,7 @@ async def test_turns_with_much_work_go_on_one_at_a_time(*, is_measured: bool) ->
         if is_measured:
             await work.rest()
             worked(work, clock, 0.025)
+            work.charge()
         else:
             await work.take(0.025)
             clock.now += 0.025
