@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_ACCEPTED: Final = 8
+_ACCEPTED: Final = 32
 """Connections that each listening socket accepts in an iteration of the loop: uvloop accepts one
 for each of its handles, and who connects waits behind all that did before."""
 _STOP_TIMEOUT_S: Final = 5.0
@@ -282,7 +282,8 @@ class Server:
     def _socket_input(self) -> SocketInput:
         server = self._runner.server
         assert server is not None
-        return SocketInput(server, self._turns, self._unfinished, **server._kwargs)
+        trusted = self._config.server.trusted_proxies
+        return SocketInput(server, self._turns, self._unfinished, trusted, **server._kwargs)
 
     async def _watched_certificate(self) -> Callable[[], SSLContext] | None:
         server = self._config.server

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Final
 
@@ -41,6 +42,11 @@ SUPPORTED_NIPS: Final = (1, 9, 11, 13, 17, 29, 40, 42, 43, 45, 59, 62, 70, 77, 8
 _IPV4_LOOPBACK: Final = IPv4Address("127.0.0.1")
 _IPV6_LOOPBACK: Final = IPv6Address("::1")
 FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
+_FORWARDED_FOR: Final = re.compile(rb"\r\nX-Forwarded-For:([^\r\n]*)", re.IGNORECASE)
+_LOOKED_AT: Final = 4096
+"""Bytes of a request in which `unparsed_address` looks for it."""
+_MOST_HOPS: Final = 8
+"""And addresses at which it looks; each takes 2 us."""
 
 
 def information(config: Config, state: RelayState, relay_pubkey: str, features: Features) -> bytes:
@@ -175,6 +181,21 @@ def client_address(
         if not is_within(address, trusted_proxies):
             return address
     return None
+
+
+def unparsed_address(
+    head: bytes, peer: str, trusted_proxies: Sequence[IPv4Network | IPv6Network]
+) -> IPv4Address | IPv6Address | None:
+    """As `counted_address`, of the first bytes of a request that is not parsed yet: for its turn.
+    `peer`: the other end's address."""
+    address = _address(peer.partition("%")[0])
+    if is_within(address, trusted_proxies):
+        lines = b",".join(_FORWARDED_FOR.findall(head[:_LOOKED_AT]))
+        for hop in reversed(lines.rsplit(b",", _MOST_HOPS)[-_MOST_HOPS:]):
+            client = _address(hop.decode("latin-1").strip())
+            if not is_within(client, trusted_proxies):
+                return client or address
+    return address
 
 
 def counted_address(

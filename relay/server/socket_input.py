@@ -11,23 +11,26 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from ipaddress import ip_address
+from http import HTTPStatus
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiohttp import hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.web_protocol import _ErrInfo
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from relay.access.quotas import subnet_of
 from relay.access.shares import ByNetwork
-from relay.server.http import FORWARDED
+from relay.server.http import FORWARDED, unparsed_address
 from relay.server.turns import Slice
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Hashable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Sequence
+    from ipaddress import IPv4Network, IPv6Network
     from typing import Any
 
     from aiohttp import StreamReader
@@ -53,15 +56,6 @@ _SMALL: Final = 16_384
 """Bytes up to which an unfinished message counts only at `SocketInput.check`."""
 _OF_UNKNOWN: Final = 4
 """Sockets without a known key keep this fraction (1/4) of `MAX_UNFINISHED`."""
-_TOO_LARGE: Final = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\n"
-    b"Connection: close\r\n\r\n"
-)
-_BAD_REQUEST: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-_LENGTH_REQUIRED: Final = (
-    b"HTTP/1.1 411 Length Required\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-)
-"""For a chunked body: of chunks of one byte, 4 kB take 5 ms of the loop."""
 
 
 _KEPT_HEADERS: Final = frozenset(
@@ -191,10 +185,12 @@ class SocketInput(web.RequestHandler):
         "_is_compressed",
         "_is_dropped",
         "_is_kept",
+        "_is_refused",
         "_is_small",
         "_leave",
         "_left",
         "_resting",
+        "_trusted_proxies",
         "_unfinished",
         "_waiting",
         "_websocket",
@@ -204,10 +200,16 @@ class SocketInput(web.RequestHandler):
     )
 
     def __init__(
-        self, server: web.Server, turns: Turns, unfinished: Unfinished, **settings: Any
+        self,
+        server: web.Server,
+        turns: Turns,
+        unfinished: Unfinished,
+        trusted_proxies: Sequence[IPv4Network | IPv6Network] = (),
+        **settings: Any,
     ) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **settings)
         self._unfinished = unfinished
+        self._trusted_proxies = trusted_proxies
         self._work = Slice(turns, thread_time)
         self._heard_at = perf_counter()
         self._resting: asyncio.Task[None] | None = None
@@ -219,6 +221,8 @@ class SocketInput(web.RequestHandler):
         """Body of the newest request."""
         self._is_small = False
         """Whether the head of the newest request has few bytes."""
+        self._is_refused = False
+        """The newest request is not well-formed: nothing behind it is parsed."""
         self.checks = 0
         """How often `HttpSockets` has looked at it while it was no websocket."""
         self.client_address = ""
@@ -339,6 +343,8 @@ class SocketInput(web.RequestHandler):
         self._parser = None  # it holds the headers of the request
 
     def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
         if not data:  # aiohttp resumes
             self._take(data)
         elif self._left or self._resting is not None:
@@ -367,6 +373,8 @@ class SocketInput(web.RequestHandler):
             self._heard_at = perf_counter()
             work.begin()
             take(data[start : start + size])
+            if self._is_refused:
+                return
             if work.end() and self._resting is None:
                 self._wait_for_turn(data[start + size :])
                 return
@@ -395,23 +403,13 @@ class SocketInput(web.RequestHandler):
         try:
             super().data_received(data)
         except (ValueError, LookupError):  # of yarl: aiohttp takes only HTTP errors for bad input
-            self._refuse(_BAD_REQUEST)
+            self._refuse(_error(HTTPStatus.BAD_REQUEST), data)
             return
         if self._request_count != before and self._messages:
             message, self._body = self._messages[-1]
-            if any(
-                isinstance(each, RawRequestMessage) and each.chunked for each, _ in self._messages
-            ):
-                self._refuse(_LENGTH_REQUIRED)
-                return
-            if any(
-                isinstance(each, RawRequestMessage)
-                and (each.method == hdrs.METH_CONNECT or _is_deaf(each, body))
-                for each, body in self._messages
-            ):
-                # What comes behind a CONNECT aiohttp takes for a request, though a proxy may have
-                # passed it on as a body.
-                self._refuse(_BAD_REQUEST)
+            refusal = _refusal_of(self._messages)
+            if refusal is not None:
+                self._refuse(refusal, data)
                 return
             self._is_small = self._head + len(data) <= _SMALL_HEAD
             if self._upgraded and isinstance(message, RawRequestMessage):
@@ -424,7 +422,7 @@ class SocketInput(web.RequestHandler):
             return
         self._head += len(data)
         if self._head > MAX_HEAD:
-            self._refuse(_TOO_LARGE)
+            self._refuse(_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), data)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -436,10 +434,28 @@ class SocketInput(web.RequestHandler):
             resp.force_close()
         return await super().finish_response(request, resp, start_time)
 
-    def _refuse(self, response: bytes) -> None:
-        if self.transport is not None:
-            self.transport.write(response)
-        self.force_close()
+    def _refuse(self, error: _ErrInfo, head: bytes) -> None:
+        """Answer with the error, in a turn as other requests: sockets that were refused at once
+        would come again as fast as they are accepted, and fill the one line of these."""
+        self._is_refused = True
+        self.client_address = self._sender(head)
+        self._messages.clear()
+        self._messages.append((error, EMPTY_PAYLOAD))
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        self._pause_transport_reading()
+
+    def _make_error_handler(
+        self, err_info: _ErrInfo
+    ) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
+        answer = super()._make_error_handler(err_info)
+
+        async def answer_in_turn(request: web.BaseRequest) -> web.StreamResponse:
+            async with self.while_open():
+                await self._work.rest_unparsed(self.origin())
+            return await answer(request)
+
+        return answer_in_turn
 
     def unfinished(self) -> int:
         """Bytes of a message whose end has not arrived or has not been parsed; an upper bound when
@@ -457,14 +473,17 @@ class SocketInput(web.RequestHandler):
         waiting = self._waiting + arrived[1] - self._websocket.taken_bytes
         return self._held + len(self._left) + waiting
 
-    def _peer(self) -> str:
-        """The address of the other end, which may be a proxy's."""
+    def _sender(self, head: bytes) -> str:
+        """The address of who sent these first bytes of a request, see `subnet_of`: what a proxy
+        says, if it is trusted, else the other end's."""
         name = self.transport and self.transport.get_extra_info("peername")
-        return subnet_of(ip_address(name[0].partition("%")[0])) if name else ""
+        if not name:
+            return ""
+        return subnet_of(unparsed_address(head, name[0], self._trusted_proxies))
 
     def origin(self) -> str:
-        """The address of its client, as far as it is known; see `_peer`."""
-        return self.client_address or self._peer()
+        """The address of its client, as far as it is known; see `_sender`."""
+        return self.client_address or self._sender(self._left)
 
     async def _rest(self) -> None:
         try:
@@ -472,13 +491,13 @@ class SocketInput(web.RequestHandler):
                 self._work.account = self._websocket.account
                 await self._work.rest()
             else:
-                await self._work.rest_unparsed(self._peer())
+                await self._work.rest_unparsed(self._sender(self._left))
         finally:
             self._resting = None
         self._resume(self._take)
 
     def _resume_transport_reading(self) -> None:
-        if self._resting is None:
+        if self._resting is None and not self._is_refused:
             self._resume(self._go_on)
 
     def _resume(self, go_on: Callable[[bytes], None]) -> None:
@@ -513,6 +532,26 @@ def _is_end_of_stop(error: object) -> bool:
         last = last.tb_next
     raised_in = web.RequestHandler._handle_request.__code__
     return last is not None and last.tb_frame.f_code is raised_in
+
+
+def _error(status: HTTPStatus) -> _ErrInfo:
+    return _ErrInfo(status, HttpProcessingError(message=status.phrase), status.phrase)
+
+
+def _refusal_of(
+    messages: Iterable[tuple[RawRequestMessage | _ErrInfo, StreamReader]],
+) -> _ErrInfo | None:
+    """The answer to requests of which one is not well-formed, or takes long to parse."""
+    for message, body in messages:
+        if isinstance(message, _ErrInfo):
+            return message
+        if message.chunked:  # of chunks of one byte, 4 kB take 5 ms of the loop
+            return _error(HTTPStatus.LENGTH_REQUIRED)
+        # What comes behind a CONNECT aiohttp takes for a request, though a proxy may have passed it
+        # on as a body.
+        if message.method == hdrs.METH_CONNECT or _is_deaf(message, body):
+            return _error(HTTPStatus.BAD_REQUEST)
+    return None
 
 
 def _is_deaf(message: RawRequestMessage, body: StreamReader) -> bool:

@@ -22,6 +22,7 @@ from relay.server.http import (
     is_of_page,
     is_within,
     page,
+    unparsed_address,
     wants_information,
 )
 from relay.state import RelayState
@@ -61,6 +62,26 @@ def address_of(peer: str | None, *forwarded: str) -> str | None:
     lines = [("X-Forwarded-For", line) for line in forwarded]
     found = client_address(request_from(peer, *lines), PROXIES)
     return None if found is None else str(found)
+
+
+@pytest.mark.parametrize(
+    ("peer", "lines", "address"),
+    [
+        ("127.0.0.1", ["9.9.9.9, 203.0.113.7"], "203.0.113.7"),
+        ("127.0.0.1", ["9.9.9.9", "2001:db8::1,10.0.0.1"], "2001:db8::1"),
+        ("127.0.0.1", ["9.9.9.9, x"], "127.0.0.1"),
+        ("127.0.0.1", ["9.9.9.9" + ",10.0.0.1" * 8], "127.0.0.1"),
+        ("127.0.0.1", [], "127.0.0.1"),
+        ("203.0.113.9", ["198.51.100.1"], "203.0.113.9"),
+        ("::1", ["198.51.100.1"], "198.51.100.1"),
+    ],
+)
+def test_a_request_that_is_not_parsed_is_of_who_the_proxy_says(
+    peer: str, lines: list[str], address: str
+) -> None:
+    head = "GET / HTTP/1.1\r\n" + "".join(f"x-forwarded-for: {line}\r\n" for line in lines)
+    assert str(unparsed_address(head.encode(), peer, PROXIES)) == address
+    assert str(unparsed_address(head.encode() + b"X: " + b"x" * 9000, peer, PROXIES)) == address
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.2", "11.1.2.3", "203.0.113.9", "::2", "2001:db8::1"])
