@@ -190,7 +190,8 @@ def unparsed_address(
     `peer`: the other end's address."""
     address = _address(peer.partition("%")[0])
     if is_within(address, trusted_proxies):
-        lines = b",".join(_FORWARDED_FOR.findall(head[:_LOOKED_AT]))
+        headers = head[:_LOOKED_AT].partition(b"\r\n\r\n")[0]  # a body may say anything
+        lines = b",".join(_FORWARDED_FOR.findall(headers))
         for hop in reversed(lines.rsplit(b",", _MOST_HOPS)[-_MOST_HOPS:]):
             client = _address(hop.decode("latin-1").strip())
             if not is_within(client, trusted_proxies):

@@ -82,6 +82,8 @@ def test_a_request_that_is_not_parsed_is_of_who_the_proxy_says(
     head = "GET / HTTP/1.1\r\n" + "".join(f"x-forwarded-for: {line}\r\n" for line in lines)
     assert str(unparsed_address(head.encode(), peer, PROXIES)) == address
     assert str(unparsed_address(head.encode() + b"X: " + b"x" * 9000, peer, PROXIES)) == address
+    body = b"\r\nX-Forwarded-For: 192.0.2.1\r\n"
+    assert str(unparsed_address(head.encode() + body + body, peer, PROXIES)) == address
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.2", "11.1.2.3", "203.0.113.9", "::2", "2001:db8::1"])
