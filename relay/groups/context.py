@@ -161,5 +161,8 @@ class Ruling:
     """The group that a 9008 deletes: of its rows only its 9007 and 9008 stay."""
     reply: Reject | None = None
     """The OK of a refused event that is stored nevertheless: a pending 9021 (Z-01)."""
+    refusal: Reject | None = None
+    """Why it is refused, where that tells of others: only what is within all rates learns it, and
+    takes their tokens."""
     superseded: tuple[str, ...] = ()
     """Ids of deleted rows: the author's earlier pending 9021 (N29-35)."""

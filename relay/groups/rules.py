@@ -377,12 +377,10 @@ def _ruling_of_rank(
     is_final = context.was_accepted or action.pubkey == context.relay
     if loses_last_admin(group, after, context.banned) and not is_final:
         return LAST_ADMIN
-    if isinstance(action, PutUsers):
-        # Last: who learns by it in how many groups a key is makes a change for each try.
-        in_many = _check_put_into(action.users.keys() - group.members.keys(), group, context)
-        if in_many is not None:
-            return in_many
     groups = groups.with_group(after, users_in(action))
+    if isinstance(action, PutUsers):
+        put = action.users.keys() - group.members.keys()
+        return Ruling(groups, refusal=_check_put_into(put, group, context))
     if not isinstance(action, DeleteEvents):
         return Ruling(groups)
     removes = _deletable(action, group, context)

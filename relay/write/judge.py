@@ -404,6 +404,8 @@ def _judge_after_rules(
         if isinstance(change, Reject):
             return Judgement(_if_told(change, named, candidate, world), tokens=tokens)
         tokens = [*tokens, *change]
+        if ruling.refusal is not None:
+            return Judgement(_if_told(ruling.refusal, named, candidate, world), tokens=tokens)
     group_id, quiet = candidate.row_group, False
     if candidate.targets is not None:
         group_id, quiet = _deletion_reach(candidate, candidate.targets, world)

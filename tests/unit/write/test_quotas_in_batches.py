@@ -1153,3 +1153,22 @@ async def test_those_of_groups_that_only_members_read_do_not_count() -> None:
             hidden = [deletion(here, alice, ["h", group], ["k", "4"], number=n) for n in range(4)]
             answers = [await answer_to(here, each, "192.0.2.1") for each in hidden]
             assert answers == [STORED] * 3 + [last]
+
+
+# what only those learn who are within their rates -------------------------------------------------
+
+
+async def test_whether_a_key_is_in_many_groups_is_asked_within_the_rates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who had used up the day's changes was told it again and again, and nobody saw that it was
+    asked."""
+    monkeypatch.setattr("relay.groups.rules._most_groups", lambda *_: 0)
+    rule = '[[rule]]\nname = "slow"\nmatch = { kinds = [9000] }\n'
+    rate = 'rate = { per = "author", burst = 2, per_minute = 1 }\n'
+    async with home(rule + rate) as here:
+        await here.do(alice, 9007, h="tea")
+        asked = [here.made(alice, 9000, ["p", bob.pubkey], h="tea") for _ in range(3)]
+        text = f"p: {bob.pubkey} is in many groups: let it join by itself, or an owner put it in"
+        answers = await here.take(*asked)
+        assert answers == [(False, f"blocked: {text}")] * 2 + [too_many(60)]
