@@ -42,10 +42,15 @@ _TOO_MANY_TAGS: Final = Reject(
 _CLOSINGS: Final = Rate("messages that become private", Per.RELAY, 30_000, 30_000, 3_600)
 """Of all clients together: until a row is moved, readers of its tags pass over it, so 10,000 keep
 them waiting for some seconds."""
+_CLOSINGS_OF_NETWORK: Final = Rate(
+    "messages of a network that become private", Per.NETWORK, 10_000, 1_400, 3_600
+)
+"""Of one network: 16 leave a quarter of the others' hour."""
 _MANY_CLOSINGS: Final = Reject(
     Prefix.RATE_LIMITED,
-    f"{_CLOSINGS.burst:,} messages of groups were made private within an hour; try again later, or"
-    " ask an owner of the relay",
+    f"{_CLOSINGS.burst:,} messages of groups were made private within an hour, or"
+    f" {_CLOSINGS_OF_NETWORK.burst:,} from your network; try again later, or ask an owner of the"
+    " relay",
     _CLOSINGS.name,
 )
 _EVERYBODY: Final = "all"
@@ -114,12 +119,15 @@ def tokens_of_change(
         return ()
     if after.only_members_read:
         rows = world.found.group_rows.get(group.id, 0)
-        is_bounded = rows and _is_bounded(candidate, world, facts)
-        return _allowed(world, (_CLOSINGS, _EVERYBODY, rows), _MANY_CLOSINGS) if is_bounded else ()
+        if not (rows and _is_bounded(candidate, world, facts)):
+            return ()
+        of_network = _CLOSINGS_OF_NETWORK, _network(candidate), rows
+        return _allowed(world, [of_network, (_CLOSINGS, _EVERYBODY, rows)], _MANY_CLOSINGS)
     account, usage = deletions_in(group.id), world.found.usage
     size = usage.size_of(account).bytes if account in usage else 0
     is_bounded = size and _bounds_hidden(candidate, world, facts)
-    return _allowed(world, _token_of_hidden(candidate, size), _OPENS_HIDDEN) if is_bounded else ()
+    token = _token_of_hidden(candidate, size)
+    return _allowed(world, [token], _OPENS_HIDDEN) if is_bounded else ()
 
 
 def tokens_of_deletion(
@@ -136,7 +144,8 @@ def tokens_of_deletion(
     size = len(candidate.event.raw)
     if world.taken is None:
         may_count = is_counted or (world.is_piece and not _is_private(candidate.group, world))
-        return _allowed(world, _token_of_hidden(candidate, size), _MANY_HIDDEN) if may_count else ()
+        token = _token_of_hidden(candidate, size)
+        return _allowed(world, [token], _MANY_HIDDEN) if may_count else ()
     was_counted = any(rate == _HIDDEN for rate, _, _ in world.taken)
     if world.is_piece or was_counted == is_counted:
         return ()
@@ -158,12 +167,18 @@ def _bounds_hidden(candidate: Candidate, world: World, facts: Facts) -> bool:
 
 
 def _token_of_hidden(candidate: Candidate, size: int) -> Token:
-    return _HIDDEN, network_of(subnet_of(candidate.sender.address)), size
+    return _HIDDEN, _network(candidate), size
 
 
-def _allowed(world: World, token: Token, refusal: Reject) -> Sequence[Token] | Reject:
-    rate, name, cost = token
-    return refusal if world.buckets.wait_s(rate, name, world.now, cost) else [token]
+def _network(candidate: Candidate) -> str:
+    return network_of(subnet_of(candidate.sender.address))
+
+
+def _allowed(world: World, tokens: Sequence[Token], refusal: Reject) -> Sequence[Token] | Reject:
+    must_wait = any(
+        world.buckets.wait_s(rate, name, world.now, cost) for rate, name, cost in tokens
+    )
+    return refusal if must_wait else tokens
 
 
 def _is_bounded(candidate: Candidate, world: World, facts: Facts) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import pytest
@@ -99,6 +99,36 @@ async def test_groups_of_one_batch_that_are_made_private_count_too(
     assert await home.take(*closings) == [STORED, STORED, later]
 
 
+MANY_CLOSINGS: Final = (
+    "30,000 messages of groups were made private within an hour, or 10,000 from your network; try"
+    " again later, or ask an owner of the relay"
+)
+
+
+@pytest.mark.parametrize("home", ["sqlite"], indirect=True)
+async def test_one_network_does_not_use_up_the_messages_that_others_may_make_private(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys of 16 networks that closed groups of their own kept all others from closing theirs."""
+    rate = Rate("closings", Per.NETWORK, 4, 4, 3_600)
+    monkeypatch.setattr("relay.write.passed_over._CLOSINGS_OF_NETWORK", rate)
+    monkeypatch.setattr("relay.storage.sqlite.lookups.weight_of_rows", lambda rows, _: rows)
+    for group in ("tea", "den", "inn"):
+        await home.do(alice, 9007, h=group)
+        for _ in range(2):
+            await home.do(alice, 9, h=group)
+
+    async def close(group: str, address: str) -> tuple[bool, str]:
+        letter = home.letter_from(address)
+        home.ingest.submit(home.made(alice, 9002, ["private"], h=group), letter, Origin.WIRE)
+        return await letter.answer
+
+    assert await close("tea", "203.0.113.1") == STORED
+    assert await close("den", "203.0.113.2") == STORED
+    assert await close("inn", "203.0.113.3") == (False, f"rate-limited: {MANY_CLOSINGS}")
+    assert await close("inn", "198.51.100.1") == STORED
+
+
 @pytest.mark.parametrize("home", ["sqlite"], indirect=True)
 async def test_so_many_messages_are_made_private_in_an_hour(
     home: Home, monkeypatch: pytest.MonkeyPatch
@@ -114,8 +144,7 @@ async def test_so_many_messages_are_made_private_in_an_hour(
         for _ in range(2):
             await home.do(alice, 9, h=group)
     private = [home.made(alice, 9002, ["private"], h=group) for group in ("tea", "den", "inn")]
-    text = "30,000 messages of groups were made private within an hour; try again later"
-    many = (False, f"rate-limited: {text}, or ask an owner of the relay")
+    many = (False, f"rate-limited: {MANY_CLOSINGS}")
     assert await home.take(*private) == [STORED, STORED, many]
     assert await home.take(home.made(alice, 9002, ["name", "Inn"], h="inn")) == [STORED]
     assert await home.take(home.made(alice, 9002, ["private"], ["name", "T"], h="tea")) == [STORED]
