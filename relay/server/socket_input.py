@@ -269,6 +269,10 @@ class SocketInput(web.RequestHandler):
         return not self._head and 0 < len(self._left) <= _SMALL_HEAD
 
     @property
+    def _is_in_body(self) -> bool:
+        return self._body is not None and not self._body.is_eof()
+
+    @property
     def is_known(self) -> bool:
         return self._websocket is not None and self._websocket.is_known
 
@@ -414,7 +418,9 @@ class SocketInput(web.RequestHandler):
             self._is_small = self._head + len(data) <= _SMALL_HEAD
             if self._upgraded and isinstance(message, RawRequestMessage):
                 self._messages[-1] = (_without_unread_headers(message), self._body)
-        is_in_body = self._body is not None and not self._body.is_eof()
+        is_in_body = self._is_in_body
+        if is_in_body and self._request_count != before:
+            self.client_address = self._sender(data)
         if self._upgraded and len(self._message_tail) > _SMALL:
             self.force_close()  # RFC 6455 §4.1: a client waits for the answer; nothing counts these
         if self._upgraded or self._request_count != before or is_in_body:
@@ -491,7 +497,9 @@ class SocketInput(web.RequestHandler):
                 self._work.account = self._websocket.account
                 await self._work.rest()
             else:
-                await self._work.rest_unparsed(self._sender(self._left))
+                # A body may say that it is anybody's.
+                address = self.client_address if self._is_in_body else self._sender(self._left)
+                await self._work.rest_unparsed(address)
         finally:
             self._resting = None
         self._resume(self._take)

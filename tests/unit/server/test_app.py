@@ -1904,6 +1904,28 @@ async def test_a_request_that_is_refused_waits_for_a_turn_of_its_client(
     assert answer.count(b"HTTP/1") == 1
 
 
+async def test_a_body_waits_for_turns_of_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,024 bodies that came byte by byte stood in the line of the proxy, before the first bytes of
+    others: who connected waited 4 s."""
+    waited, wait = list[str](), Turns.wait_for_input
+
+    async def noted(self: Turns, address: str) -> None:
+        waited.append(address)
+        await wait(self, address)
+
+    monkeypatch.setattr(Turns, "wait_for_input", noted)
+    monkeypatch.setattr(Slice, "has_time", property(lambda _: False))
+    async with serving(PROXIED) as relay, asyncio.timeout(ANSWER_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
+        head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/nostr+json+rpc\r\n"
+        writer.write(head + b"X-Forwarded-For: 203.0.113.7\r\nContent-Length: 99\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 4")
+        writer.write(b"\r\nX-Forwarded-For: 192.0.2.1\r\n")
+        await eventually("it has come", lambda: len(waited) > 1)
+        writer.close()
+    assert waited == ["203.0.113.7"] * 2
+
+
 async def test_a_request_waits_for_its_turn_before_its_path_is_looked_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
