@@ -373,6 +373,24 @@ async def test_whom_an_owner_has_admitted_waits_for_no_filters_of_the_network(
     turns.given.release()
 
 
+async def test_no_commit_waits_for_filters_of_very_many_tag_values(
+    relay: Relay, turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four of 5,000 values in each of sixteen networks made deliveries of 28 ms."""
+    monkeypatch.setattr("relay.read.fanout._MOST_OF_NETWORK", 64)
+    few = relay.follows(asked(tag_x=[f"{number}" for number in range(31 * 32)]))
+    many = relay.follows(asked(tag_x=[f"{number}" for number in range(33 * 32)]))
+    event = unsigned(alice, 1, [["x", "1"]])
+    relay.delivery.add([Stored(1, event)])
+    await relay.delivery.run()
+    assert few.outbox.queued_bytes
+    assert not many.outbox.queued_bytes
+    for _ in range(20):
+        turns.given.release()
+    await relay.delivers()
+    assert many.outbox.queued_bytes
+
+
 async def test_known_keys_do_not_wait_for_the_filters_of_others_in_their_network(
     relay: Relay, turns: Turns
 ) -> None:
