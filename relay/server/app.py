@@ -125,10 +125,8 @@ class Server:
         limits = services.config.limits
         self._places = places_of(limits.max_connections)
         self._slots: Slots[Connection] = Slots(self._places, limits.connections_per_address)
-        self._turns = turns = Turns()
-        services.fanout.work_of = lambda network, is_known: Slice(
-            turns, thread_time, turns.account(network, is_known=is_known)
-        )
+        self._turns = Turns()
+        services.fanout.work_of = self._delivery_apart
         self._unfinished = Unfinished()
         self._unread = UnreadRows(self._connections)
         self._open_filters = Shares()
@@ -278,6 +276,12 @@ class Server:
         )
         self._heartbeat = asyncio.create_task(check_all(self._connections), name="heartbeat")
         return self
+
+    def _delivery_apart(self, share: str, is_known: bool) -> Slice:  # noqa: FBT001
+        """`share`: a network, or a key that an owner has admitted."""
+        is_admitted = is_known and "/" not in share
+        account = self._turns.account(share, is_known=is_known, is_admitted=is_admitted)
+        return Slice(self._turns, thread_time, account)
 
     def _socket_input(self) -> SocketInput:
         server = self._runner.server

@@ -720,7 +720,10 @@ class Connection:
         account = self._slice.account
         if (is_known, name) != (account.is_known, account.name):
             self._count(0)
-            self._slice.account = self._turns.account(name, is_known=is_known)
+            is_admitted = rights.admitted_as is not None
+            self._slice.account = self._turns.account(
+                name, is_known=is_known, is_admitted=is_admitted
+            )
             self._count()
         if self._session.viewer.keys:
             self._logged_in(self)

@@ -3,20 +3,23 @@
 A task that reads input never gives up the loop while more is buffered: it must do so itself, after
 `SLICE_S` of work, or `BUSY_SLICE_S` while others wait.
 
-Invariants: in each iteration of the loop tasks with a known key get as many turns as take no longer
-than all else: they have half of the loop, however long and of whatever kind the work of others is.
+Invariants: in each iteration of the loop tasks with a key that an owner has admitted
+(`Visibility.admitted_as`) get as many turns as take no longer than all else: they have half of the
+loop, however long and of whatever kind the work of others is. So have other known keys where no
+admitted key waits, and else a fourth: in preset `open` everybody may make keys known.
 Of the tasks without a known key as many go on as have an eighth of the loop, and one at least;
 several, of different networks, while deliveries make the iterations long, as far as the work of
 these tasks takes no longer than the deliveries. So an iteration takes a few slices longer, however
 many tasks wait.
 
 With a known key, as without one, the next turn is for the `Account` that has used least, of the
-`Network` that has used least: one network may have thousands of addresses. A key that an owner has
-admitted (`Visibility.admitted_as`) is a network of its own: all members may be in one office. One
+`Network` that has used least: one network may have thousands of addresses. An admitted key is a
+network of its own: all members may be in one office. One
 that has used nothing for long counts as `CREDIT_S` behind the others (start-time fair queuing): it
 goes first for that much work, then they share. Of many that begin at once few have such a credit.
-Every fourth turn is for the one that has waited longest, so none waits for ever behind those that
-always come anew. Work while nobody else waits counts for nothing.
+Every fourth turn is for the one that has waited longest, while such turns take no more than a
+fourth of the time, so none waits for ever behind those that always come anew. Work while nobody
+else waits counts for nothing.
 
 What arrives (handshakes of websockets and of TLS, other HTTP requests, input that is not parsed
 yet) has every second turn of those without a known key; all but the requests have parts of the loop
@@ -32,7 +35,7 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 from itertools import chain, count, islice
 from time import perf_counter, thread_time
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from relay.access.shares import network_of
@@ -66,8 +69,8 @@ _FEW_TURNS: Final = 4
 """Turns without a known key in one iteration at most …"""
 _MAX_TURNS: Final = 16
 """… but twice as many as in the one before, up to this, while the mean turn takes less than …"""
-_MOST_OF_PART: Final = 32
-"""Turns that a `_Part` has in one iteration at most."""
+_MOST_OF_PART: Final = 64
+"""Turns in a `_Part` at most."""
 _BRIEF_TURN_S: Final = 0.004
 """… this: else members had 45 turns a second beside a delivery to a thousand clients."""
 
@@ -87,14 +90,6 @@ came last: to compare 4,000 takes 5 ms. An account that had a turn goes to the e
 _OLDEST_EVERY: Final = 4
 """Of so many turns one is for who has waited longest: others that always come anew, with little or
 no known work, could go before it for as long as they like."""
-_KNOWN_RATIO: Final = 1.0
-"""Work of known keys for each second of all else …"""
-_UNKNOWN_RATIO: Final = 1 / 7
-"""… and of those without one: of few turns in an iteration of 50 ms an office without a login had a
-sixtieth of the loop."""
-_MOST_LEFT_S: Final = 0.016
-"""Seconds of turns of known keys in one iteration, to make up for the work of others: it takes so
-much longer at most. Half of it without a known key."""
 _HANDSHAKES_SHARE: Final = 1 / 8
 """Of the loop, for handshakes, beside their turns: with one turn in an iteration of 50 ms a socket
 waited for those of sixteen networks, 3 s for each part of its handshake."""
@@ -165,6 +160,8 @@ class FairQueue(Generic[Waiting]):
         "_given",
         "_heap",
         "_numbers",
+        "_oldest",
+        "_oldest_left_s",
         "_waiting",
         "reached",
     )
@@ -177,6 +174,10 @@ class FairQueue(Generic[Waiting]):
         self._numbers = count()
         self._given = 0
         """Number of turns."""
+        self._oldest: Waiting | None = None
+        """Who had a turn last because it came first."""
+        self._oldest_left_s = 0.0
+        """Seconds by which the work of such turns is behind its part, `1 / _OLDEST_EVERY`."""
         self._begun = 0.0
         """What `begin` gave last."""
         self.reached = 0.0
@@ -199,8 +200,8 @@ class FairQueue(Generic[Waiting]):
     def pop(self) -> tuple[float, Waiting]:
         """Take out who goes next, and what it had used; 0 if it goes because it came first."""
         self._given += 1
-        if self._given % _OLDEST_EVERY == 0:
-            waiting = next(iter(self._waiting))
+        if self._given % _OLDEST_EVERY == 0 and self._oldest_left_s >= 0:
+            self._oldest = waiting = next(iter(self._waiting))
             del self._waiting[waiting]
             if len(self._heap) > 2 * len(self._waiting) + _FEW_GONE:
                 self._heap = [each for each in self._heap if self._is_waiting(each)]
@@ -217,9 +218,55 @@ class FairQueue(Generic[Waiting]):
         _, number, waiting = entry
         return self._waiting.get(waiting) == number
 
+    def note(self, worked: Waiting, seconds: float) -> None:
+        """Count work of one of these, for the part of those who came first."""
+        if worked is self._oldest:
+            self._oldest_left_s -= seconds
+        else:
+            more = max(seconds, _LEAST_MEAN_S) / (_OLDEST_EVERY - 1)
+            self._oldest_left_s = min(self._oldest_left_s + more, CREDIT_S)
+
     def credited(self, used: float) -> float:
         """What one that has used so much counts as having used: no more than `CREDIT_S` behind."""
         return max(used, self.reached - CREDIT_S)
+
+
+class _Part(NamedTuple):
+    """Of the loop's time in each iteration, for accounts with one kind of key."""
+
+    ratio: float
+    """Of their work to all else."""
+    least_s: float
+    """Work that is left for them in one iteration at least; below zero they may be ahead."""
+    most_s: float
+    """So much longer an iteration takes at most."""
+
+
+class Networks(FairQueue["Network"]):
+    """The networks of all accounts with one kind of key."""
+
+    __slots__ = ("_owed_s", "worked_s")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._owed_s = 0.0
+        self.worked_s = 0.0
+        """Seconds of their work since `left`."""
+
+    def left(self, part: _Part, took_s: float) -> float:
+        """Seconds by which their work is behind. `took_s`: of the loop since the last call."""
+        due_s = (took_s - self.worked_s) * part.ratio - self.worked_s
+        self._owed_s = min(max(self._owed_s + due_s, part.least_s), part.most_s)
+        self.worked_s = 0.0
+        return self._owed_s
+
+
+_OF_ADMITTED: Final = _Part(1.0, _LEAST_MEAN_S, 0.032)
+_OF_KNOWN: Final = _Part(1.0, _LEAST_MEAN_S, 0.016)
+_OF_KNOWN_BESIDE: Final = _Part(1 / 3, -CREDIT_S, 0.008)
+"""The same while admitted keys wait."""
+_OF_UNKNOWN: Final = _Part(1 / 7, -CREDIT_S, 0.008)
+"""Of few turns in an iteration of 50 ms an office without a login had a sixtieth of the loop."""
 
 
 class Network(FairQueue[Account]):
@@ -235,7 +282,7 @@ class Network(FairQueue[Account]):
         "used",
     )
 
-    def __init__(self, queue: FairQueue[Network]) -> None:
+    def __init__(self, queue: Networks) -> None:
         super().__init__()
         self.queue = queue
         self.used = queue.begin()
@@ -251,6 +298,8 @@ class Network(FairQueue[Account]):
     def charge(self, account: Account, seconds: float) -> None:
         account.used = self.credited(account.used) + seconds
         self.used = self.queue.credited(self.used) + seconds
+        self.note(account, seconds)
+        self.queue.note(self, seconds)
 
     def forgive(self, account: Account) -> None:
         """Forget work that kept nobody else waiting."""
@@ -312,10 +361,9 @@ class Turns:
         """`clock`: seconds that the loop has worked, from any point in time: waiting for the
         processor gives no more turns."""
         self._clock = clock
-        self._unknown, self._known = FairQueue[Network](), FairQueue[Network]()
-        """The networks of the accounts in `_turns`: without a known key, and with one."""
-        self._of_unknown = _Part(_UNKNOWN_RATIO, -CREDIT_S, _MOST_LEFT_S / 2)
-        self._of_known = _Part(_KNOWN_RATIO, _LEAST_MEAN_S, _MOST_LEFT_S)
+        self._unknown, self._known, self._admitted = Networks(), Networks(), Networks()
+        """The networks of the accounts in `_turns`: without a known key, with one, and with one
+        that an owner has admitted."""
         self._turns: dict[Account, list[_Turn]] = {}
         """Account → the turns of its tasks that wait."""
         self._handshakes: RoundRobin[_Turn] = RoundRobin()
@@ -345,8 +393,8 @@ class Turns:
         """Turns without a known key in the next iteration at most."""
         self._served = 0
         """Number of turns that were given last."""
-        self._networks: WeakValueDictionary[tuple[str, bool], Network] = WeakValueDictionary()
-        """(network, whether with a known key) → `Network`."""
+        self._networks: WeakValueDictionary[tuple[str, Networks], Network] = WeakValueDictionary()
+        """(network, where it waits) → `Network`."""
         self._accounts: WeakValueDictionary[tuple[str, bool], Account] = WeakValueDictionary()
         """(name, whether with a known key) → its account."""
         self.spent = 0.0
@@ -375,12 +423,9 @@ class Turns:
     def charge(self, account: Account, seconds: float, measured_s: float) -> None:
         """Count work for the account: `measured_s` of it is done, the rest is expected."""
         account.network.charge(account, seconds)
-        if account.is_known:
-            self._of_known.worked_s += measured_s
-            account.mean_s += (measured_s - account.mean_s) / _MEAN_OF
-        else:
-            self._of_unknown.worked_s += seconds
-            account.mean_s += (seconds - account.mean_s) / _MEAN_OF
+        worked_s = measured_s if account.is_known else seconds
+        account.network.queue.worked_s += worked_s
+        account.mean_s += (worked_s - account.mean_s) / _MEAN_OF
 
     def expect(self, seconds: float) -> None:
         """A turn has about so much work that is not measured."""
@@ -390,22 +435,25 @@ class Turns:
         self.spent = 0.0
         self._is_reset_due = False
 
-    def account(self, name: str | None = None, *, is_known: bool = False) -> Account:
+    def account(
+        self, name: str | None = None, *, is_known: bool = False, is_admitted: bool = False
+    ) -> Account:
         """The account of all connections of this name that have a known key, or have none: to open
-        more gives no more turns. `name`: an address, or a key, which is a network of its own; None:
-        a new account."""
+        more gives no more turns. `name`: an address, or the key if it `is_admitted`, which is a
+        network of its own; None: a new account."""
         account = None if name is None else self._accounts.get((name, is_known))
         if account is None:
-            account = Account(self._network(name, is_known=is_known), name, is_known=is_known)
+            queue = self._unknown
+            if is_known:
+                queue = self._admitted if is_admitted else self._known
+            network = Network(queue) if name is None else self._network(name, queue)
+            account = Account(network, name, is_known=is_known)
             if name is not None:
                 self._accounts[name, is_known] = account
         return account
 
-    def _network(self, name: str | None, *, is_known: bool) -> Network:
-        queue = self._known if is_known else self._unknown
-        if name is None:
-            return Network(queue)
-        of = network_of(name), is_known
+    def _network(self, name: str, queue: Networks) -> Network:
+        of = network_of(name), queue
         network = self._networks.get(of)
         if network is None:
             network = self._networks[of] = Network(queue)
@@ -455,7 +503,7 @@ class Turns:
         return asyncio.get_running_loop().create_future()
 
     def _is_anybody_waiting(self) -> bool:
-        return bool(self._known or self._unknown or any(self._arriving))
+        return bool(self._admitted or self._known or self._unknown or any(self._arriving))
 
     def _schedule(self) -> None:
         self._given_at, self._worked = self._clock(), 0.0
@@ -470,8 +518,10 @@ class Turns:
         self._most_turns = min(2 * self._most_turns, _MAX_TURNS) if is_brief else _FEW_TURNS
         number = min(max(1 + int(left / _OTHER_S), 1), self._most_turns)
         served: list[Account] = []
-        self._served = self._give_part(self._known, self._of_known.left(took_s), served)
-        given = self._give_part(self._unknown, self._of_unknown.left(took_s), served)
+        of_known = _OF_KNOWN_BESIDE if self._admitted else _OF_KNOWN
+        self._served = self._give_part(self._admitted, _OF_ADMITTED, took_s, served)
+        self._served += self._give_part(self._known, of_known, took_s, served)
+        given = self._give_part(self._unknown, _OF_UNKNOWN, took_s, served)
         self._put_back(served)
         for share in self._shares:
             share.give(took_s)
@@ -504,12 +554,12 @@ class Turns:
                 account.network.queue.push(account.network)
         served.clear()
 
-    def _give_part(self, queue: FairQueue[Network], left: float, served: list[Account]) -> int:
-        """Give so many turns that their work takes `left` seconds; the number of turns. How long a
+    def _give_part(self, queue: Networks, part: _Part, took_s: float, served: list[Account]) -> int:
+        """Give so many turns that their work takes what is left; the number of turns. How long a
         turn will take is told by the last ones of its own account: long turns of one do not make
         fewer of another's. A network has its next turn when each other one has had one: all members
         may be in the same."""
-        number = 0
+        left, number = queue.left(part, took_s), 0
         while left > 0 and number < _MOST_OF_PART:
             account = self._give_next(queue, served)
             if account is None:
@@ -521,7 +571,7 @@ class Turns:
             number += 1
         return number
 
-    def _give_next(self, queue: FairQueue[Network], served: list[Account]) -> Account | None:
+    def _give_next(self, queue: Networks, served: list[Account]) -> Account | None:
         """Give a turn to the account that goes next in this queue; None: none waits."""
         while queue:
             used_there, network = queue.pop()
@@ -541,29 +591,6 @@ class Turns:
             served.append(account)
             return account
         return None
-
-
-class _Part:
-    """A part of the loop's time for accounts, in each iteration."""
-
-    __slots__ = ("_least_s", "_most_s", "_owed_s", "_ratio", "worked_s")
-
-    def __init__(self, ratio: float, least_s: float, most_s: float) -> None:
-        """`ratio`: of their work to all else. `least_s`, `most_s`: what is left in one iteration;
-        below zero they are ahead."""
-        self._ratio = ratio
-        self._least_s = least_s
-        self._most_s = most_s
-        self._owed_s = 0.0
-        self.worked_s = 0.0
-        """Seconds of their work since `left`."""
-
-    def left(self, took_s: float) -> float:
-        """Seconds by which their work is behind. `took_s`: of the loop since the last call."""
-        due_s = (took_s - self.worked_s) * self._ratio - self.worked_s
-        self._owed_s = min(max(self._owed_s + due_s, self._least_s), self._most_s)
-        self.worked_s = 0.0
-        return self._owed_s
 
 
 class _Share:

@@ -16,7 +16,7 @@ from aiohttp import ClientError, ClientSession, web
 from aiohttp.compression_utils import ZLibDecompressor
 
 from relay.server.session import MAX_BAD_FRAMES
-from relay.server.turns import Account, FairQueue, Network, Slice, Turns
+from relay.server.turns import Account, Network, Networks, Slice, Turns
 from tests.cast import alice
 from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import eventually, until
@@ -397,7 +397,7 @@ async def test_an_event_is_taken_behind_what_waited_when_its_client_left(
             connection.account.is_known = True
             frames.insert(0, orjson.dumps(["REQ", "s", {"authors": authors[:300]}]))
         elif first == "a costly REQ":
-            await connection._turns.costly.begin(Account(Network(FairQueue())), 0.1)
+            await connection._turns.costly.begin(Account(Network(Networks())), 0.1)
             frames.insert(0, orjson.dumps(["REQ", "s", {"authors": authors}]))
         elif first == "a CLOSE":
             connection._session.is_heavy = True

@@ -17,8 +17,8 @@ from relay.server.turns import (
     SLICE_S,
     Account,
     CostlyWork,
-    FairQueue,
     Network,
+    Networks,
     Slice,
     Turns,
 )
@@ -178,6 +178,40 @@ async def test_members_keep_their_turns_beside_known_keys_whose_turns_are_long()
     await asyncio.gather(*tasks, *(requests(f"10.2.{n}.1") for n in range(16)))
     iterations = (clock.now - began) / 0.02
     assert numbers["member"] > 8 * iterations
+
+
+@pytest.mark.parametrize("is_admitted", [True, False])
+async def test_members_have_half_of_known_keys_part_beside_long_turns_of_others(
+    *, is_admitted: bool
+) -> None:
+    """Every fourth turn was for who had waited longest, and these were always requests of 20 ms by
+    keys known by groups of their own: members waited 2 to 8 s."""
+    clock = Clock()
+    began, turns, of_members = clock.now, Turns(clock), 0.0
+
+    async def member(number: int) -> None:
+        nonlocal of_members
+        name = f"{number:064x}" if is_admitted else f"10.0.{number}.1"
+        work = Slice(turns, clock, turns.account(name, is_known=True, is_admitted=is_admitted))
+        while clock.now < began + 5:
+            await work.rest()
+            worked(work, clock, 0.002)
+            of_members += 0.002
+
+    async def asks(address: str) -> None:
+        work = Slice(turns, clock, turns.account(address, is_known=True))
+        while clock.now < began + 5:
+            await work.take(0.02)
+            worked(work, clock, 0.02)
+
+    async def deliveries() -> None:
+        while clock.now < began + 5:
+            clock.now += 0.05
+            await asyncio.sleep(0)
+
+    others = [asks(f"10.1.{n}.1") for n in range(16)]
+    await asyncio.gather(*(member(n) for n in range(60)), *others, deliveries())
+    assert of_members / (clock.now - began) > (0.3 if is_admitted else 0.18)
 
 
 @pytest.mark.parametrize("address", ["10.0.{}.1", "10.0.0.{}"])
@@ -734,7 +768,7 @@ class Timers:
 
 async def test_costly_work_rests_for_nine_times_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     timers, costly = Timers(monkeypatch), CostlyWork()
-    a, b = Account(Network(FairQueue())), Account(Network(FairQueue()))
+    a, b = Account(Network(Networks())), Account(Network(Networks()))
     await costly.begin(a, 0.02)
     second = asyncio.create_task(costly.begin(b, 0.02))
     await asyncio.sleep(0)
@@ -756,7 +790,7 @@ class Pieces:
 
     def __init__(self) -> None:
         self._costly = CostlyWork()
-        self._under_way = (Account(Network(FairQueue())), 0.0)
+        self._under_way = (Account(Network(Networks())), 0.0)
         self._waiting = list[asyncio.Task[None]]()
         self.begun = list[str]()
 
@@ -812,8 +846,8 @@ NewAccount = Callable[[], Account]
 
 
 def new_accounts(*, are_of_one_network: bool) -> NewAccount:
-    network = Network(FairQueue())
-    return lambda: Account(network if are_of_one_network else Network(FairQueue()))
+    network = Network(Networks())
+    return lambda: Account(network if are_of_one_network else Network(Networks()))
 
 
 @pytest.fixture(params=[False, True], ids=["networks", "addresses of one network"])
@@ -826,7 +860,7 @@ async def test_costly_work_of_a_network_waits_for_as_much_of_each_other_network(
     pieces: Pieces, sizes: tuple[int, int]
 ) -> None:
     """One of 1,000 authors waited for a piece of each of 4,000 addresses: for 72 s and more."""
-    many, one = Network(FairQueue()), Network(FairQueue())
+    many, one = Network(Networks()), Network(Networks())
     for _ in range(100):
         await pieces.come("many", Account(many), sizes[0])
     for _ in range(3):
@@ -944,7 +978,7 @@ def test_who_waits_for_costly_work_is_overtaken_a_bounded_number_of_times(
 
 @pytest.mark.parametrize("is_given", [True, False])
 async def test_who_is_cancelled_leaves_costly_work_to_the_next(*, is_given: bool) -> None:
-    costly, a = CostlyWork(), Account(Network(FairQueue()))
+    costly, a = CostlyWork(), Account(Network(Networks()))
     await costly.begin(a, 0)
     gone, next_ = [asyncio.create_task(costly.begin(a, 0)) for _ in range(2)]
     await asyncio.sleep(0)
