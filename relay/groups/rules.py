@@ -583,8 +583,8 @@ def _check_moves(context: GroupContext, *, closes: bool) -> Reject | None:
         return None
     if closes and context.rows_in_group > MAX_MOVING:
         text = (
-            f"it has more than {MAX_MOVING:,} messages, or {_MAX_MOVING_MB} MB of them: an owner of"
-            " the relay makes it private"
+            f"it has more than {MAX_MOVING:,} messages, or {_MAX_MOVING_MB} MB of them: delete some"
+            " (9005), or ask an owner of the relay to make it private"
         )
         return rejected(Prefix.RESTRICTED, text)
     moving = context.rows_moving

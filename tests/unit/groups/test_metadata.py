@@ -173,8 +173,8 @@ def test_a_group_with_very_many_messages_is_made_private_by_an_owner() -> None:
     assert world.edit(admin, ["public"]) == STORED
     world.rows_in_group["tea"] += 1
     text = (
-        "restricted: it has more than 10,000 messages, or 10 MB of them: an owner of the relay"
-        " makes it private"
+        "restricted: it has more than 10,000 messages, or 10 MB of them: delete some (9005), or"
+        " ask an owner of the relay to make it private"
     )
     assert world.edit(admin, ["private"]) == (False, text)
     assert world.edit(admin, ["name", "Tea"]) == STORED
