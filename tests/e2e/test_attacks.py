@@ -880,8 +880,9 @@ async def test_long_phrases_that_repeat_a_word_do_not_stall_the_others(rookery: 
                 assert (await author.publish(cast.alice.sign(1, [], text, now)))[0]
         await wire.send("COUNT", "stored", {"search": f'b -"{run} a"'})
         answer = await wire.receive()
-        # On a slow machine it is given up.
-        assert answer == ["COUNT", "stored", {"count": 0}] or "too broad" in answer[2], answer
+        # On a slow machine it is given up, or the texts are not indexed in time.
+        given_up = any(each in str(answer[2]) for each in ("too broad", "not up to date"))
+        assert given_up or answer == ["COUNT", "stored", {"count": 0}], answer
     assert max(waits) < here(1)
 
 
