@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Prefix, Refused
@@ -15,7 +14,7 @@ from relay.facts import Who
 from relay.nostr.agents import attestation_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Set
+    from collections.abc import Container, Iterable, Iterator, Sequence, Set
 
     from relay.groups.group import Group, Groups
     from relay.nostr.agents import Attestation
@@ -146,19 +145,26 @@ def is_agent_by_role(pubkey: str, actors: Actors, groups: Groups) -> bool:
     examined: anybody may make thousands."""
     return any(
         actors.agent_role in group.members.get(pubkey, ())
-        for group in _official(pubkey, actors, groups)
+        for group in _official(pubkey, actors, groups, _made_officially(actors, groups))
     )
 
 
-def _official(pubkey: str, actors: Actors, groups: Groups) -> Iterator[Group]:
-    """The groups of a key that an owner, an agent or the relay made. It may have been put into
-    thousands by others."""
+def _made_officially(actors: Actors, groups: Groups) -> Sequence[Set[str]]:
+    """The groups of each owner or agent that made some, and of the relay."""
     households = [household.keys for household in actors.households]
     makers = frozenset((actors.relay,)).union(actors.owners, actors.agents, *households)
-    own = groups.groups_of(pubkey)
-    few = len(own) <= len(makers)
-    ids = own if few else chain(*[own & groups.made_by(each) for each in makers])
-    return (group for group in map(groups.by_id.__getitem__, ids) if _is_official(group, actors))
+    return [made for each in makers - actors.banned if (made := groups.made_by(each))]
+
+
+def _official(
+    pubkey: str, actors: Actors, groups: Groups, made: Sequence[Set[str]]
+) -> Iterator[Group]:
+    """The groups of a key that an owner, an agent or the relay made: of those that were
+    `_made_officially`. It may have been put into thousands by others."""
+    own, by_id = groups.groups_of(pubkey), groups.by_id
+    if len(own) < len(made):
+        return (group for each in own if _is_official(group := by_id[each], actors))
+    return (by_id[each] for ids in made for each in own & ids)
 
 
 def is_known(pubkey: str, actors: Actors, groups: Groups) -> bool:
@@ -188,11 +194,15 @@ def admitted_among(keys: Set[str], actors: Actors, groups: Groups) -> Set[str]:
     agents, keys of policy files, and members of closed groups that an owner, an agent or the relay
     made. Where everybody may make groups, everybody has any number of other known keys."""
     named = keys & actors.owners | keys & actors.agents | keys & actors.allowed
+    if actors.households:
+        named |= {key for key in keys - named if actors.in_household(key)}
+    others, made = keys - named, _made_officially(actors, groups)
+    if not (others and made):
+        return named
     return named | {
         key
-        for key in keys - named
-        if actors.in_household(key)
-        or any(group.is_closed for group in _official(key, actors, groups))
+        for key in others
+        if any(group.is_closed for group in _official(key, actors, groups, made))
     }
 
 
