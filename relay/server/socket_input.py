@@ -182,6 +182,7 @@ class SocketInput(web.RequestHandler):
         "_head",
         "_heard_at",
         "_held",
+        "_is_at_head",
         "_is_compressed",
         "_is_dropped",
         "_is_kept",
@@ -221,6 +222,9 @@ class SocketInput(web.RequestHandler):
         """Body of the newest request."""
         self._is_small = False
         """Whether the head of the newest request has few bytes."""
+        self._is_at_head = True
+        """Whether the next input begins a request: proxies send nothing behind one before it is
+        answered."""
         self._is_refused = False
         """The newest request is not well-formed: nothing behind it is parsed."""
         self.checks = 0
@@ -403,7 +407,7 @@ class SocketInput(web.RequestHandler):
             self._unfinished.note(self, self.unfinished())
 
     def _take_piece(self, data: bytes) -> None:
-        before = self._request_count
+        before, was_in_body = self._request_count, self._is_in_body
         try:
             super().data_received(data)
         except (ValueError, LookupError):  # of yarl: aiohttp takes only HTTP errors for bad input
@@ -421,6 +425,7 @@ class SocketInput(web.RequestHandler):
         is_in_body = self._is_in_body
         if is_in_body and self._request_count != before:
             self.client_address = self._sender(data)
+        self._is_at_head = not is_in_body and (was_in_body or self._request_count != before)
         if self._upgraded and len(self._message_tail) > _SMALL:
             self.force_close()  # RFC 6455 §4.1: a client waits for the answer; nothing counts these
         if self._upgraded or self._request_count != before or is_in_body:
@@ -480,11 +485,12 @@ class SocketInput(web.RequestHandler):
         return self._held + len(self._left) + waiting
 
     def _sender(self, head: bytes) -> str:
-        """The address of who sent these first bytes of a request, see `subnet_of`: what a proxy
-        says, if it is trusted, else the other end's."""
+        """The address of who sent this, see `subnet_of`: what a proxy says in the first bytes of a
+        request, if it is trusted, else the other end's."""
         name = self.transport and self.transport.get_extra_info("peername")
         if not name:
             return ""
+        head = head if self._is_at_head else b""
         return subnet_of(unparsed_address(head, name[0], self._trusted_proxies))
 
     def origin(self) -> str:

@@ -1904,6 +1904,25 @@ async def test_a_request_that_is_refused_waits_for_a_turn_of_its_client(
     assert answer.count(b"HTTP/1") == 1
 
 
+async def test_the_rest_of_a_long_head_names_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the first 4,096 bytes ended within its last line, its body was taken for another."""
+    waited, wait = list[str](), Turns.wait_for_input
+
+    async def noted(self: Turns, address: str) -> None:
+        waited.append(address)
+        await wait(self, address)
+
+    monkeypatch.setattr(Turns, "wait_for_input", noted)
+    async with serving(PROXIED) as relay, asyncio.timeout(ANSWER_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
+        head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nX: "
+        body = b"\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n"
+        writer.write(head.ljust(4097 - 4, b"x") + b"\r\n\r\n" + body)
+        assert (await reader.readline()).split()[1] == b"400"
+        writer.close()
+    assert waited == ["127.0.0.1"]
+
+
 async def test_a_body_waits_for_turns_of_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """1,024 bodies that came byte by byte stood in the line of the proxy, before the first bytes of
     others: who connected waited 4 s."""
