@@ -43,14 +43,25 @@ _CLOSINGS: Final = Rate("messages that become private", Per.RELAY, 30_000, 30_00
 """Of all clients together: until a row is moved, readers of its tags pass over it, so 10,000 keep
 them waiting for some seconds."""
 _CLOSINGS_OF_NETWORK: Final = Rate(
-    "messages of a network that become private", Per.NETWORK, 10_000, 1_400, 3_600
+    "messages of a network that become private", Per.NETWORK, 1_400, 1_400, 3_600
 )
-"""Of one network: 16 leave a quarter of the others' hour."""
+"""So 16 networks leave a quarter of the hour to others."""
+_LARGE_CLOSINGS: Final = Rate(
+    "messages of large groups that become private", Per.RELAY, 10_000, 10_000, 3_600
+)
+"""Of all clients together, for what is more than a network has in an hour …"""
+_LARGE_OF_NETWORK: Final = Rate(
+    "messages of a network's large groups that become private",
+    Per.NETWORK,
+    10_000,
+    10_000,
+    86_400,
+)
+"""… of which it has so many in a day."""
 _MANY_CLOSINGS: Final = Reject(
     Prefix.RATE_LIMITED,
-    f"{_CLOSINGS.burst:,} messages of groups were made private within an hour, or"
-    f" {_CLOSINGS_OF_NETWORK.burst:,} from your network; try again later, or ask an owner of the"
-    " relay",
+    "very many messages of groups were made private within an hour, on this relay or by your"
+    " network; try again later, or ask an owner of the relay",
     _CLOSINGS.name,
 )
 _EVERYBODY: Final = "all"
@@ -121,8 +132,11 @@ def tokens_of_change(
         rows = world.found.group_rows.get(group.id, 0)
         if not (rows and _is_bounded(candidate, world, facts)):
             return ()
-        of_network = _CLOSINGS_OF_NETWORK, _network(candidate), rows
-        return _allowed(world, [of_network, (_CLOSINGS, _EVERYBODY, rows)], _MANY_CLOSINGS)
+        network, all_ = (_network(candidate), rows), (_EVERYBODY, rows)
+        few = [(_CLOSINGS_OF_NETWORK, *network), (_CLOSINGS, *all_)]
+        many = [(_LARGE_OF_NETWORK, *network), (_LARGE_CLOSINGS, *all_)]
+        tokens = _allowed(world, few, _MANY_CLOSINGS)
+        return _allowed(world, many, tokens) if isinstance(tokens, Reject) else tokens
     account, usage = deletions_in(group.id), world.found.usage
     size = usage.size_of(account).bytes if account in usage else 0
     is_bounded = size and _bounds_hidden(candidate, world, facts)

@@ -100,8 +100,8 @@ async def test_groups_of_one_batch_that_are_made_private_count_too(
 
 
 MANY_CLOSINGS: Final = (
-    "30,000 messages of groups were made private within an hour, or 10,000 from your network; try"
-    " again later, or ask an owner of the relay"
+    "very many messages of groups were made private within an hour, on this relay or by your"
+    " network; try again later, or ask an owner of the relay"
 )
 
 
@@ -109,13 +109,19 @@ MANY_CLOSINGS: Final = (
 async def test_one_network_does_not_use_up_the_messages_that_others_may_make_private(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keys of 16 networks that closed groups of their own kept all others from closing theirs."""
-    rate = Rate("closings", Per.NETWORK, 4, 4, 3_600)
-    monkeypatch.setattr("relay.write.passed_over._CLOSINGS_OF_NETWORK", rate)
+    """Keys of 16 networks that closed groups of their own kept all others from closing theirs.
+    A large group takes from a bucket of its own: nobody who closes a small one waits for it."""
+    for name, per, most in (
+        ("CLOSINGS_OF_NETWORK", Per.NETWORK, 4),
+        ("LARGE_OF_NETWORK", Per.NETWORK, 5),
+        ("LARGE_CLOSINGS", Per.RELAY, 5),
+    ):
+        rate = Rate(name, per, most, most, 3_600)
+        monkeypatch.setattr(f"relay.write.passed_over._{name}", rate)
     monkeypatch.setattr("relay.storage.sqlite.lookups.weight_of_rows", lambda rows, _: rows)
-    for group in ("tea", "den", "inn"):
+    for group, number in {"tea": 2, "den": 2, "inn": 2, "hall": 5, "pub": 5}.items():
         await home.do(alice, 9007, h=group)
-        for _ in range(2):
+        for _ in range(number):
             await home.do(alice, 9, h=group)
 
     async def close(group: str, address: str) -> tuple[bool, str]:
@@ -123,9 +129,12 @@ async def test_one_network_does_not_use_up_the_messages_that_others_may_make_pri
         home.ingest.submit(home.made(alice, 9002, ["private"], h=group), letter, Origin.WIRE)
         return await letter.answer
 
+    many = (False, f"rate-limited: {MANY_CLOSINGS}")
+    assert await close("hall", "203.0.113.1") == STORED
     assert await close("tea", "203.0.113.1") == STORED
     assert await close("den", "203.0.113.2") == STORED
-    assert await close("inn", "203.0.113.3") == (False, f"rate-limited: {MANY_CLOSINGS}")
+    assert await close("inn", "203.0.113.3") == many
+    assert await close("pub", "198.51.100.1") == many
     assert await close("inn", "198.51.100.1") == STORED
 
 
@@ -138,6 +147,7 @@ async def test_so_many_messages_are_made_private_in_an_hour(
     monkeypatch.setattr(
         "relay.write.passed_over._CLOSINGS", Rate("closings", Per.RELAY, 4, 4, 3_600)
     )
+    monkeypatch.setattr("relay.write.passed_over._LARGE_CLOSINGS", Rate("large", Per.RELAY, 1, 1))
     monkeypatch.setattr("relay.storage.sqlite.lookups.weight_of_rows", lambda rows, _: rows)
     for group in ("tea", "den", "inn"):
         await home.do(alice, 9007, h=group)
