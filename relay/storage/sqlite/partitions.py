@@ -55,11 +55,11 @@ class ReadablePartitions:
     def __init__(
         self,
         query: Callable[[Visibility, frozenset[int] | None], Condition],
-        read: Callable[[Condition], list[Any] | None],
+        read: Callable[[Condition, str | None], list[Any] | None],
         changes: Callable[[], int],
     ) -> None:
-        """`query`: of `ReadConditions`. `read`: its rows; None: it takes long. `changes`: as
-        `Writer.group_changes`."""
+        """`query`: of `ReadConditions`. `read`: its rows, for a known key; None: it takes long.
+        `changes`: as `Writer.group_changes`."""
         self._query = query
         self._read = read
         self._changes = changes
@@ -90,7 +90,8 @@ class ReadablePartitions:
         if kept is not None and kept[0] == changes:
             return kept[1]
         query = self._query(visibility, asked)
-        rows = self._read(query._replace(sql=f"{query.sql} LIMIT {MOST_PARTITIONS + 1}"))
+        limited = query._replace(sql=f"{query.sql} LIMIT {MOST_PARTITIONS + 1}")
+        rows = self._read(limited, visibility.known_as)
         found = None
         if rows is not None and len(rows) <= MOST_PARTITIONS:
             found = frozenset([partition for (partition,) in rows])

@@ -1034,8 +1034,9 @@ class SqliteStore:
             steps += [step for *_, step in await self._search_conn.rows(query)]
         return steps[:_MAX_STEPS]
 
-    def _partitions_read(self, query: Condition) -> list[Any] | None:
-        return self._loop_conn.read(Query(*query), _all_of)  # type: ignore[arg-type]
+    def _partitions_read(self, query: Condition, key: str | None) -> list[Any] | None:
+        # By key: after one look-up that took long, those of all others would not be tried.
+        return self._loop_conn.read(Query(*query), _all_of, key)  # type: ignore[arg-type]
 
     def _pairs_of(self, hashes: Sequence[int], most: int) -> Sequence[tuple[int, int]] | None:
         """As `PairsOf`."""

@@ -27,6 +27,7 @@ from relay.storage.postgres.hashes import KeyedHashes
 from relay.storage.postgres.sql import filters as postgres_filters
 from relay.storage.postgres.sql.filters import Compiler as PostgresCompiler
 from relay.storage.postgres.sql.words import Words
+from relay.storage.sqlite.partitions import ReadablePartitions
 from relay.storage.sqlite.sql import filters, visibility
 from relay.storage.sqlite.sql.filters import Compiler
 from relay.storage.sqlite.tag_buffer import TagBuffer
@@ -313,3 +314,18 @@ def test_plans_of_others_displace_none_of_who_is_admitted() -> None:
         cache.keep(other, number, number)
     assert cache.get(admitted, "one") == 1
     assert len(cache) == 3
+
+
+def test_partitions_are_looked_up_for_the_key_of_the_viewer() -> None:
+    """After one look-up that took long, those of all others were not tried on the loop."""
+    asked_for = list[str | None]()
+
+    def read(_query: object, key: str | None) -> None:
+        asked_for.append(key)
+
+    partitions = ReadablePartitions(sqlite().partitions, read, lambda: 1)
+    groups = with_members("den", cast.alice, cast.bob)
+    for who in (cast.alice, cast.bob):
+        seen = visibility_for(Viewer(frozenset({who.pubkey})), RULES, Actors(), groups)
+        assert partitions.of([filter_from({"kinds": [9]}, TERMS)], seen) is None
+    assert asked_for == [cast.alice.pubkey, cast.bob.pubkey]
