@@ -41,8 +41,6 @@ _CACHED_VIEWERS: Final = 8192
 _OLDEST_EVERY: Final = 8
 """Of so many that are dropped one is the oldest, the others are the newest: an event is compared
 with all in the same order, and if the oldest went, none would be found again."""
-_FEW_KEYS: Final = 8
-"""Keys and attestations of a viewer whose rights are found out in 0.1 ms."""
 _KEYS_PER_VIEW: Final = 64
 """Keys and attestations of a viewer that count as one viewer more: each login makes another."""
 
@@ -234,10 +232,9 @@ class RelayState:
             self._cached += weight
         return found
 
-    def is_costly(self, viewer: Viewer) -> bool:
-        """Whether `visibility` has to find out the rights of many keys, up to 1 ms for 64."""
-        number = len(viewer.keys) + len(viewer.attested)
-        return number > _FEW_KEYS and viewer not in self._views
+    def knows_rights_of(self, viewer: Viewer) -> bool:
+        """Whether `visibility` has found out the rights of this viewer since they changed last."""
+        return viewer in self._views
 
     def _keep_lasting(self, viewer: Viewer, weight: int, lasting: LastingRights) -> None:
         if viewer not in self._lasting:

@@ -645,8 +645,8 @@ class RowReaders:
         return all(names_one_of(filter_, only_by) for only_by in self._only_by)
 
     def alike(self, viewer: Viewer) -> Hashable:
-        """Equal for viewers who read the row alike: what words hold, as bits (an int), and the
-        named keys, or the viewer."""
+        """Equal for viewers who read the row alike: what words hold, as bits, and the named keys,
+        or the viewer."""
         if viewer.trusted:
             return viewer
         if viewer.attested:
