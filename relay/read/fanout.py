@@ -507,8 +507,9 @@ class Part:
             if number % _ASKED_AT_ONCE == 0 and perf_counter() > rest_at:
                 await asyncio.sleep(0)  # rights that change meanwhile hold when it is delivered
                 rest_at = perf_counter() + _LOOKED_S
-            viewer = entries[0].subscription.reader.viewer
-            if viewer in found:
+            subscription = entries[0].subscription
+            viewer = subscription.reader.viewer
+            if viewer in found or self._has_costly_reader(subscription):
                 continue
             visibility = state.visibility(viewer)
             depends = seen.get(viewer)
@@ -710,6 +711,7 @@ class Part:
         if len(frames) > _ASKED_AT_ONCE:  # a client may use a new id for each subscription
             frames.clear()
         public, readings, readings_alike = row.is_public, row.readings, row.readings_alike
+        is_linked = not public and bool(self._state.targets_of(stored))
         filter_: Filter | None = None  # the last one compared: equal ones are often one object
         matches = False
         for entries in candidates:
@@ -725,7 +727,7 @@ class Part:
                 known = readings.get(id(viewer))
                 if known is not None:
                     reading = known[1]
-                elif self._may_wait(subscription):
+                elif self._may_wait(subscription, is_linked=is_linked):
                     waits = True
                 else:
                     # To tell who is alike would take longer than to ask for each of many keys.
@@ -776,18 +778,23 @@ class Part:
                 break
         return delivered
 
-    def _may_wait(self, subscription: Subscription) -> bool:
+    def _may_wait(self, subscription: Subscription, *, is_linked: bool) -> bool:
         """Whether the row waits in a backlog, since it would take long to find out whether the
         reader may read it: 1,024 viewers of 64 keys kept the next commit waiting for a second after
-        each change of a group. In the backlog rows are looked at in the turns of their client."""
-        viewer = subscription.reader.viewer
-        if self.work is not None or not _has_many_keys(viewer):
+        each change of a group. In the backlog rows are looked at in the turns of their client.
+        `is_linked`: the links of the row have to be followed for each viewer."""
+        if not self._has_costly_reader(subscription):
             return False
-        if self._state.knows_rights_of(viewer):
+        if not is_linked and self._state.knows_rights_of(subscription.reader.viewer):
             return False
-        if subscription.backlog is None and subscription.follower is not None:
+        if subscription.backlog is None:
+            assert subscription.follower is not None
             subscription.follower.fell_behind(subscription)
         return subscription.backlog is not None
+
+    def _has_costly_reader(self, subscription: Subscription) -> bool:
+        is_waited_for = self.work is None and subscription.follower is not None
+        return is_waited_for and _has_many_keys(subscription.reader.viewer)
 
     def _reading(self, viewer: Viewer, row: Stored, links: Links) -> Reading:
         visibility = self._state.visibility(viewer)
