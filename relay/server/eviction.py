@@ -30,7 +30,7 @@ without a request. When there are more, some are closed, before file descriptors
 of the network that has most, and in it of the address that has most; of each address those whose
 request is being answered last. New ones, and those that wait for the relay with a handshake, do not
 count as long as there is room for so many websockets."""
-_OTHER_FILES: Final = 128
+_OTHER_FILES: Final = 192
 """Descriptors of files, of plug-ins and of listening sockets."""
 _SILENT_AT_ONCE: Final = 100
 """So many sockets are counted, or closed, without a pause, 25 us each …"""
