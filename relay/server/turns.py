@@ -22,10 +22,10 @@ fourth of the time, so none waits for ever behind those that always come anew. W
 else waits counts for nothing.
 
 What arrives (handshakes of websockets and of TLS, other HTTP requests, input that is not parsed
-yet) has every second turn of those without a known key; all but the requests have parts of the loop
-besides. These four take turns, in each of them networks, and in a network addresses. So an arrival
-waits for as many turns as there are networks, and addresses of its own network, that arrive,
-however many accounts wait.
+yet) has every second turn of those without a known key, and parts of the loop besides. These four
+take turns, in each of them networks, and in a network addresses. So an arrival waits for as many
+turns as there are networks, and addresses of its own network, that arrive, however many accounts
+wait.
 """
 
 from __future__ import annotations
@@ -100,6 +100,10 @@ _INPUTS_SHARE: Final = 1 / 16
 and 2,000 of others would be in front of each."""
 _INPUT_S: Final = 0.0003
 """What it takes to parse a request."""
+_REQUESTS_SHARE: Final = 1 / 16
+"""Of the loop, for other HTTP requests: health checks of a proxy waited 4 s."""
+_REQUEST_S: Final = 0.003
+"""What such a request takes: 1 ms for the NIP-11 document, 7 ms for a page."""
 _MOST_ARRIVING_S: Final = 0.008
 """Seconds of each in one iteration, beside their turns."""
 _LEAST_MEAN_S: Final = 0.0001
@@ -380,6 +384,7 @@ class Turns:
         self._shares = (
             _Share(deque((self._handshakes, self._tls)), _HANDSHAKES_SHARE, _HANDSHAKE_S),
             _Share(deque((self._inputs,)), _INPUTS_SHARE, _INPUT_S),
+            _Share(deque((self._requests,)), _REQUESTS_SHARE, _REQUEST_S),
         )
         self._is_arriving_next = True
         self._given_at = 0.0

@@ -303,7 +303,12 @@ async def test_turns_with_much_work_go_on_one_at_a_time(*, is_measured: bool) ->
 
 @pytest.mark.parametrize(
     ("what", "most"),
-    [("handshake", 0.5 / 8 / 0.002), ("tls", 0.5 / 8 / 0.002), ("input", 0.5 / 16 / 0.0003)],
+    [
+        ("handshake", 0.5 / 8 / 0.002),
+        ("tls", 0.5 / 8 / 0.002),
+        ("input", 0.5 / 16 / 0.0003),
+        ("request", 0.5 / 16 / 0.003),
+    ],
 )
 async def test_arrivals_have_a_part_of_the_loop_beside_their_turns(what: str, most: float) -> None:
     """With one in an iteration of 50 ms, a fifth of those who connected anew gave up after 20 s."""
