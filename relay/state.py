@@ -232,10 +232,6 @@ class RelayState:
             self._cached += weight
         return found
 
-    def knows_rights_of(self, viewer: Viewer) -> bool:
-        """Whether `visibility` has found out the rights of this viewer since they changed last."""
-        return viewer in self._views
-
     def _keep_lasting(self, viewer: Viewer, weight: int, lasting: LastingRights) -> None:
         if viewer not in self._lasting:
             self._lasting_cached += weight

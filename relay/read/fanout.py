@@ -80,6 +80,7 @@ class Subscription:
         "reader",
         "shared_by",
         "sub",
+        "weight",
     )
 
     def __init__(
@@ -108,6 +109,8 @@ class Subscription:
         """The part that delivers rows to it; None: it gets none."""
         self.shared_by = address
         """The address or admitted key that its filters count for while it is open."""
+        self.weight = 0
+        """As so many filters it counts there."""
         self.last_seq = cursor
         """Stored rows up to this seq are not delivered any more: they come in order of seq, and
         some are read again because their delivery was broken off."""
@@ -339,8 +342,10 @@ _LOOKED_S: Final = 0.02
 _MOST_OF_NETWORK: Final = 64
 """Filters of one network (IPv4 /24, IPv6 /48) that an event is compared with before the next events
 are committed. Each takes up to 25 us, and the connections of sixteen networks may have 140,000."""
-_FEW_KEYS: Final = 8
-"""Keys and attestations of a viewer whose rights are found out in 0.1 ms; for 64 of each 1 ms."""
+_KEYS_OF_ONE: Final = 8
+"""So many keys and attestations of the reader count as one filter more: after each change of a
+group its rights are found out anew, 0.3 ms for 64 of each, and 1,024 such readers kept commits
+waiting for 10 s."""
 _VALUES_OF_ONE: Final = 32
 """So many tag values in a filter count as one more: with an event of 5,000 tags one of 5,000 values
 takes 0.3 ms, and 64 of these made each delivery take 28 ms."""
@@ -507,9 +512,8 @@ class Part:
             if number % _ASKED_AT_ONCE == 0 and perf_counter() > rest_at:
                 await asyncio.sleep(0)  # rights that change meanwhile hold when it is delivered
                 rest_at = perf_counter() + _LOOKED_S
-            subscription = entries[0].subscription
-            viewer = subscription.reader.viewer
-            if viewer in found or self._has_costly_reader(subscription):
+            viewer = entries[0].subscription.reader.viewer
+            if viewer in found:
                 continue
             visibility = state.visibility(viewer)
             depends = seen.get(viewer)
@@ -711,7 +715,6 @@ class Part:
         if len(frames) > _ASKED_AT_ONCE:  # a client may use a new id for each subscription
             frames.clear()
         public, readings, readings_alike = row.is_public, row.readings, row.readings_alike
-        is_linked = not public and bool(self._state.targets_of(stored))
         filter_: Filter | None = None  # the last one compared: equal ones are often one object
         matches = False
         for entries in candidates:
@@ -720,18 +723,15 @@ class Part:
                 seq <= subscription.last_seq if seq else number <= subscription.last_delivery
             ) or subscription.is_closed:
                 continue
-            reading, waits = None, False
+            reading = None
             if not public:
                 # Before the filters: a subscription may have thousands that do not match.
                 viewer = subscription.reader.viewer
                 known = readings.get(id(viewer))
                 if known is not None:
                     reading = known[1]
-                elif self._may_wait(subscription, is_linked=is_linked):
-                    waits = True
                 else:
-                    # To tell who is alike would take longer than to ask for each of many keys.
-                    alike = viewer if _has_many_keys(viewer) else row.alike(viewer)
+                    alike = row.alike(viewer)
                     reading = readings_alike.get(alike)
                     if reading is None:
                         reading = readings_alike[alike] = self._reading(viewer, compared, links)
@@ -759,10 +759,8 @@ class Part:
                 else:
                     subscription.last_delivery = number
                 # `delays` alone would be a call for each frame.
-                if (
-                    waits
-                    or subscription.backlog is not None
-                    or (subscription.outbox.is_behind and subscription.delays)
+                if subscription.backlog is not None or (
+                    subscription.outbox.is_behind and subscription.delays
                 ):
                     self._delay(subscription, stored, entry.filter)
                     break
@@ -777,24 +775,6 @@ class Part:
                 subscription.outbox.put_framed(frame, is_live=True)
                 break
         return delivered
-
-    def _may_wait(self, subscription: Subscription, *, is_linked: bool) -> bool:
-        """Whether the row waits in a backlog, since it would take long to find out whether the
-        reader may read it: 1,024 viewers of 64 keys kept the next commit waiting for a second after
-        each change of a group. In the backlog rows are looked at in the turns of their client.
-        `is_linked`: the links of the row have to be followed for each viewer."""
-        if not self._has_costly_reader(subscription):
-            return False
-        if not is_linked and self._state.knows_rights_of(subscription.reader.viewer):
-            return False
-        if subscription.backlog is None:
-            assert subscription.follower is not None
-            subscription.follower.fell_behind(subscription)
-        return subscription.backlog is not None
-
-    def _has_costly_reader(self, subscription: Subscription) -> bool:
-        is_waited_for = self.work is None and subscription.follower is not None
-        return is_waited_for and _has_many_keys(subscription.reader.viewer)
 
     def _reading(self, viewer: Viewer, row: Stored, links: Links) -> Reading:
         visibility = self._state.visibility(viewer)
@@ -857,7 +837,7 @@ class Fanout(Part):
         return True
 
     def _part_for(self, subscription: Subscription) -> Part:
-        weight = _weight(subscription.filters)
+        subscription.weight = weight = _weight(subscription)
         subscription.shared_by = share = subscription.address
         if share is None or self._has_room(share, weight):
             self._filters.add(share, weight)
@@ -880,6 +860,19 @@ class Fanout(Part):
                 self.work_of(*name),
             )
         return self._apart[name]
+
+    def reweigh(self, subscription: Subscription) -> bool:
+        """More keys have logged in. False: it counts for more than its network has room for, and
+        must be opened anew."""
+        share = subscription.shared_by
+        if subscription.part is not self or share is None:
+            return True
+        more = _weight(subscription) - subscription.weight
+        if more and not self._has_room(share, more):
+            return False
+        self._filters.add(share, more)
+        subscription.weight += more
+        return True
 
     def _has_room(self, share: str, weight: int) -> bool:
         return self._filters.of_network(share) + weight <= _MOST_OF_NETWORK
@@ -905,7 +898,7 @@ class Fanout(Part):
             return
         part.remove(subscription)
         if part is self:
-            self._filters.add(share, -_weight(subscription.filters))
+            self._filters.add(share, -subscription.weight)
         elif not len(part) and share is not None:
             network = network_of(share)
             is_known = self._apart.get((network, True)) is part
@@ -918,14 +911,12 @@ class Fanout(Part):
                 self._matcher.forget(_searches_of(subscription))
 
 
-def _has_many_keys(viewer: Viewer) -> bool:
-    return len(viewer.keys) + len(viewer.attested) > _FEW_KEYS
-
-
-def _weight(filters: Sequence[Filter]) -> int:
-    """As so many filters these count towards `_MOST_OF_NETWORK`."""
+def _weight(subscription: Subscription) -> int:
+    """As so many filters it counts towards `_MOST_OF_NETWORK`."""
+    filters, viewer = subscription.filters, subscription.reader.viewer
     values = sum([len(values) for each in filters for _, values in each.tags])
-    return len(filters) + values // _VALUES_OF_ONE
+    keys = len(viewer.keys) + len(viewer.attested)
+    return len(filters) + values // _VALUES_OF_ONE + keys // _KEYS_OF_ONE
 
 
 class _UncountedWork:

@@ -278,6 +278,10 @@ class QueryRunner:
         subscription.begin_backlog(_MAX_BACKLOG).is_long = is_long
         return subscription
 
+    def may_stay(self, subscription: Subscription) -> bool:
+        """False: more keys have logged in than it may have. `stop` follows."""
+        return self._fanout.reweigh(subscription)
+
     def end(self, subscription: Subscription) -> None:
         """Nothing more is sent for it; `stop` follows."""
         self._fanout.end(subscription)

@@ -44,6 +44,9 @@ loop 35 us for each name without a pause."""
 _TOO_MANY_TAGS: Final = Refused(
     Prefix.INVALID, f"a COUNT may have at most {_MAX_COUNT_TAGS} tag names in its filters"
 )
+_MANY_KEYS: Final = Refused(
+    Prefix.RATE_LIMITED, "very many keys have logged in since it was opened, subscribe again"
+)
 _MAX_BYTES: Final = 8 << 20
 """Bytes of the filters in queued COUNTs."""
 _VALUE_BYTES: Final = 200
@@ -127,6 +130,15 @@ class QueryQueue:
                 self._withdraw(subscription)
                 self._queries.stop(subscription)
                 return
+
+    def logged_in(self) -> None:
+        """A key has logged in: subscriptions that count for too much then are closed."""
+        for subscription in [*self._open]:
+            if not self._queries.may_stay(subscription):
+                self._peer.outbox.put(messages.closed(subscription.sub, _MANY_KEYS))
+                self._withdraw(subscription)
+                self._peer.closed_by_relay(subscription.sub)
+                self._queries.stop(subscription)
 
     def _withdraw(self, subscription: Subscription) -> None:
         """The subscription is not open any more, and its answer ends."""

@@ -692,6 +692,7 @@ class Connection:
                 reply = self._session.login_refused(event, refused)
             else:
                 reply = self._session.logged_in(event, attestation)
+                self._queries.logged_in()
                 self._end_attestations()
                 self._take_account()
         self.outbox.put(reply.payload)

@@ -766,33 +766,6 @@ def test_what_a_key_may_read_is_not_found_out_for_rows_that_do_not_name_it(
     assert member.contents() == with_more_keys.contents() == ["tea?", "psst"]
 
 
-class FakeFollower:
-    """Begins a backlog, and sends nothing of it."""
-
-    def fell_behind(self, subscription: Subscription) -> None:
-        subscription.begin_backlog(100)
-
-
-def test_the_rights_of_many_keys_are_not_found_out_while_a_row_is_delivered(
-    relay: Subscribed,
-) -> None:
-    """1,024 viewers of 64 keys kept the next commit waiting for 12 s, beside other load."""
-    few, many = Client(bob), Client(bob, *[person(f"{number}") for number in range(8)])
-    subscriptions = [relay.follows(each, asked(kinds=[4])) for each in (few, many)]
-    for each in subscriptions:
-        each.follower = FakeFollower()
-    made = relay.state.views_made
-    relay.commits(unsigned(alice, 4, [["p", person("0").pubkey], ["p", bob.pubkey]], "psst"))
-    assert relay.state.views_made - made == 1
-    assert (few.contents(), many.contents()) == (["psst"], [])
-    assert subscriptions[1].backlog is not None
-    assert [seq for seq, _ in subscriptions[1].backlog.rows] == [1]
-    subscriptions[1].end_backlog()
-    relay.state.visibility(many.viewer)
-    relay.commits(unsigned(alice, 4, [["p", bob.pubkey]], "more"))
-    assert many.contents() == ["more"]
-
-
 def test_nor_for_rows_of_a_public_group(relay: Subscribed) -> None:
     """After each change of any group 4,000 connections with a key each made a message take 0.2 s,
     though anybody may read it."""

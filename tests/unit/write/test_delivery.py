@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import structs
 
+from relay.access.visibility import Viewer
 from relay.errors import StoreFault
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
@@ -21,7 +22,7 @@ from relay.read.outbox import FlushQueue, Outbox
 from relay.read.subscriptions import Subscriptions
 from relay.state import RelayState
 from relay.write.delivery import Delivery
-from tests.cast import alice, bob, carol, owner
+from tests.cast import alice, bob, carol, owner, person
 from tests.contract.writing import asked, unsigned
 from tests.harness.client_in_memory import Client
 from tests.harness.reference_store import ReferenceStore
@@ -389,6 +390,29 @@ async def test_no_commit_waits_for_filters_of_very_many_tag_values(
         turns.given.release()
     await relay.delivers()
     assert many.outbox.queued_bytes
+
+
+async def test_no_commit_waits_for_the_rights_of_very_many_keys(
+    relay: Relay, turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,024 readers of 64 keys made each commit take up to 12 s."""
+    monkeypatch.setattr("relay.read.fanout._MOST_OF_NETWORK", 8)
+    keys = [person(f"{number}") for number in range(64)]
+    clients = [Client(*keys[:40]), Client(alice), Client(*keys)]
+    subscriptions = [
+        Subscription("s", (asked(kinds=[1]),), each, each.outbox, 0, ADDRESS) for each in clients
+    ]
+    for each in subscriptions:
+        relay.fanout.open(each)
+    assert [each.part is relay.fanout for each in subscriptions] == [True, True, False]
+    clients[1].viewer = Viewer(frozenset({each.pubkey for each in keys[:15]}))
+    assert relay.fanout.reweigh(subscriptions[1])
+    clients[1].viewer = Viewer(frozenset({each.pubkey for each in keys[:16]}))
+    assert not relay.fanout.reweigh(subscriptions[1])
+    for each in subscriptions:
+        relay.fanout.close(each)
+    assert not relay.fanout._filters.used
+    turns.given.release()
 
 
 async def test_known_keys_do_not_wait_for_the_filters_of_others_in_their_network(
