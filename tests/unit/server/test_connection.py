@@ -29,7 +29,7 @@ from relay.server import eviction
 from relay.server.connection import Connection, Stop
 from relay.server.eviction import UnreadRows, close_heaviest
 from relay.server.turns import Account, CostlyWork, Slice, Turns
-from tests.cast import admin, alice, bob, owner, stranger
+from tests.cast import admin, alice, bob, owner, person, stranger
 from tests.contract.writing import unsigned, write
 from tests.harness.relay_program import eventually, until
 from tests.unit.server.test_app import NOW, OPEN, Relay, Visit, serving
@@ -93,6 +93,32 @@ async def connected_from(
 
 
 # the whole pipeline ------------------------------------------------------------------------------
+
+
+async def test_with_very_many_keys_a_subscription_is_opened_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("relay.read.fanout._MOST_OF_NETWORK", 2)
+    async with serving(PROXIED) as relay, ClientSession() as http:
+        socket = await http.ws_connect(
+            f"http://{relay.at}/", headers={"X-Forwarded-For": "203.0.113.1"}
+        )
+        _, challenge = await socket.receive_json()
+        await socket.send_json(["REQ", "s", {"kinds": [1]}])
+        assert await socket.receive_json() == ["EOSE", "s"]
+        tags = [["relay", "ws://relay.example"], ["challenge", challenge]]
+        heard = list[str]()
+        for number in range(16):
+            login = person(f"key {number}").sign(22242, tags, "", NOW)
+            await socket.send_json(["AUTH", fields(login)])
+            while (frame := await socket.receive_json())[0] != "OK":
+                heard.append(frame[2])
+        text = "very many keys have logged in since it was opened, subscribe again"
+        assert heard == [f"rate-limited: {text}"]
+        await socket.send_json(["REQ", "s", {"kinds": [1]}])
+        assert await socket.receive_json() == ["EOSE", "s"]
+        assert len(relay.fanout.apart) == 1
+        await socket.close()
 
 
 @pytest.mark.proves("N01-50", "N01-53")
