@@ -4,9 +4,10 @@ A task that reads input never gives up the loop while more is buffered: it must 
 `SLICE_S` of work, or `BUSY_SLICE_S` while others wait.
 
 Invariants: in each iteration of the loop tasks with a key that an owner has admitted
-(`Visibility.admitted_as`) get as many turns as take no longer than all else: they have half of the
-loop, however long and of whatever kind the work of others is. So have other known keys where no
-admitted key waits, and else a fourth: in preset `open` everybody may make keys known.
+(`Visibility.admitted_as`) get as many turns as take twice as long as all else: they have two thirds
+of the loop, however long and of whatever kind the work of others is. Other known keys have half of
+it where no admitted key waits, and else a fourth of what is not theirs: in preset `open` everybody
+may make keys known.
 Of the tasks without a known key as many go on as have an eighth of the loop, and one at least;
 several, of different networks, while deliveries make the iterations long, as far as the work of
 these tasks takes no longer than the deliveries. So an iteration takes a few slices longer, however
@@ -265,7 +266,7 @@ class Networks(FairQueue["Network"]):
         return self._owed_s
 
 
-_OF_ADMITTED: Final = _Part(1.0, _LEAST_MEAN_S, 0.032)
+_OF_ADMITTED: Final = _Part(2.0, _LEAST_MEAN_S, 0.048)
 _OF_KNOWN: Final = _Part(1.0, _LEAST_MEAN_S, 0.016)
 _OF_KNOWN_BESIDE: Final = _Part(1 / 3, -CREDIT_S, 0.008)
 """The same while admitted keys wait."""
