@@ -515,7 +515,7 @@ class SqliteStore:
 
         def read(those: frozenset[int] | None) -> list[Any] | None:
             sql = self._compiler.page(query, columns, those)
-            return self._loop_conn.read(sql, fetch, query.address)
+            return self._loop_conn.read(sql, fetch, _client_of(query.visibility, query.address))
 
         rows = self._now_in_partitions([query.filter], query.visibility, read)
         if rows is None:
@@ -544,7 +544,8 @@ class SqliteStore:
         if not all(kept):
             missing = [seq for seq, raw in zip(seqs, kept, strict=True) if raw is None]
             asked = Query(QUERIES["raw_by_seq"], (listed(missing),))
-            rows = self._loop_conn.read(asked, page_of, query.address)
+            client = _client_of(query.visibility, query.address)
+            rows = self._loop_conn.read(asked, page_of, client)
             if rows is None:
                 return None
             fetched = {seq: raw for raw, seq in rows}
@@ -582,10 +583,11 @@ class SqliteStore:
     def _placed_now(self, query: PageQuery) -> tuple[list[Any], Listed] | None:
         """As `_long_page`; None: it takes long."""
         columns = None if query.listed is not None else PLACED
+        client = _client_of(query.visibility, query.address)
 
         def now(those: frozenset[int] | None) -> list[Any] | None:
             sql = self._compiler.page(query, columns, those)
-            return self._loop_conn.read(sql, page_of if columns else _all_of, query.address)
+            return self._loop_conn.read(sql, page_of if columns else _all_of, client)
 
         rows = self._now_in_partitions([query.filter], query.visibility, now)
         if rows is None:
@@ -594,7 +596,7 @@ class SqliteStore:
             is_all = len(rows) < min(query.size, query.limit) and not _are_full(rows)
             return rows, Listed((), is_all or len(rows) == query.limit)
         placed = Query(_PLACED_BY_SEQ, rows[0])
-        found, seqs = self._loop_conn.read(placed, page_of, query.address), orjson.loads(rows[0][0])
+        found, seqs = self._loop_conn.read(placed, page_of, client), orjson.loads(rows[0][0])
         if found is None or (seqs and not found):  # all were deleted meanwhile
             return None
         return found, _behind(found, seqs, query, query.size)
@@ -651,7 +653,7 @@ class SqliteStore:
                 nonlocal is_long
                 query = compiled(those, is_long=False)
                 is_long = query.is_long
-                return self._loop_conn.read(query, _all_of, address)
+                return self._loop_conn.read(query, _all_of, _client_of(visibility, address))
 
             rows = self._now_in_partitions(filters, visibility, now)
             if rows is not None:
@@ -924,7 +926,7 @@ class SqliteStore:
         self, query: Query, visibility: Visibility, address: str | None
     ) -> list[Any]:
         """A page for clients. Raises TooSlow."""
-        rows = self._loop_conn.read(query, page_of, address)
+        rows = self._loop_conn.read(query, page_of, _client_of(visibility, address))
         if rows is not None:
             return rows
         return await self._page_on_thread(query, visibility, address)
@@ -1101,6 +1103,12 @@ def _behind(rows: Sequence[Any], seqs: Sequence[int], query: PageQuery, most: in
 def _listed(behind: Sequence[int], seqs: Sequence[int], query: PageQuery) -> Listed:
     """The seqs behind a page. `seqs`: all that were found."""
     return Listed(array("q", behind), len(seqs) < query.size or len(seqs) == query.limit)
+
+
+def _client_of(visibility: Visibility, address: str | None) -> str | None:
+    """Whose reads on the loop may be shortened for what others of the same did: a key that an owner
+    has admitted, or an address. All members may be in one network."""
+    return visibility.admitted_as or address
 
 
 def _all_of(db: sqlite3.Connection, query: Query) -> list[Any]:

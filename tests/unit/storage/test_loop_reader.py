@@ -6,10 +6,17 @@ import sqlite3
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from relay.access.actors import Actors
+from relay.access.visibility import Viewer, visibility_for
+from relay.groups.group import Groups
+from relay.nostr.filters import FilterTerms, filter_from
+from relay.storage import PageQuery
 from relay.storage.sqlite import loop_reader
 from relay.storage.sqlite.connections import FileMap, TagReader
 from relay.storage.sqlite.loop_reader import LoopReader
 from relay.storage.sqlite.sql.conditions import LONG_TEXT, Query
+from tests import cast
+from tests.harness.relay_in_process import store_of
 
 if TYPE_CHECKING:
     import pytest
@@ -255,3 +262,25 @@ def test_interrupted_statements_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert reads.opened <= 4
     assert reads.read(100)
     reads.reader.close()
+
+
+async def test_reads_of_members_of_one_network_are_shortened_for_their_own_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In an office all went to threads for half a minute after one that took long."""
+    clients, read = list[str | None](), LoopReader.read
+
+    def noted(self: LoopReader, query: Query, fetch: Any, address: str | None = None) -> Any:
+        clients.append(address)
+        return read(self, query, fetch, address)
+
+    monkeypatch.setattr(LoopReader, "read", noted)
+    actors = Actors(owners=frozenset({cast.owner.pubkey}))
+    filter_ = filter_from({"kinds": [1]}, FilterTerms())
+    async with store_of("sqlite") as store:
+        for who, client in ((cast.owner, cast.owner.pubkey), (cast.stranger, "203.0.113.7")):
+            clients.clear()
+            seen = visibility_for(Viewer(frozenset({who.pubkey})), (), actors, Groups())
+            query = PageQuery(filter_, seen, 5, upto=9, now=1, size=5, address="203.0.113.7")
+            assert store.page_now(query) is not None
+            assert clients[-1] == client
