@@ -862,8 +862,8 @@ class Fanout(Part):
         return self._apart[name]
 
     def reweigh(self, subscription: Subscription) -> bool:
-        """More keys have logged in. False: it counts for more than its network has room for, and
-        must be opened anew."""
+        """Count more keys that have logged in. False: its network would have more than
+        `_MOST_OF_NETWORK`, so the subscription must be opened again."""
         share = subscription.shared_by
         if subscription.part is not self or share is None:
             return True
