@@ -7,18 +7,18 @@ Invariants: in each iteration of the loop tasks with a key that an owner has adm
 (`Visibility.admitted_as`) get as many turns as take twice as long as all else: they have two thirds
 of the loop, however long and of whatever kind the work of others is. Other known keys have half of
 it where no admitted key waits, and else a fourth of what is not theirs: in preset `open` everybody
-may make keys known. Of the tasks without a known key as many go on as have an eighth of the loop, and one at least;
-several, of different networks, while deliveries make the iterations long, as far as the work of
-these tasks takes no longer than the deliveries. So an iteration takes a few slices longer, however
-many tasks wait.
+may make keys known. Of the tasks without a known key as many go on as have an eighth of the loop,
+and one at least; several, of different networks, while deliveries make the iterations long, as far
+as the work of these tasks takes no longer than the deliveries. So an iteration takes a few slices
+longer, however many tasks wait.
 
 With a known key, as without one, the next turn is for the `Account` that has used least, of the
 `Network` that has used least: one network may have thousands of addresses. An admitted key is a
 network of its own: all members may be in one office. One that has used nothing for long counts as
 `CREDIT_S` behind the others (start-time fair queuing): it goes first for that much work, then they
-share. Of many that begin at once few have such a credit. Every fourth turn is for the one that has waited longest, while such turns take no more than a
-fourth of the time, so none waits for ever behind those that always come anew. Work while nobody
-else waits counts for nothing.
+share. Of many that begin at once few have such a credit. Every fourth turn is for the one that has
+waited longest, while such turns take no more than a fourth of the time, so none waits for ever
+behind those that always come anew. Work while nobody else waits counts for nothing.
 
 What arrives (handshakes of websockets and of TLS, other HTTP requests, input that is not parsed
 yet) has every second turn of those without a known key, and parts of the loop besides. These four
