@@ -311,7 +311,7 @@ async def test_nothing_counts_as_erased_after_a_statement_that_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever it was: a receipt of erasure would be signed while the text is in the index."""
-    monkeypatch.setattr(text_index, "_SHORT_PAUSE_S", 0.0)
+    monkeypatch.setattr(text_index, "_PAUSE_RATIO", 0)
     for number in count():
         folder = tmp_path / str(number)
         folder.mkdir()
