@@ -12,6 +12,7 @@ clients who have clearly less, `ByNetwork` of which address or network.
 from __future__ import annotations
 
 from collections import Counter
+from enum import Enum, auto
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from ipaddress import ip_network
@@ -41,6 +42,17 @@ class Sharer(Protocol):
     @property
     def is_known(self) -> bool:
         """Whether one of its keys is known."""
+
+
+class Standing(Enum):
+    """Of the keys of a client. Those of each standing share among themselves."""
+
+    UNKNOWN = auto()
+    """Anybody may make such keys."""
+    KNOWN = auto()
+    """Of a member, say: where everybody may make groups, anybody can have such keys, too."""
+    ADMITTED = auto()
+    """By an owner: see `admitted_among`."""
 
 
 class Rights(Protocol):

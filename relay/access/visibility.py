@@ -18,6 +18,7 @@ import msgspec
 
 from relay.access.actors import Attestations, admitted_among, known_among, vouching
 from relay.access.read_rules import Match, ReadRule, targets_of
+from relay.access.shares import Standing
 from relay.errors import Prefix, Reject
 from relay.facts import OF_A_GROUP, Who
 from relay.nostr import kinds
@@ -165,6 +166,18 @@ class Visibility:
     def is_owner(self) -> bool:
         """Whether a key of the viewer is one of `[actors] owners`."""
         return Who.OWNER in self.global_words
+
+    @property
+    def standing(self) -> Standing:
+        """Of its keys: the best that one has."""
+        if self.admitted_as is not None:
+            return Standing.ADMITTED
+        return Standing.KNOWN if self.is_known else Standing.UNKNOWN
+
+    def counted_as(self, address: str | None) -> tuple[str | None, Standing]:
+        """The name that its work counts for, among those of its standing: the address, see
+        `Sharer.counted_as`, or its admitted key: all members may be in one network."""
+        return self.admitted_as or address, self.standing
 
     def share_of(self, address: str | None) -> tuple[str | None, str | None]:
         """The address and the key whose share of turns its work has, as of `ReadTurns.of`: that of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from msgspec import structs
 
-from relay.access.shares import Shares, network_of
+from relay.access.shares import Shares, Standing, network_of
 from relay.access.visibility import Reading
 from relay.errors import StoreFault
 from relay.lifecycle.rows import Stored
@@ -798,12 +798,11 @@ class Fanout(Part):
         """The costs of open subscriptions, by field of `_Costs`."""
         searches = self._held[1]
         super().__init__(state, matcher, linked_rows, flush_queue, searches, self._forget)
-        self.work_of: Callable[[str, bool], Work] = lambda _network, _is_known: _UncountedWork()
-        """(network, whether opened with a known key) → what deliveries to its subscriptions apart
-        count for."""
-        self._apart: dict[tuple[str, bool], Part] = {}
-        """(network, whether opened with a known key) → its subscriptions apart. So known keys do
-        not wait until the filters of others in their network are compared."""
+        self.work_of: Callable[[str, Standing], Work] = lambda _name, _standing: _UncountedWork()
+        """What deliveries to the part of `_apart` with this key count for."""
+        self._apart: dict[tuple[str, Standing], Part] = {}
+        """(network, or admitted key, standing) → its subscriptions apart. So known keys do not wait
+        until the filters of others in their network are compared."""
         self._costs: dict[int, _Costs] = {}
         """id() of an open subscription → its costs."""
         self._filters = Shares()
@@ -848,18 +847,18 @@ class Fanout(Part):
             if self._has_room(share, weight):
                 self._filters.add(share, weight)
                 return self
-        name = network_of(share), rights.is_known
-        if name not in self._apart:
-            self._apart[name] = Part(
+        apart = network_of(share), rights.standing
+        if apart not in self._apart:
+            self._apart[apart] = Part(
                 self._state,
                 self._matcher,
                 self._linked_rows,
                 self._flush_queue,
                 self._held_searches,
                 self._forget,
-                self.work_of(*name),
+                self.work_of(*apart),
             )
-        return self._apart[name]
+        return self._apart[apart]
 
     def reweigh(self, subscription: Subscription) -> bool:
         """Count more keys that have logged in. False: its network would have more than
@@ -900,9 +899,9 @@ class Fanout(Part):
         if part is self:
             self._filters.add(share, -subscription.weight)
         elif not len(part) and share is not None:
-            network = network_of(share)
-            is_known = self._apart.get((network, True)) is part
-            del self._apart[network, is_known]
+            name = network_of(share)
+            standing = next(each for each in Standing if self._apart.get((name, each)) is part)
+            del self._apart[name, standing]
         costs = self._costs.pop(id(subscription), None)
         if costs is not None:
             for cost, held in zip(costs, self._held, strict=True):

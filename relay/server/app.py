@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from aiohttp.web_protocol import _RequestHandler
 
     from relay.access.management import Blocklist
+    from relay.access.shares import Standing
     from relay.server.nip86 import Reply
     from relay.server.services import ServerServices
 
@@ -277,11 +278,9 @@ class Server:
         self._heartbeat = asyncio.create_task(check_all(self._connections), name="heartbeat")
         return self
 
-    def _delivery_apart(self, share: str, is_known: bool) -> Slice:  # noqa: FBT001
-        """`share`: a network, or a key that an owner has admitted."""
-        is_admitted = is_known and "/" not in share
-        account = self._turns.account(share, is_known=is_known, is_admitted=is_admitted)
-        return Slice(self._turns, thread_time, account)
+    def _delivery_apart(self, name: str, standing: Standing) -> Slice:
+        """`name`: a network, or an admitted key."""
+        return Slice(self._turns, thread_time, self._turns.account(name, standing))
 
     def _socket_input(self) -> SocketInput:
         server = self._runner.server

@@ -715,16 +715,12 @@ class Connection:
         self._may_read_on = None
 
     def _take_account(self) -> None:
-        """Have the turns of known keys, or of unknown ones: either may have become the other."""
+        """Have the turns of the standing of its keys, which may have changed."""
         rights = self._services.state.visibility(self._session.viewer)
-        is_known, name = rights.is_known, rights.admitted_as or self.counted_as
-        account = self._slice.account
-        if (is_known, name) != (account.is_known, account.name):
+        account, name, standing = self._slice.account, *rights.counted_as(self.counted_as)
+        if (name, standing) != (account.name, account.standing):
             self._count(0)
-            is_admitted = rights.admitted_as is not None
-            self._slice.account = self._turns.account(
-                name, is_known=is_known, is_admitted=is_admitted
-            )
+            self._slice.account = self._turns.account(name, standing)
             self._count()
         if self._session.viewer.keys:
             self._logged_in(self)

@@ -37,7 +37,7 @@ from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from relay.access.shares import network_of
+from relay.access.shares import Standing, network_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -130,19 +130,19 @@ class Account:
     __slots__ = (
         "__weakref__",
         "costly_from",
-        "is_known",
         "mean_s",
         "name",
         "network",
+        "standing",
         "subscriptions",
         "used",
     )
 
     def __init__(
-        self, network: Network, name: str | None = None, *, is_known: bool = False
+        self, network: Network, name: str | None = None, standing: Standing = Standing.UNKNOWN
     ) -> None:
         self.name = name
-        self.is_known = is_known
+        self.standing = standing
         self.network = network
         self.used = network.begin()
         """Seconds of work."""
@@ -152,6 +152,10 @@ class Account:
         """Open on these connections: an event of somebody else may have to be sent to each."""
         self.costly_from = 0.0
         """Where its next piece of costly work begins, see `CostlyWork._reached`."""
+
+    @property
+    def is_known(self) -> bool:
+        return self.standing is not Standing.UNKNOWN
 
 
 class FairQueue(Generic[Waiting]):
@@ -365,8 +369,12 @@ class Turns:
         processor gives no more turns."""
         self._clock = clock
         self._unknown, self._known, self._admitted = Networks(), Networks(), Networks()
-        """The networks of the accounts in `_turns`: without a known key, with one, and with one
-        that an owner has admitted."""
+        """The networks of the accounts in `_turns`, by their standing."""
+        self._queues = {
+            Standing.UNKNOWN: self._unknown,
+            Standing.KNOWN: self._known,
+            Standing.ADMITTED: self._admitted,
+        }
         self._turns: dict[Account, list[_Turn]] = {}
         """Account → the turns of its tasks that wait."""
         self._handshakes: RoundRobin[_Turn] = RoundRobin()
@@ -399,8 +407,8 @@ class Turns:
         """Number of turns that were given last."""
         self._networks: WeakValueDictionary[tuple[str, Networks], Network] = WeakValueDictionary()
         """(network, where it waits) → `Network`."""
-        self._accounts: WeakValueDictionary[tuple[str, bool], Account] = WeakValueDictionary()
-        """(name, whether with a known key) → its account."""
+        self._accounts: WeakValueDictionary[tuple[str, Standing], Account] = WeakValueDictionary()
+        """(name, standing) → its account."""
         self.spent = 0.0
         """Seconds of work in this iteration of the loop, and of up to `_SHORT_S` before it."""
         self._is_reset_due = False
@@ -439,21 +447,17 @@ class Turns:
         self.spent = 0.0
         self._is_reset_due = False
 
-    def account(
-        self, name: str | None = None, *, is_known: bool = False, is_admitted: bool = False
-    ) -> Account:
-        """The account of all connections of this name that have a known key, or have none: to open
-        more gives no more turns. `name`: an address, or the key if it `is_admitted`, which is a
-        network of its own; None: a new account."""
-        account = None if name is None else self._accounts.get((name, is_known))
+    def account(self, name: str | None = None, standing: Standing = Standing.UNKNOWN) -> Account:
+        """The account of all connections of this name and standing: to open more gives no more
+        turns. `name`: an address, or an admitted key, which is a network of its own; None: a new
+        account."""
+        account = None if name is None else self._accounts.get((name, standing))
         if account is None:
-            queue = self._unknown
-            if is_known:
-                queue = self._admitted if is_admitted else self._known
+            queue = self._queues[standing]
             network = Network(queue) if name is None else self._network(name, queue)
-            account = Account(network, name, is_known=is_known)
+            account = Account(network, name, standing)
             if name is not None:
-                self._accounts[name, is_known] = account
+                self._accounts[name, standing] = account
         return account
 
     def _network(self, name: str, queue: Networks) -> Network:

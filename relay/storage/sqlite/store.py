@@ -515,7 +515,7 @@ class SqliteStore:
 
         def read(those: frozenset[int] | None) -> list[Any] | None:
             sql = self._compiler.page(query, columns, those)
-            return self._loop_conn.read(sql, fetch, _client_of(query.visibility, query.address))
+            return self._loop_conn.read(sql, fetch, query.visibility.counted_as(query.address)[0])
 
         rows = self._now_in_partitions([query.filter], query.visibility, read)
         if rows is None:
@@ -544,7 +544,7 @@ class SqliteStore:
         if not all(kept):
             missing = [seq for seq, raw in zip(seqs, kept, strict=True) if raw is None]
             asked = Query(QUERIES["raw_by_seq"], (listed(missing),))
-            client = _client_of(query.visibility, query.address)
+            client = query.visibility.counted_as(query.address)[0]
             rows = self._loop_conn.read(asked, page_of, client)
             if rows is None:
                 return None
@@ -583,7 +583,7 @@ class SqliteStore:
     def _placed_now(self, query: PageQuery) -> tuple[list[Any], Listed] | None:
         """As `_long_page`; None: it takes long."""
         columns = None if query.listed is not None else PLACED
-        client = _client_of(query.visibility, query.address)
+        client = query.visibility.counted_as(query.address)[0]
 
         def now(those: frozenset[int] | None) -> list[Any] | None:
             sql = self._compiler.page(query, columns, those)
@@ -653,7 +653,7 @@ class SqliteStore:
                 nonlocal is_long
                 query = compiled(those, is_long=False)
                 is_long = query.is_long
-                return self._loop_conn.read(query, _all_of, _client_of(visibility, address))
+                return self._loop_conn.read(query, _all_of, visibility.counted_as(address)[0])
 
             rows = self._now_in_partitions(filters, visibility, now)
             if rows is not None:
@@ -926,7 +926,7 @@ class SqliteStore:
         self, query: Query, visibility: Visibility, address: str | None
     ) -> list[Any]:
         """A page for clients. Raises TooSlow."""
-        rows = self._loop_conn.read(query, page_of, _client_of(visibility, address))
+        rows = self._loop_conn.read(query, page_of, visibility.counted_as(address)[0])
         if rows is not None:
             return rows
         return await self._page_on_thread(query, visibility, address)
@@ -1103,12 +1103,6 @@ def _behind(rows: Sequence[Any], seqs: Sequence[int], query: PageQuery, most: in
 def _listed(behind: Sequence[int], seqs: Sequence[int], query: PageQuery) -> Listed:
     """The seqs behind a page. `seqs`: all that were found."""
     return Listed(array("q", behind), len(seqs) < query.size or len(seqs) == query.limit)
-
-
-def _client_of(visibility: Visibility, address: str | None) -> str | None:
-    """Whose reads on the loop may be shortened for what others of the same did: a key that an owner
-    has admitted, or an address. All members may be in one network."""
-    return visibility.admitted_as or address
 
 
 def _all_of(db: sqlite3.Connection, query: Query) -> list[Any]:

@@ -15,6 +15,7 @@ import pytest
 from aiohttp import ClientError, ClientSession, web
 from aiohttp.compression_utils import ZLibDecompressor
 
+from relay.access.shares import Standing
 from relay.server.session import MAX_BAD_FRAMES
 from relay.server.turns import Account, Network, Networks, Slice, Turns
 from tests.cast import alice
@@ -394,7 +395,7 @@ async def test_an_event_is_taken_behind_what_waited_when_its_client_left(
         event = alice.sign(1, tags, "x" * (20_000 if is_large else 9), NOW)
         frames = [b' [ "EVENT", %s]' % event.raw]  # blanks may be anywhere in JSON
         if first == "a REQ":
-            connection.account.is_known = True
+            connection.account.standing = Standing.KNOWN
             frames.insert(0, orjson.dumps(["REQ", "s", {"authors": authors[:300]}]))
         elif first == "a costly REQ":
             await connection._turns.costly.begin(Account(Network(Networks())), 0.1)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relay.access.shares import Standing
 from relay.server.turns import (
     BUSY_SLICE_S,
     CREDIT_S,
@@ -114,15 +115,15 @@ async def test_members_with_little_work_have_as_much_time_as_others_and_not_as_m
     clock = Clock()
     turns, seen = Turns(clock), list[bool]()
 
-    async def works(address: str, seconds: float, *, is_known: bool) -> None:
-        work = Slice(turns, clock, turns.account(address, is_known=is_known))
+    async def works(address: str, seconds: float, standing: Standing) -> None:
+        work = Slice(turns, clock, turns.account(address, standing))
         for _ in range(30):
             await work.rest()
-            seen.append(is_known)
+            seen.append(standing is Standing.KNOWN)
             worked(work, clock, seconds)
 
-    tasks = [works(f"10.0.{n}.1", 0.0003, is_known=True) for n in range(20)]
-    tasks += [works(f"10.1.{n}.1", 0.003, is_known=False) for n in range(8)]
+    tasks = [works(f"10.0.{n}.1", 0.0003, Standing.KNOWN) for n in range(20)]
+    tasks += [works(f"10.1.{n}.1", 0.003, Standing.UNKNOWN) for n in range(8)]
     waiting = [asyncio.create_task(each) for each in tasks]
     await asyncio.gather(*waiting)
     both = seen[seen.index(False) : len(seen) - seen[::-1].index(True)]
@@ -136,21 +137,21 @@ async def test_members_have_half_of_the_loop_whatever_the_work_of_others_is(addr
     clock = Clock()
     began, turns, of_members = clock.now, Turns(clock), 0.0
 
-    async def works(address: str, seconds: float, *, is_known: bool) -> None:
+    async def works(address: str, seconds: float, standing: Standing) -> None:
         nonlocal of_members
-        work = Slice(turns, clock, turns.account(address, is_known=is_known))
+        work = Slice(turns, clock, turns.account(address, standing))
         while clock.now < began + 5:
             await work.rest()
             worked(work, clock, seconds)
-            of_members += seconds * is_known
+            of_members += seconds * (standing is Standing.KNOWN)
 
     async def requests(address: str) -> None:
         while clock.now < began + 5:
             await turns.wait_for_request(address, 0.01)
             clock.now += 0.01
 
-    tasks = [works(address.format(n), 0.0003, is_known=True) for n in range(60)]
-    tasks += [works(f"10.1.{n}.1", 0.0001, is_known=False) for n in range(16)]
+    tasks = [works(address.format(n), 0.0003, Standing.KNOWN) for n in range(60)]
+    tasks += [works(f"10.1.{n}.1", 0.0001, Standing.UNKNOWN) for n in range(16)]
     await asyncio.gather(*tasks, *(requests(f"10.2.{n}.1") for n in range(16)))
     assert 0.4 < of_members / (clock.now - began) < 0.6
 
@@ -162,7 +163,7 @@ async def test_members_keep_their_turns_beside_known_keys_whose_turns_are_long()
     began, turns, numbers = clock.now, Turns(clock), {"member": 0, "costly": 0}
 
     async def asks(address: str, name: str, expected_s: float, seconds: float) -> None:
-        work = Slice(turns, clock, turns.account(address, is_known=True))
+        work = Slice(turns, clock, turns.account(address, Standing.KNOWN))
         while clock.now < began + 5:
             await work.take(expected_s)
             worked(work, clock, seconds)
@@ -191,15 +192,16 @@ async def test_members_have_half_of_known_keys_part_beside_long_turns_of_others(
 
     async def member(number: int) -> None:
         nonlocal of_members
+        standing = Standing.ADMITTED if is_admitted else Standing.KNOWN
         name = f"{number:064x}" if is_admitted else f"10.0.{number}.1"
-        work = Slice(turns, clock, turns.account(name, is_known=True, is_admitted=is_admitted))
+        work = Slice(turns, clock, turns.account(name, standing))
         while clock.now < began + 5:
             await work.rest()
             worked(work, clock, 0.002)
             of_members += 0.002
 
     async def asks(address: str) -> None:
-        work = Slice(turns, clock, turns.account(address, is_known=True))
+        work = Slice(turns, clock, turns.account(address, Standing.KNOWN))
         while clock.now < began + 5:
             await work.take(0.02)
             worked(work, clock, 0.02)
@@ -650,7 +652,7 @@ async def test_work_of_connections_that_end_counts_for_their_address() -> None:
         order.append(name)
 
     async def reads() -> None:
-        work = Slice(turns, clock, turns.account("member", is_known=True))
+        work = Slice(turns, clock, turns.account("member", Standing.KNOWN))
         worked(work, clock, SLICE_S)
         await work.rest()
         order.append("member")
@@ -665,7 +667,8 @@ async def test_known_keys_have_more_turns() -> None:
     turns, order = Turns(clock), list[str]()
 
     async def flood(name: str) -> None:
-        work = Slice(turns, clock, turns.account(is_known=name == "known"))
+        standing = Standing.KNOWN if name == "known" else Standing.UNKNOWN
+        work = Slice(turns, clock, turns.account(standing=standing))
         for _ in range(50):
             worked(work, clock, SLICE_S)
             await work.rest()
@@ -681,8 +684,8 @@ async def test_a_known_key_has_every_second_turn_however_many_others_wait() -> N
     clock = Clock()
     turns, order = Turns(clock), list[str]()
 
-    async def asks(name: str, number: int, *, is_known: bool = False) -> None:
-        work = Slice(turns, clock, turns.account(name, is_known=is_known))
+    async def asks(name: str, number: int, standing: Standing = Standing.UNKNOWN) -> None:
+        work = Slice(turns, clock, turns.account(name, standing))
         for _ in range(number):
             worked(work, clock, BUSY_SLICE_S)
             await work.rest()
@@ -694,7 +697,7 @@ async def test_a_known_key_has_every_second_turn_however_many_others_wait() -> N
         while len(order) < 1_000:  # noqa: ASYNC110 — each turn is an iteration of the loop
             await asyncio.sleep(0)
         came = len(order)
-        await asks("member", 10, is_known=True)
+        await asks("member", 10, Standing.KNOWN)
         waited.append(len(order) - came)
 
     await asyncio.gather(comes(), *(asks(f"{number}", 10) for number in range(400)))
@@ -709,7 +712,7 @@ async def test_addresses_of_one_network_have_the_turns_of_one(network: str) -> N
     turns, order = Turns(clock), list[str]()
 
     async def asks(address: str, number: int) -> None:
-        work = Slice(turns, clock, turns.account(address, is_known=True))
+        work = Slice(turns, clock, turns.account(address, Standing.KNOWN))
         for _ in range(number):
             worked(work, clock, SLICE_S)
             await work.rest()
@@ -729,8 +732,8 @@ async def test_many_known_keys_leave_turns_to_the_others() -> None:
     clock = Clock()
     turns, order = Turns(clock), list[str]()
 
-    async def asks(name: str, number: int, seconds: float, *, is_known: bool) -> None:
-        work = Slice(turns, clock, turns.account(name, is_known=is_known))
+    async def asks(name: str, number: int, seconds: float, standing: Standing) -> None:
+        work = Slice(turns, clock, turns.account(name, standing))
         for _ in range(number):
             worked(work, clock, seconds)
             await work.rest()
@@ -739,15 +742,15 @@ async def test_many_known_keys_leave_turns_to_the_others() -> None:
     async def comes_anew() -> None:
         number = 0
         while "ended" not in order:
-            await asks(f"new {number}", 1, SLICE_S, is_known=False)
+            await asks(f"new {number}", 1, SLICE_S, Standing.UNKNOWN)
             number += 1
 
     async def person() -> None:
-        await asks("person", 20, SLICE_S / 5, is_known=False)
+        await asks("person", 20, SLICE_S / 5, Standing.UNKNOWN)
         order.append("ended")
 
-    floods = [asks(f"known {number}", 50, SLICE_S, is_known=True) for number in range(40)]
-    heavy = [asks(f"unknown {number}", 5, SLICE_S, is_known=False) for number in range(5)]
+    floods = [asks(f"known {number}", 50, SLICE_S, Standing.KNOWN) for number in range(40)]
+    heavy = [asks(f"unknown {number}", 5, SLICE_S, Standing.UNKNOWN) for number in range(5)]
     await asyncio.gather(*floods, *heavy, comes_anew(), person())
     last = order.index("ended")
     assert last <= 2 * (20 * 2 + 2 * 5) + 40

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import structs
 
+from relay.access.shares import Standing
 from relay.access.visibility import Viewer
 from relay.errors import StoreFault
 from relay.groups.actions import Flag
@@ -327,7 +328,7 @@ def turns(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> Turns:
     """Of the deliveries to a network of which one subscription is not apart."""
     monkeypatch.setattr("relay.read.fanout._MOST_OF_NETWORK", 1)
     turns = Turns()
-    relay.fanout.work_of = lambda _network, _is_known: turns
+    relay.fanout.work_of = lambda _name, _standing: turns
     return turns
 
 
@@ -420,7 +421,7 @@ async def test_known_keys_do_not_wait_for_the_filters_of_others_in_their_network
 ) -> None:
     """3,000 filters of a neighbour made live events of an office 4 s late."""
     of_known = Turns()
-    relay.fanout.work_of = lambda _, is_known: of_known if is_known else turns
+    relay.fanout.work_of = lambda _, standing: turns if standing is Standing.UNKNOWN else of_known
     first, *others = [relay.follows(asked(kinds=[1])) for _ in range(4)]
     office = [relay.follows(asked(kinds=[1]), key=owner) for _ in range(4)]
     relay.commits(1, 1)
