@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from itertools import chain
+from itertools import chain, groupby
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from relay.errors import StoreFault
-from relay.lifecycle.rows import LONG_EXPIRED
 from relay.nostr.event import indexed
 from relay.write.costs import FilterNumbers
 
@@ -40,11 +39,12 @@ _TURN_S: Final = 0.02
 are written to their sockets: rows that go to many clients cost less in few turns."""
 
 _MOST_BYTES: Final = 1 << 20
-"""Bytes of events that wait for the delivery to one network apart; parsed they take up to twenty
-times as much memory."""
+"""Bytes of stored events that wait for the delivery to one network apart; parsed they take up to
+twenty times as much memory. And bytes of events that are only passed on, to anybody, after which
+one is not delivered there any more."""
 _MOST_DUE: Final = 1024
-"""Batches, or runs of rows, that wait for that delivery; with more, all rows from the first to the
-last are read as one run."""
+"""Batches, or runs of rows, that wait for that delivery, beside events that are only passed on;
+with more, all rows between two of these are read as one run."""
 
 Links = TypeVar("Links")
 
@@ -103,7 +103,9 @@ class Delivery:
 
     A delivery to all has one of its own for each set apart, which is late by as long as its work
     waits for turns. Of what is due to a set apart at most `_MOST_BYTES` are kept in memory: beyond
-    that stored rows are read again, and events that are only passed on are dropped.
+    that stored rows are read again. Events that are only passed on are dropped when as many bytes
+    of such events have followed, for whomever they are: if it were those that the set awaits, who
+    lacks an event of its own would learn that there was one that it may not read.
     """
 
     def __init__(
@@ -112,19 +114,26 @@ class Delivery:
         state: RelayState,
         fanout: Subscribers[Any],
         metrics: Metrics,
+        clock: Callable[[], int],
         apart: Callable[[], Collection[Subscribers[Any]]] = tuple,
     ) -> None:
         self._store = store
         self._state = state
         self._fanout = fanout
         self._metrics = metrics
-        self._due: deque[Sequence[Stored] | range] = deque()
+        self._clock = clock
+        self._due: deque[list[Stored] | range] = deque()
         """In order. A range: seqs of rows that are read when their turn comes, see `_keep_stored`
         and `add_others`."""
+        self._passed_on: deque[tuple[int, list[Stored]]] = deque()
+        """Apart: the lists in `_due` of events that are only passed on, and `_passed_on_bytes` when
+        they came."""
+        self._passed_on_bytes = 0
+        """Of all such events so far, whether due here or not."""
         self._rights = state.rights
         """`RelayState.rights` when `_due` was last checked against them."""
         self._bytes = 0
-        """Of the events in `_due`, as far as they were counted."""
+        """Of the stored rows in `_due`, as far as they were counted."""
         self._subscribers_apart = apart
         self._apart: dict[Subscribers[Any], Delivery] = {}
         self._delivering = asyncio.Lock()
@@ -137,11 +146,10 @@ class Delivery:
     def add(self, rows: Sequence[Stored]) -> None:
         """Rows of a commit whose state is in force."""
         self._forget_passed_on()
-        if rows:
-            self._due.append(rows)
-            self._count_due()
+        self._append(rows)
         apart = self.deliveries_apart()
         if apart:
+            self._note_passed_on(rows)
             events = [indexed(row.event) for row in rows]
             for each in apart:
                 awaits = each._fanout.awaits
@@ -155,32 +163,59 @@ class Delivery:
             self._apart = {
                 each: self._apart[each]
                 if each in self._apart
-                else Delivery(*of_all, each, self._metrics)
+                else Delivery(*of_all, each, self._metrics, self._clock)
                 for each in apart
             }
         return self._apart.values()
 
-    def _count_due(self) -> None:
-        """Count what became due last; if too much is due, keep less of it in memory."""
-        if self._fanout.work is not None:
-            self._bytes += _bytes_of(self._due[-1])
-            if self._bytes > _MOST_BYTES or len(self._due) > _MOST_DUE:
-                self._keep_stored()
+    def _note_passed_on(self, rows: Sequence[Stored]) -> None:
+        """Count these, which came to the relay, for all sets apart, and drop older ones there."""
+        self._passed_on_bytes += sum([len(row.event.raw) for row in rows if not row.seq])
+        for each in self._apart.values():
+            each._passed_on_bytes = self._passed_on_bytes
+            waiting = each._passed_on
+            while waiting and each._passed_on_bytes - waiting[0][0] > _MOST_BYTES:
+                waiting.popleft()[1].clear()
+
+    def _append(self, due: Sequence[Stored] | range) -> None:
+        """If too much is due, keep less of it in memory."""
+        if not due:
+            return
+        is_apart = self._fanout.work is not None
+        if isinstance(due, range):
+            self._due.append(due)
+        elif not is_apart:
+            self._due.append([*due])
+        else:
+            for is_stored, each in groupby(due, lambda row: row.seq > 0):
+                rows = [*each]
+                self._due.append(rows)
+                if not is_stored:
+                    self._passed_on.append((self._passed_on_bytes, rows))
+            self._bytes += _bytes_of(due)
+        if is_apart and (self._bytes > _MOST_BYTES or self._has_many_due):
+            self._keep_stored()
+
+    @property
+    def _has_many_due(self) -> bool:
+        return len(self._due) > _MOST_DUE + 2 * len(self._passed_on)
 
     def add_others(self, seqs: range, passed_on: Mapping[int, Sequence[Stored]]) -> None:
         """Rows that other relays wrote, whose state is in force. `passed_on`: events that are not
         stored, by the seq after which they are delivered, ascending."""
         self._forget_passed_on()
-        for each in self.deliveries_apart():
+        apart = self.deliveries_apart()
+        if apart:
+            self._note_passed_on([*chain.from_iterable(passed_on.values())])
+        for each in apart:
             each.add_others(seqs, passed_on)
         start = seqs.start
         for seq, rows in passed_on.items():
-            self._due += (range(start, seq + 1), rows)
-            self._count_due()
+            self._append(range(start, seq + 1))
+            self._append(rows)
             start = seq + 1
         if start < seqs.stop:
-            self._due.append(range(start, seqs.stop))
-            self._count_due()
+            self._append(range(start, seqs.stop))
 
     def _forget_passed_on(self) -> None:
         """If rights have changed, drop events that are only passed on: viewers might get them who
@@ -188,27 +223,41 @@ class Delivery:
         before the rights changed."""
         if self._rights != self._state.rights:
             self._rights = self._state.rights
-            self._keep_stored()
+            self._drop_passed_on()
+
+    def _drop_passed_on(self) -> None:
+        """Of what is due keep only the seqs of stored rows, which are then read again."""
+        while self._passed_on:
+            self._passed_on.pop()[1].clear()
+        self._keep_stored()
 
     def _keep_stored(self) -> None:
-        """Of what is due keep only the seqs of stored rows, which are then read again."""
+        """Of the stored rows that are due keep only the seqs."""
         due = self._due
-        left: list[range | Sequence[Stored]] = []
+        left: list[list[Stored] | range] = []
         # What was kept before is ranges already, and there may be many: rights change at any time.
         number = next((n for n, each in enumerate(due) if not isinstance(each, range)), len(due))
         while len(due) > number:
             left.append(due.pop())
-        for run in chain.from_iterable(map(_runs_of, reversed(left))):
-            last = due[-1] if due else None
-            if isinstance(last, range) and last.stop == run.start:
-                due[-1] = range(last.start, run.stop)
-            else:
-                due.append(run)
-        if self._fanout.work is not None and len(due) > _MOST_DUE:  # it has waited for long
-            first, last = due[0], due[-1]
-            assert isinstance(first, range)
-            assert isinstance(last, range)
-            self._due = deque([range(first.start, last.stop)])
+        is_apart = self._fanout.work is not None
+        for each in reversed(left):
+            if is_apart and not isinstance(each, range) and each and not each[0].seq:
+                due.append(each)
+                continue
+            for run in _runs_of(each):
+                last = due[-1] if due else None
+                if isinstance(last, range) and last.stop == run.start:
+                    due[-1] = range(last.start, run.stop)
+                else:
+                    due.append(run)
+        if is_apart and self._has_many_due:  # it has waited for long
+            self._due = deque()
+            for each in due:
+                last = self._due[-1] if self._due else None
+                if isinstance(last, range) and isinstance(each, range):
+                    self._due[-1] = range(last.start, each.stop)
+                else:
+                    self._due.append(each)
         self._bytes = 0
 
     def begin(self) -> None:
@@ -246,12 +295,14 @@ class Delivery:
             while self._due:
                 if not self._state.is_current():
                     # Other relays may delete some rows and then give rights, so all are read again.
-                    self._keep_stored()
+                    self._drop_passed_on()
                     return
                 due, rights = self._due.popleft(), self._rights
                 self._bytes -= min(self._bytes, _bytes_of(due))
+                if self._passed_on and self._passed_on[0][1] is due:
+                    self._passed_on.popleft()
                 try:
-                    rows = await self._read(due) if isinstance(due, range) else due
+                    rows = await self._read(due) if isinstance(due, range) else self._left_of(due)
                 except StoreFault as fault:
                     _log.error("stored events are not delivered yet: %s", fault)
                     self._due.appendleft(due)
@@ -271,7 +322,13 @@ class Delivery:
         rows = await self._store.since(seqs.start - 1, min(len(seqs), at_once))
         if rows and rows[-1].seq + 1 < seqs.stop:
             self._due.appendleft(range(rows[-1].seq + 1, seqs.stop))
-        return [row for row in rows if row.seq in seqs and row.expires_at != LONG_EXPIRED]
+        return self._left_of([row for row in rows if row.seq in seqs])
+
+    def _left_of(self, rows: Sequence[Stored]) -> Sequence[Stored]:
+        """Those that have not expired since; many, or apart, may have waited. Of LONG_EXPIRED ones
+        none is left."""
+        now = self._clock()
+        return [row for row in rows if row.expires_at is None or row.expires_at > now]
 
     async def _still_stored(self, rows: Sequence[Stored]) -> list[Stored]:
         """These rows as they are now, without those that were deleted. Raises StoreFault."""
@@ -279,7 +336,7 @@ class Delivery:
         after, last = rows[0].seq - 1, rows[-1].seq
         while after < last:
             found = await self._store.since(after, _READ_AT_ONCE)
-            stored.update((row.seq, row) for row in found if row.expires_at != LONG_EXPIRED)
+            stored.update((row.seq, row) for row in self._left_of(found))
             after = found[-1].seq if found else last
         return [stored[row.seq] for row in rows if row.seq in stored]
 
@@ -320,8 +377,8 @@ class Delivery:
 
 
 def _bytes_of(due: range | Sequence[Stored]) -> int:
-    """Of the events; of a range none are in memory."""
-    return 0 if isinstance(due, range) else sum([len(row.event.raw) for row in due])
+    """Of the stored events; of a range none are in memory."""
+    return 0 if isinstance(due, range) else sum([len(row.event.raw) for row in due if row.seq])
 
 
 def _runs_of(due: range | Sequence[Stored]) -> list[range]:

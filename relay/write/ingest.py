@@ -160,7 +160,7 @@ class Ingest:
         self._state = state
         self._relay_key = relay_key
         self._fanout = fanout
-        self._delivery = Delivery(store, state, fanout, metrics, lambda: fanout.apart)
+        self._delivery = Delivery(store, state, fanout, metrics, clock, lambda: fanout.apart)
         self._clock = clock
         self._metrics = metrics
         self._is_here = is_here

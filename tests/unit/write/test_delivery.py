@@ -81,6 +81,7 @@ class Interrupted:
 
 class Relay:
     def __init__(self, interrupted: Interrupted) -> None:
+        self.now = 1000
         self.log = Log()
         self.state = RelayState(policy_of("open"), Groups())
         self.fanout = Fanout(self.state)
@@ -89,7 +90,14 @@ class Relay:
 
     def _delivery(self) -> Delivery:
         metrics = Metrics()
-        return Delivery(self.log, self.state, self.fanout, metrics, lambda: self.fanout.apart)
+        return Delivery(
+            self.log,
+            self.state,
+            self.fanout,
+            metrics,
+            lambda: self.now,
+            lambda: self.fanout.apart,
+        )
 
     def flushes(self, queue: FlushQueue) -> None:
         self.fanout = Fanout(self.state, flush_queue=queue)
@@ -478,14 +486,90 @@ async def test_of_what_is_due_apart_only_so_many_bytes_wait(
         await relay.delivery.run()
         (apart,) = relay.delivery.deliveries_apart()
         waiting = [row for due in apart._due if not isinstance(due, range) for row in due]
-        assert sum(len(row.event.raw) for row in waiting) <= 500
-        assert len(apart._due) <= 3
+        stored = [len(row.event.raw) for row in waiting if row.seq]
+        others = [len(row.event.raw) for row in waiting if not row.seq]
+        assert sum(stored) <= 500
+        assert sum(others[1:]) <= 500
+        assert len(apart._due) <= 8
     for _ in range(60):
         turns.given.release()
     await apart.ended()
     said = client.contents()
     assert [text for text in said if text[0] != "-"] == [f"{n}" for n in range(1, 21)]
     assert len(said) < 25
+
+
+@pytest.mark.parametrize("number", [0, 1, 5, 40])
+@pytest.mark.parametrize("bound", ["_MOST_BYTES", "_MOST_DUE"])
+async def test_what_a_network_apart_may_not_read_changes_nothing_in_what_it_gets(
+    relay: Relay, turns: Turns, monkeypatch: pytest.MonkeyPatch, bound: str, number: int
+) -> None:
+    """Hidden messages that wait dropped events of its own, which told that there were some."""
+    monkeypatch.setattr(f"relay.write.delivery.{bound}", 500 if bound == "_MOST_BYTES" else 3)
+    members = OrderedMap[str, tuple[str, ...]]({bob.pubkey: ()})
+    flags = frozenset({Flag.PRIVATE, Flag.HIDDEN})
+    hidden = Group("den", flags=flags, members=members, founder=bob.pubkey)
+    relay.state.adopt(Groups(OrderedMap({"den": hidden})))
+    relay.delivery.add([])
+    relay.follows(asked(kinds=[1]))
+    client = relay.follows(asked(kinds=[9]), asked(kinds=[1, 20001]))
+    own = [
+        Stored(0, unsigned(alice, 20001, [], "first")),
+        Stored(1, unsigned(alice, 1, [], "second")),
+        Stored(0, unsigned(alice, 20001, [], "third")),
+    ]
+    said = [Stored(2 + n, unsigned(bob, 9, [["h", "den"]], "psst"), "den") for n in range(number)]
+    last = Stored(100, unsigned(alice, 1, [], "last"))
+    relay.log.written = [own[1], *said, last]
+    for rows in (own, *[[row] for row in said], [last]):
+        relay.delivery.add(rows)
+        await relay.delivery.run()
+    for _ in range(100):
+        turns.given.release()
+    (apart,) = relay.delivery.deliveries_apart()
+    await apart.ended()
+    assert client.contents() == ["first", "second", "third", "last"]
+
+
+@pytest.mark.parametrize("kind", [20001, 20002])
+async def test_events_that_are_passed_on_to_anybody_drop_older_ones_that_wait_apart(
+    relay: Relay, turns: Turns, monkeypatch: pytest.MonkeyPatch, kind: int
+) -> None:
+    """Whether or not the network awaits them, too."""
+    monkeypatch.setattr("relay.write.delivery._MOST_BYTES", 1000)
+    relay.follows(asked(kinds=[1]))
+    client = relay.follows(asked(kinds=[20001], authors=[alice.pubkey, bob.pubkey]))
+    relay.delivery.add([Stored(0, unsigned(alice, 20001, [], "old"))])
+    relay.delivery.add([Stored(0, unsigned(bob, kind, [], "x" * 900))])
+    relay.delivery.add([Stored(0, unsigned(alice, 20001, [], "new"))])
+    await relay.delivery.run()
+    for _ in range(100):
+        turns.given.release()
+    (apart,) = relay.delivery.deliveries_apart()
+    await apart.ended()
+    assert [text for text in client.contents() if text[0] != "x"] == ["new"]
+
+
+@pytest.mark.parametrize("is_read_again", [True, False])
+async def test_what_expires_while_it_waits_is_not_delivered(
+    relay: Relay, turns: Turns, monkeypatch: pytest.MonkeyPatch, *, is_read_again: bool
+) -> None:
+    if is_read_again:
+        monkeypatch.setattr("relay.write.delivery._MOST_BYTES", 1)
+    relay.follows(asked(kinds=[1]))
+    client = relay.follows(asked(kinds=[1]))
+    relay.log.written = rows = [
+        Stored(n, unsigned(alice, 1, [], f"{n}"), expires_at=expires_at)
+        for n, expires_at in enumerate([None, 1001, 1002], 1)
+    ]
+    relay.delivery.add(rows)
+    await relay.delivery.run()
+    relay.now = 1001
+    for _ in range(10):
+        turns.given.release()
+    (apart,) = relay.delivery.deliveries_apart()
+    await apart.ended()
+    assert client.contents() == ["1", "3"]
 
 
 async def test_a_network_apart_that_is_behind_reads_only_what_it_awaits(
