@@ -187,6 +187,11 @@ class Visibility:
             return None, self.admitted_as
         return address, self.known_as
 
+    def sees_group(self, group_id: str) -> bool:
+        """Whether the group exists, as far as the viewer may know; owners are not told apart."""
+        group = self.groups.by_id.get(group_id)
+        return group is not None and (not group.is_hidden or group_id in self.insider_of)
+
     def reads_group(self, group_id: str) -> bool:
         """Whether the viewer may read the messages of this group, by the packaged rules."""
         return self.is_owner or self._may_read_group(group_id)
@@ -348,7 +353,7 @@ class Visibility:
             return True
         if Who.GROUP in readers and row.group is not None and self._may_read_group(row.group):
             return True
-        if Who.VISIBLE in readers and row.group is not None and self._may_see_group(row.group):
+        if Who.VISIBLE in readers and row.group is not None and self.sees_group(row.group):
             return True
         if Who.INSIDER in readers and row.group in self.insider_of:
             return True
@@ -379,10 +384,6 @@ class Visibility:
             return not group.only_members_read or group_id in self.insider_of
         ended = self.groups.ended.get(group_id)
         return ended is not None and (ended.is_public or group_id in self.was_insider_of)
-
-    def _may_see_group(self, group_id: str) -> bool:
-        group = self.groups.by_id.get(group_id)
-        return group is not None and (not group.is_hidden or group_id in self.insider_of)
 
     def allows_household(self, readers: frozenset[Who], household: Household) -> bool:
         """Whether one of the words allows this viewer the household's rows, as one of its keys. For

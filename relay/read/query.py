@@ -532,17 +532,10 @@ class QueryRunner:
         return any(
             each.ids is None
             and each.authors is None
-            and not self._only_members_write(each.tag_values("h"))
+            and not _only_members_write(rights, each.tag_values("h"))
             and (each.kinds is None or not each.kinds <= kinds.WRAPS)
             for each in filters
         )
-
-    def _only_members_write(self, group_ids: Collection[str] | None) -> bool:
-        """Whether only members write in all these groups, and an admin must accept who joins."""
-        if group_ids is None:
-            return False
-        groups = map(self._state.groups.get, group_ids)
-        return all(group and group.only_members_write and group.is_closed for group in groups)
 
     def _limit_of(self, filter_: Filter) -> int:
         limit = self._limits.default_limit if filter_.limit is None else filter_.limit
@@ -794,3 +787,14 @@ def _log_slow(read: CostlyRead, rows: int, seconds: float) -> None:
     if seconds >= SLOW_S:
         text = "slow query: %.1f s, %d rows, %s"
         _log.info(text, seconds, rows, read.shape, extra={"plan": "; ".join(read.plan or ())})
+
+
+def _only_members_write(rights: Visibility, group_ids: Collection[str] | None) -> bool:
+    """Whether only members write in all these groups, and an admin must accept who joins. A group
+    that the viewer may not know of is as if it were not there."""
+    if group_ids is None:
+        return False
+    groups = [rights.groups.get(each) for each in group_ids if rights.sees_group(each)]
+    return len(groups) == len(group_ids) and all(
+        group and group.only_members_write and group.is_closed for group in groups
+    )

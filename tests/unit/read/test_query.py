@@ -187,6 +187,28 @@ async def test_who_does_not_say_whose_rows_gets_few_bytes_of_large_ones(
         assert not notices
 
 
+@pytest.mark.parametrize("who", [bob, alice])
+async def test_how_many_bytes_an_answer_has_does_not_tell_of_a_hidden_group(
+    monkeypatch: pytest.MonkeyPatch, who: SecretKey
+) -> None:
+    """All rows of other filters came beside the id of one that is closed and restricted."""
+    monkeypatch.setattr("relay.read.query._MOST_LARGE", 4 * len(LARGE))
+    monkeypatch.setattr("relay.read.scan.PAGE_ROWS", PAGE)
+    relay = QuerySide(policy_of("open"))
+    flags = frozenset({Flag.RESTRICTED, Flag.CLOSED, Flag.PRIVATE, Flag.HIDDEN})
+    members = OrderedMap[str, tuple[str, ...]]({alice.pubkey: ()})
+    relay.state.adopt(relay.state.groups.with_group(Group("den", flags=flags, members=members)))
+    lists = [note(LARGE, n, kind=30_000, tags=[["d", f"{n}"]]) for n in range(10)]
+    await relay.write(*lists)
+    answers = []
+    for group in ("den", "none"):
+        client = Client(who, counted_as="192.0.2.7")
+        filters = asked(authors=[bob.pubkey]), asked(kinds=[9], tag_h=[group])
+        answer = await relay.answered(client, *filters)
+        answers.append((answer.count(LARGE), [frame[0] for frame in client.received]))
+    assert (answers[0] == answers[1]) is (who is bob)
+
+
 class Measured(Client):
     """A client with the sizes of what is written to it."""
 
