@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -59,6 +59,8 @@ _AT_ONCE: Final = 2
 """Reads that run at once, separately for: short pages of unknown keys; searches of known ones;
 counts, and long pages, of known keys and of unknown ones. So some connections are left for other
 reads."""
+_SHORT_AT_ONCE: Final = 3
+"""Short pages of known keys that run at once."""
 _CHUNK_ROWS: Final = 5_000
 _MAX_EXPLAINED: Final = 4
 _MAX_STEPS: Final = 64
@@ -73,14 +75,17 @@ class Turns:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         """`clock`: as of `ReadTurns`."""
-        self._short_pages = ReadTurns(_AT_ONCE, clock)
+        self._short_pages = {
+            known: ReadTurns(_SHORT_AT_ONCE if known else _AT_ONCE, clock)
+            for known in (False, True)
+        }
         self._long_pages, self._counts = (
             {known: ReadTurns(_AT_ONCE, clock) for known in (False, True)} for _ in range(2)
         )
         self._searches = {False: ReadTurns(1, clock), True: ReadTurns(_AT_ONCE, clock)}
 
     def short_page(self, visibility: Visibility, address: str | None) -> Held:
-        return nullcontext() if visibility.is_known else self._short_pages.of(address)
+        return _turn(self._short_pages, visibility, address)
 
     def long_page(self, visibility: Visibility, address: str | None) -> Held:
         return _turn(self._long_pages, visibility, address)
