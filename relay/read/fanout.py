@@ -18,7 +18,7 @@ from relay.nostr import kinds, messages
 from relay.nostr.event import event_from_raw, indexed
 from relay.nostr.nip50 import indexed_part, parted
 from relay.read.linked_rows import NO_LINKS
-from relay.read.outbox import framed
+from relay.read.outbox import LARGE_ROW, framed
 from relay.read.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
@@ -637,13 +637,16 @@ class Part:
         number = len(rows)
         before = self._delivered
         are_public = all(map(self._state.is_public, rows))
-        is_large = sum([len(row.event.raw) for row in rows]) > _LARGE
+        size = sum([len(row.event.raw) for row in rows])
+        is_large, is_small = size > _LARGE, size <= LARGE_ROW
         joined: dict[str, bytes] = {}
         delivered = 0
         for entry in entries:
             subscription = entry.subscription
             if subscription.is_closed:
                 continue
+            if not is_small:
+                subscription.outbox.wait_for_others()
             if (
                 subscription.backlog is not None
                 or subscription.outbox.is_behind
@@ -709,7 +712,7 @@ class Part:
         stored, compared = row.stored, row.compared
         seq, raw = stored.seq, stored.event.raw
         number = self._delivered + 1
-        is_large = len(raw) > _LARGE
+        is_large, is_small = len(raw) > _LARGE, len(raw) <= LARGE_ROW
         delivered = 0
         frames = row.frames
         if len(frames) > _ASKED_AT_ONCE:  # a client may use a new id for each subscription
@@ -758,6 +761,8 @@ class Part:
                     subscription.last_seq = seq
                 else:
                     subscription.last_delivery = number
+                if not is_small:
+                    subscription.outbox.wait_for_others()
                 # `delays` alone would be a call for each frame.
                 if subscription.backlog is not None or (
                     subscription.outbox.is_behind and subscription.delays

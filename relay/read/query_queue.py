@@ -195,6 +195,7 @@ class QueryQueue:
         self._answered = subscription
         try:
             await self._peer.drained()
+            await self._peer.turn(0.0)  # a thousand of a network may have waited for each other
             self._peer.outbox.is_behind = False
             if not self._is_open(subscription):
                 return

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never, cast
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from relay.access.actors import attestation_at_login
-from relay.access.shares import Shares
+from relay.access.shares import Shares, network_of
 from relay.access.visibility import BANNED
 from relay.errors import Invalid, Prefix, Refused, WriteOutcome, ok_reply
 from relay.facts import Origin
@@ -216,6 +216,7 @@ class Connection:
             max_bytes=limits.outbox_bytes,
             overflow=self._overflowed,
             unread=self._left_unread,
+            network=None if counted_as is None else network_of(counted_as),
         )
         self._queries = QueryQueue(services.queries, self)
         self._negentropy = NegentropyQueue(services.negentropy, self)
@@ -722,6 +723,7 @@ class Connection:
             self._count(0)
             self._slice.account = self._turns.account(name, standing)
             self._count()
+            self.outbox.count_for(None if name is None else network_of(name))
         if self._session.viewer.keys:
             self._logged_in(self)
 

@@ -96,6 +96,34 @@ def outbox_to(
     return Outbox(sink, loop.flush_queue, max_bytes=max_bytes, overflow=overflow)
 
 
+@pytest.mark.parametrize(("size", "is_full"), [(1_000, False), (300_000, True)])
+def test_large_live_rows_wait_for_others_of_their_network(
+    loop: Loop, size: int, *, is_full: bool
+) -> None:
+    """Those of 1,000 clients took 200 iterations of the loop, and a commit waited for them."""
+    networks = ["192.0.2.0/24"] * 601 + ["198.51.100.0/24", None]
+    outboxes = [
+        Outbox(Sink(), loop.flush_queue, max_bytes=1 << 20, overflow=pytest.fail, network=network)
+        for network in networks
+    ]
+    *of_one, last, other, unknown = outboxes
+    for outbox in of_one[: 600 if size == 1_000 else 2]:
+        outbox.wait_for_others()
+        assert not outbox.is_behind
+        outbox.put_live(b"", b"x" * size, b"")
+    for outbox in (last, other, unknown):
+        outbox.wait_for_others()
+    assert [each.is_behind for each in (last, other, unknown)] == [is_full, False, False]
+    other.put_live(b"", b"x" * 600_000, b"")
+    other.count_for("admitted")
+    loop.turns()
+    last.is_behind = False
+    for outbox in (last, other):
+        outbox.wait_for_others()
+        assert not outbox.is_behind
+    assert not loop.flush_queue._large_of
+
+
 def test_it_is_told_that_much_waits_in_the_transport(loop: Loop) -> None:
     sink, told = Sink(reads=False), list[int]()
     outbox = Outbox(

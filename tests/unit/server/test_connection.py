@@ -25,6 +25,7 @@ from relay.cli.serve import _new_loop
 from relay.groups.actions import Flag
 from relay.groups.group import Group
 from relay.lifecycle.rows import Stored
+from relay.read.outbox import FlushQueue
 from relay.server import eviction
 from relay.server.connection import Connection, Stop
 from relay.server.eviction import UnreadRows, close_heaviest
@@ -119,6 +120,44 @@ async def test_with_very_many_keys_a_subscription_is_opened_anew(
         assert await socket.receive_json() == ["EOSE", "s"]
         assert len(relay.fanout.apart) == 1
         await socket.close()
+
+
+async def test_no_commit_waits_until_a_large_event_is_written_to_many_clients_of_a_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each gets it, and what comes later behind it."""
+    monkeypatch.setattr("relay.read.outbox._MOST_OF_NETWORK", 100_000)
+    queued = 0
+
+    def flush(queue: FlushQueue) -> None:
+        nonlocal queued
+        queued = max(queued, queue.live_bytes)
+        flush_all(queue)
+
+    flush_all = FlushQueue.flush
+    monkeypatch.setattr(FlushQueue, "flush", flush)
+    async with serving(PROXIED) as relay, ClientSession() as http:
+        followers = [
+            await connected_from(f"203.0.113.{number}", relay, http, None) for number in range(20)
+        ]
+        for follower in followers:
+            await follower.send_json(["REQ", "s", {"kinds": [1, 20001]}])
+            assert await follower.receive_json() == ["EOSE", "s"]
+        author = await connected_from("198.51.100.1", relay, http, None)
+        events = [
+            alice.sign(20001, [], "x" * 60_000, NOW),
+            alice.sign(1, [], "y" * 60_000, NOW),
+            alice.sign(20001, [], "small", NOW),
+        ]
+        for event in events:
+            await author.send_json(["EVENT", fields(event)])
+            assert (await author.receive_json())[2]
+        for follower in followers:
+            heard = [(await follower.receive_json())[2]["id"] for _ in events]
+            assert heard == [event.id for event in events]
+        assert queued < 6 * 61_000
+        for socket in (author, *followers):
+            await socket.close()
 
 
 @pytest.mark.proves("N01-50", "N01-53")
