@@ -97,15 +97,19 @@ class Slots(Generic[C]):
             return found or Full.ADDRESS
         if 0 < self._most <= self._number:
             kept, least = self._most // _KEPT, 0
+            settled: dict[C, Any] = self._settled.all
             if len(self._unknown.all) >= kept:
                 found = self._of_largest(address)
             else:
                 # Those with known keys have places that are for who may log in yet: clients of
-                # networks that have more do not end the trials of others.
+                # networks that have more do not displace others, nor end their trials.
                 found = self._of_all(address)
                 least = self._others.in_network(address)
+                newest = next(reversed(settled), None)
+                if newest is not None and self._of_network_of(newest) < least:
+                    settled = {}
             trial = partial(self._trial_for, address, least)
-            found = found or self._displaced(self._settled.all, self._on_trial.all, kept, trial)
+            found = found or self._displaced(settled, self._on_trial.all, kept, trial)
             return found or Full.RELAY
         return None
 
@@ -140,9 +144,13 @@ class Slots(Generic[C]):
         trials = self._on_trial
         found = trials.of_largest(address) or trials.oldest_in_network(address)
         found = found or next(iter(trials.all), None)
-        if found is None or self._others.in_network(self._origins[found]) < least:
+        if found is None or self._of_network_of(found) < least:
             return None
         return found
+
+    def _of_network_of(self, connection: C) -> int:
+        """Connections of its network that are not an owner's."""
+        return self._others.in_network(self._origins[connection])
 
     def _of_largest(self, address: str) -> C | None:
         """Displace a connection of the network with most unknown ones, if these are more than the

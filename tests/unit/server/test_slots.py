@@ -278,6 +278,22 @@ def test_who_has_few_stays_beside_known_keys_of_one_network(network: str) -> Non
     assert sum(guest.is_closed for guest in many) == 1
 
 
+def test_who_has_few_stays_beside_known_keys_of_many_networks() -> None:
+    """Each that came anew from there displaced a client without a login after its trial."""
+    door = Door(per_address=0)
+    networks = MOST // 4
+    for number in range(MOST):
+        logged_in(door, door.comes(f"10.0.{number % networks}.1"))
+    few = [came(door.comes(f"10.1.{number}.1")) for number in range(2)]
+    door.time_passes()
+    for number in range(4 * networks):
+        guest = door.comes(f"10.0.{number % networks}.1")
+        if isinstance(guest, Guest):
+            logged_in(door, guest)
+        door.time_passes()
+    assert not any(guest.is_closed for guest in few)
+
+
 def test_who_stays_where_places_are_free_takes_none_of_others() -> None:
     """While four fifths of the places that were taken had known keys, each trial ended one."""
     door = Door(per_address=0)
