@@ -97,7 +97,7 @@ class Slots(Generic[C]):
             return found or Full.ADDRESS
         if 0 < self._most <= self._number:
             kept, least = self._most // _KEPT, 0
-            settled: dict[C, Any] = self._settled.all
+            closable: dict[C, Any] = self._settled.all
             if len(self._unknown.all) >= kept:
                 found = self._of_largest(address)
             else:
@@ -105,11 +105,11 @@ class Slots(Generic[C]):
                 # networks that have more do not displace others, nor end their trials.
                 found = self._of_all(address)
                 least = self._others.in_network(address)
-                newest = next(reversed(settled), None)
+                newest = next(reversed(closable), None)
                 if newest is not None and self._of_network_of(newest) < least:
-                    settled = {}
+                    closable = {}
             trial = partial(self._trial_for, address, least)
-            found = found or self._displaced(settled, self._on_trial.all, kept, trial)
+            found = found or self._displaced(closable, self._on_trial.all, kept, trial)
             return found or Full.RELAY
         return None
 
