@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from itertools import chain, groupby
+from itertools import chain
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from relay.nostr.event import indexed
 from relay.write.costs import FilterNumbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from relay.access.shares import Work
     from relay.lifecycle.rows import Stored
@@ -38,13 +38,12 @@ _TURN_S: Final = 0.02
 """Work of a delivery after which the other tasks of the loop have a turn. In each turn all outboxes
 are written to their sockets: rows that go to many clients cost less in few turns."""
 
-_MOST_BYTES: Final = 1 << 20
-"""Bytes of stored events that wait for the delivery to one network apart; parsed they take up to
-twenty times as much memory. And bytes of events that are only passed on, to anybody, after which
-one is not delivered there any more."""
+_MOST_BYTES: Final = 4 << 20
+"""Bytes of events, for whomever they are, after which an older one does not wait in memory any more
+for the delivery to a network apart; parsed they take up to twenty times as much memory."""
 _MOST_DUE: Final = 1024
-"""Batches, or runs of rows, that wait for that delivery, beside events that are only passed on;
-with more, all rows between two of these are read as one run."""
+"""Runs of rows that then wait for that delivery; with more, all rows from the first to the last are
+read as one run."""
 
 Links = TypeVar("Links")
 
@@ -102,10 +101,10 @@ class Delivery:
     """The rows that are due to a set of subscriptions. One batch of rows is delivered at a time.
 
     A delivery to all has one of its own for each set apart, which is late by as long as its work
-    waits for turns. Of what is due to a set apart at most `_MOST_BYTES` are kept in memory: beyond
-    that stored rows are read again. Events that are only passed on are dropped when as many bytes
-    of such events have followed, for whomever they are: if it were those that the set awaits, who
-    lacks an event of its own would learn that there was one that it may not read.
+    waits for turns. What is due to a set apart is kept in memory until `_MOST_BYTES` of events have
+    followed: then stored rows are read again, and events that are only passed on are dropped. If
+    only those counted that the set awaits, its clients could tell by what they get that there were
+    some that they may not read.
     """
 
     def __init__(
@@ -122,18 +121,16 @@ class Delivery:
         self._fanout = fanout
         self._metrics = metrics
         self._clock = clock
-        self._due: deque[list[Stored] | range] = deque()
-        """In order. A range: seqs of rows that are read when their turn comes, see `_keep_stored`
-        and `add_others`."""
-        self._passed_on: deque[tuple[int, list[Stored]]] = deque()
-        """Apart: the lists in `_due` of events that are only passed on, and `_passed_on_bytes` when
-        they came."""
-        self._passed_on_bytes = 0
-        """Of all such events so far, whether due here or not."""
+        self._old: deque[range] = deque()
+        """Seqs of rows that are due first, in order, and read when their turn comes. Others may be
+        between those of a run."""
+        self._due: deque[tuple[int, Sequence[Stored]] | range] = deque()
+        """What is due then, in order. With rows: `_bytes` when they came. A range: see
+        `add_others`."""
         self._rights = state.rights
         """`RelayState.rights` when `_due` was last checked against them."""
         self._bytes = 0
-        """Of the stored rows in `_due`, as far as they were counted."""
+        """Of all events that came while there were sets apart, whether due here or not."""
         self._subscribers_apart = apart
         self._apart: dict[Subscribers[Any], Delivery] = {}
         self._delivering = asyncio.Lock()
@@ -141,15 +138,16 @@ class Delivery:
 
     def __len__(self) -> int:
         """Batches of rows that are due or being delivered."""
-        return len(self._due) + self._delivering.locked()
+        return len(self._old) + len(self._due) + self._delivering.locked()
 
     def add(self, rows: Sequence[Stored]) -> None:
         """Rows of a commit whose state is in force."""
         self._forget_passed_on()
-        self._append(rows)
+        if rows:
+            self._due.append((self._bytes, rows))
         apart = self.deliveries_apart()
         if apart:
-            self._note_passed_on(rows)
+            self._count(rows)
             events = [indexed(row.event) for row in rows]
             for each in apart:
                 awaits = each._fanout.awaits
@@ -168,37 +166,36 @@ class Delivery:
             }
         return self._apart.values()
 
-    def _note_passed_on(self, rows: Sequence[Stored]) -> None:
-        """Count these, which came to the relay, for all sets apart, and drop older ones there."""
-        self._passed_on_bytes += sum([len(row.event.raw) for row in rows if not row.seq])
+    def _count(self, rows: Sequence[Stored]) -> None:
+        """Count what came, for all sets apart; what came long before waits in memory no more."""
+        self._bytes += sum([len(row.event.raw) for row in rows])
         for each in self._apart.values():
-            each._passed_on_bytes = self._passed_on_bytes
-            waiting = each._passed_on
-            while waiting and each._passed_on_bytes - waiting[0][0] > _MOST_BYTES:
-                waiting.popleft()[1].clear()
+            each._bytes = self._bytes
+            each._age()
 
-    def _append(self, due: Sequence[Stored] | range) -> None:
-        """If too much is due, keep less of it in memory."""
-        if not due:
-            return
-        is_apart = self._fanout.work is not None
-        if isinstance(due, range):
-            self._due.append(due)
-        elif not is_apart:
-            self._due.append([*due])
-        else:
-            for is_stored, each in groupby(due, lambda row: row.seq > 0):
-                rows = [*each]
-                self._due.append(rows)
-                if not is_stored:
-                    self._passed_on.append((self._passed_on_bytes, rows))
-            self._bytes += _bytes_of(due)
-        if is_apart and (self._bytes > _MOST_BYTES or self._has_many_due):
-            self._keep_stored()
+    def _age(self) -> None:
+        due = self._due
+        while due:
+            first = due[0]
+            if not isinstance(first, range):
+                bytes_before, rows = first
+                if self._bytes - bytes_before <= _MOST_BYTES:
+                    break
+                self._put_last(_runs_of(rows))
+            else:
+                self._put_last([first])
+            due.popleft()
+        if len(self._old) > _MOST_DUE:  # it has waited for long
+            self._old = deque([range(self._old[0].start, self._old[-1].stop)])
 
-    @property
-    def _has_many_due(self) -> bool:
-        return len(self._due) > _MOST_DUE + 2 * len(self._passed_on)
+    def _put_last(self, runs: Iterable[range]) -> None:
+        """Let these rows, which have come later than those in `_old`, be read again."""
+        old = self._old
+        for run in runs:
+            if old and old[-1].stop == run.start:
+                old[-1] = range(old[-1].start, run.stop)
+            elif run:
+                old.append(run)
 
     def add_others(self, seqs: range, passed_on: Mapping[int, Sequence[Stored]]) -> None:
         """Rows that other relays wrote, whose state is in force. `passed_on`: events that are not
@@ -206,16 +203,22 @@ class Delivery:
         self._forget_passed_on()
         apart = self.deliveries_apart()
         if apart:
-            self._note_passed_on([*chain.from_iterable(passed_on.values())])
+            self._count([*chain.from_iterable(passed_on.values())])
         for each in apart:
             each.add_others(seqs, passed_on)
         start = seqs.start
         for seq, rows in passed_on.items():
-            self._append(range(start, seq + 1))
-            self._append(rows)
+            self._add_range(range(start, seq + 1))
+            self._due.append((self._bytes, rows))
             start = seq + 1
-        if start < seqs.stop:
-            self._append(range(start, seqs.stop))
+        self._add_range(range(start, seqs.stop))
+
+    def _add_range(self, seqs: range) -> None:
+        last = self._due[-1] if self._due else None
+        if isinstance(last, range) and last.stop == seqs.start:
+            self._due[-1] = range(last.start, seqs.stop)
+        elif seqs:
+            self._due.append(seqs)
 
     def _forget_passed_on(self) -> None:
         """If rights have changed, drop events that are only passed on: viewers might get them who
@@ -223,47 +226,18 @@ class Delivery:
         before the rights changed."""
         if self._rights != self._state.rights:
             self._rights = self._state.rights
-            self._drop_passed_on()
-
-    def _drop_passed_on(self) -> None:
-        """Of what is due keep only the seqs of stored rows, which are then read again."""
-        while self._passed_on:
-            self._passed_on.pop()[1].clear()
-        self._keep_stored()
+            self._keep_stored()
 
     def _keep_stored(self) -> None:
-        """Of the stored rows that are due keep only the seqs."""
-        due = self._due
-        left: list[list[Stored] | range] = []
-        # What was kept before is ranges already, and there may be many: rights change at any time.
-        number = next((n for n, each in enumerate(due) if not isinstance(each, range)), len(due))
-        while len(due) > number:
-            left.append(due.pop())
-        is_apart = self._fanout.work is not None
-        for each in reversed(left):
-            if is_apart and not isinstance(each, range) and each and not each[0].seq:
-                due.append(each)
-                continue
-            for run in _runs_of(each):
-                last = due[-1] if due else None
-                if isinstance(last, range) and last.stop == run.start:
-                    due[-1] = range(last.start, run.stop)
-                else:
-                    due.append(run)
-        if is_apart and self._has_many_due:  # it has waited for long
-            self._due = deque()
-            for each in due:
-                last = self._due[-1] if self._due else None
-                if isinstance(last, range) and isinstance(each, range):
-                    self._due[-1] = range(last.start, each.stop)
-                else:
-                    self._due.append(each)
-        self._bytes = 0
+        """Of what is due keep only the seqs of stored rows, which are then read again."""
+        while self._due:
+            first = self._due.popleft()
+            self._put_last([first] if isinstance(first, range) else _runs_of(first[1]))
 
     def begin(self) -> None:
         """Deliver what is due, in tasks of their own."""
         self._begin_apart()
-        if self._due and (self._task is None or self._task.done()):
+        if (self._old or self._due) and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self.run(), name="deliver")
 
     def _begin_apart(self) -> None:
@@ -286,33 +260,37 @@ class Delivery:
     async def run(self) -> None:
         """Deliver what is due, until it is not known who may read, or the store fails."""
         self._begin_apart()
-        if not self._due:
+        if not (self._old or self._due):
             return
         work = self._fanout.work
         async with self._delivering:
             if work is not None:
                 await work.rest()
-            while self._due:
+            while self._old or self._due:
                 if not self._state.is_current():
                     # Other relays may delete some rows and then give rights, so all are read again.
-                    self._drop_passed_on()
+                    self._keep_stored()
                     return
-                due, rights = self._due.popleft(), self._rights
-                self._bytes -= min(self._bytes, _bytes_of(due))
-                if self._passed_on and self._passed_on[0][1] is due:
-                    self._passed_on.popleft()
+                due = self._old.popleft() if self._old else self._due.popleft()
+                rights = self._rights
                 try:
-                    rows = await self._read(due) if isinstance(due, range) else self._left_of(due)
+                    rows = await self._read(due) if isinstance(due, range) else due[1]
                 except StoreFault as fault:
                     _log.error("stored events are not delivered yet: %s", fault)
-                    self._due.appendleft(due)
+                    assert isinstance(due, range)
+                    self._old.appendleft(due)
                     return
                 if self._rights != rights:  # some may have been deleted before others got rights
-                    self._due.extendleft(reversed(_runs_of(rows)))
+                    self._put_first(rows)
                     continue
-                await self._deliver(rows)
-                if self._due and work is None:  # many small batches would be one turn of the loop
+                await self._deliver(self._left_of(rows))
+                # Many small batches would be one turn of the loop.
+                if work is None and (self._old or self._due):
                     await asyncio.sleep(0)
+
+    def _put_first(self, rows: Sequence[Stored]) -> None:
+        """Let these rows, which have come earlier than all that is due, be read again."""
+        self._old.extendleft(reversed(_runs_of(rows)))
 
     async def _read(self, seqs: range) -> Sequence[Stored]:
         """The first of these rows; the others are due next. Raises StoreFault."""
@@ -321,24 +299,14 @@ class Delivery:
         at_once = _READ_AT_ONCE if self._fanout.work is None else _READ_APART
         rows = await self._store.since(seqs.start - 1, min(len(seqs), at_once))
         if rows and rows[-1].seq + 1 < seqs.stop:
-            self._due.appendleft(range(rows[-1].seq + 1, seqs.stop))
-        return self._left_of([row for row in rows if row.seq in seqs])
+            self._old.appendleft(range(rows[-1].seq + 1, seqs.stop))
+        return [row for row in rows if row.seq in seqs]
 
     def _left_of(self, rows: Sequence[Stored]) -> Sequence[Stored]:
         """Those that have not expired since; many, or apart, may have waited. Of LONG_EXPIRED ones
         none is left."""
         now = self._clock()
         return [row for row in rows if row.expires_at is None or row.expires_at > now]
-
-    async def _still_stored(self, rows: Sequence[Stored]) -> list[Stored]:
-        """These rows as they are now, without those that were deleted. Raises StoreFault."""
-        stored: dict[int, Stored] = {}
-        after, last = rows[0].seq - 1, rows[-1].seq
-        while after < last:
-            found = await self._store.since(after, _READ_AT_ONCE)
-            stored.update((row.seq, row) for row in self._left_of(found))
-            after = found[-1].seq if found else last
-        return [stored[row.seq] for row in rows if row.seq in stored]
 
     async def _deliver(self, rows: Sequence[Stored]) -> None:
         began, rights, work = perf_counter(), self._rights, self._fanout.work or _UncountedWork()
@@ -359,36 +327,20 @@ class Delivery:
                     while self._fanout.is_behind:  # noqa: ASYNC110 -- the loop writes
                         await asyncio.sleep(0)
             else:  # it is not known who may read the rest, or other viewers may than before
-                rest = [row for row in rows[done:] if row.seq]
-                while rest and self._state.rights != rights:
-                    self._forget_passed_on()
-                    rights = self._rights
-                    try:
-                        rest = await self._still_stored(rest)
-                    except StoreFault:  # `run` reads them, now or later
-                        self._due.extendleft(reversed(_runs_of(rest)))
-                        rest = []
-                if rest:
-                    self._due.appendleft(rest)
+                self._forget_passed_on()
+                self._put_first(rows[done:])
         except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
             _log.exception("%d stored events were not delivered live", len(rows))
         if self._fanout.work is None:
             self._metrics.write.deliver.add(perf_counter() - began)
 
 
-def _bytes_of(due: range | Sequence[Stored]) -> int:
-    """Of the stored events; of a range none are in memory."""
-    return 0 if isinstance(due, range) else sum([len(row.event.raw) for row in due if row.seq])
-
-
-def _runs_of(due: range | Sequence[Stored]) -> list[range]:
+def _runs_of(rows: Sequence[Stored]) -> list[range]:
     """The seqs of the stored rows among these, without those in between: of thousands of rows that
     are written in a second, a network may await few. What is only passed on is not delivered late,
     and left out."""
-    if isinstance(due, range):
-        return [due] if due else []
     runs: list[range] = []
-    for row in due:
+    for row in rows:
         if row.seq and runs and runs[-1].stop == row.seq:
             runs[-1] = range(runs[-1].start, row.seq + 1)
         elif row.seq:
