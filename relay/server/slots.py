@@ -249,10 +249,12 @@ class Slots(Generic[C]):
         if not self._is_free(address, is_limited=is_limited):
             stays = False
             if self._is_free_of(address, is_limited=is_limited):
-                displaced = self._of_largest(address)
-                if displaced is None and len(self._unknown.all) <= self._most // _KEPT:
-                    stays = self._number < self._most
-                    displaced = None if stays else self._of_all(address)
+                are_few = len(self._unknown.all) <= self._most // _KEPT
+                stays = are_few and self._number < self._most
+                if not stays:
+                    displaced = self._of_largest(address)
+                if not stays and displaced is None and are_few:
+                    displaced = self._of_all(address)
             if displaced is None and not stays:
                 return self._leave(connection)
         self._on_trial.discard(connection, address)

@@ -294,6 +294,19 @@ def test_who_has_few_stays_beside_known_keys_of_many_networks() -> None:
     assert not any(guest.is_closed for guest in few)
 
 
+def test_who_stays_where_places_are_free_takes_none_of_a_network_with_many() -> None:
+    """Four fifths of all had known keys: an office without a login was closed one by one."""
+    door = Door(per_address=0)
+    for number in range(MOST * 4 // 5):
+        logged_in(door, door.comes(f"10.0.{number}.1"))
+    office = [came(door.comes("192.0.2.1")) for _ in range(MOST // 10)]
+    door.time_passes()
+    for number in range(2):
+        door.comes(f"10.1.{number}.1")
+        door.time_passes()
+    assert not any(guest.is_closed for guest in office)
+
+
 def test_who_stays_where_places_are_free_takes_none_of_others() -> None:
     """While four fifths of the places that were taken had known keys, each trial ended one."""
     door = Door(per_address=0)
