@@ -92,9 +92,9 @@ class VersionReader:
                 return Versions([], more=False), []
             old = rows[1:]
             for row in rows if is_first else old:
-                if weight >= PAGE_BYTES:
-                    return Versions(events, more=True), [rows[0].event]
                 if await self._may_read(row, visibility, asked):
+                    if weight >= PAGE_BYTES:  # and there is one that may be read
+                        return Versions(events, more=True), [rows[0].event]
                     events.append(row.event)
                     weight += parsing_weight(row.event.raw)
             if not old:

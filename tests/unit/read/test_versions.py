@@ -141,6 +141,19 @@ async def test_an_id_that_one_may_not_read_is_as_one_that_never_was(home: Librar
         assert await home.seen_by(bob, before=before) == [3, 1]
 
 
+async def test_a_full_page_does_not_tell_of_versions_that_one_may_not_read(
+    home: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "PAGE_BYTES", 1)
+    draft = '[[rule]]\nname = "r"\nmatch = { kinds = [30023], tags = { t = ["draft"] } }\n'
+    home.set_policy(f'{HISTORY}{draft}read = ["author"]\n')
+    await home.keep(1, tags=[["t", "draft"]])
+    await home.keep(2)
+    for who, has_more in ((bob, False), (alice, True)):
+        found = await home.reader().versions(Viewer(frozenset({who.pubkey})), NOTES, None)
+        assert (len(found.events), found.more) == (1, has_more)
+
+
 async def test_a_known_key_waits_for_at_most_one_page_of_unknown_ones(
     home: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
