@@ -38,7 +38,7 @@ is delivered: it would fill the outboxes even of clients that read."""
 
 LARGE_ROW: Final = 2 << 10
 """A live row of more bytes waits while …"""
-_MOST_OF_NETWORK: Final = 512 << 10
+_MOST_LARGE: Final = 512 << 10
 """… so many bytes of such rows wait for the loop in outboxes of one network: one of 390 kB that
 goes to 1,000 clients takes 200 iterations, and the next commit would wait for them."""
 
@@ -91,7 +91,7 @@ class FlushQueue:
 
     def has_room_for(self, network: str) -> bool:
         """Whether the loop should not write large live rows of the network first."""
-        return self._large_of[network] < _MOST_OF_NETWORK
+        return self._large_of[network] < _MOST_LARGE
 
     def count_large(self, network: str, size: int) -> None:
         """Of such rows so many bytes were put into an outbox, or have left it (negative)."""
@@ -246,7 +246,10 @@ class Outbox:
         self._frames += number
         self.queued_bytes += size
         if is_live:
-            self._count_live(size)
+            self._live_bytes += size
+            self._flush_queue.live_bytes += size
+            if size > LARGE_ROW:
+                self._count_large(size)
         if self.queued_bytes > self._behind_bytes:
             self._check()
 
@@ -284,14 +287,16 @@ class Outbox:
         outboxes."""
         before = self.queued_bytes
         self._queue_each(head, (body,), tail)
-        self._count_live(self.queued_bytes - before)
+        size = self.queued_bytes - before
+        self._live_bytes += size
+        self._flush_queue.live_bytes += size
+        if size > LARGE_ROW:
+            self._count_large(size)
         if self.queued_bytes > self._behind_bytes:
             self._check()
 
-    def _count_live(self, size: int) -> None:
-        self._live_bytes += size
-        self._flush_queue.live_bytes += size
-        if size > LARGE_ROW and self._network is not None:
+    def _count_large(self, size: int) -> None:
+        if self._network is not None:
             self._large_bytes += size
             self._flush_queue.count_large(self._network, size)
 

@@ -126,7 +126,7 @@ async def test_no_commit_waits_until_a_large_event_is_written_to_many_clients_of
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each gets it, and what comes later behind it."""
-    monkeypatch.setattr("relay.read.outbox._MOST_OF_NETWORK", 100_000)
+    monkeypatch.setattr("relay.read.outbox._MOST_LARGE", 100_000)
     queued = 0
 
     def flush(queue: FlushQueue) -> None:
