@@ -69,11 +69,17 @@ def places_of(max_connections: int) -> int:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return max_connections
-    most = max(files - _MAX_SILENT - _OTHER_FILES, files // 2)
+    most = max(files - _most_silent() - _OTHER_FILES, files // 4)
     if max_connections > most:
         text = "%d connections instead of %d: this process may open %d files, see `ulimit -n`"
         _log.warning(text, most, max_connections, files)
     return min(max_connections or most, most)
+
+
+def _most_silent() -> int:
+    """Sockets without a websocket that stay open: `_MAX_SILENT`, or a quarter of all files."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MAX_SILENT if files == resource.RLIM_INFINITY else min(_MAX_SILENT, files // 4)
 
 
 async def close_heaviest(connections: Iterable[Connection], needed: int) -> str:
@@ -184,7 +190,7 @@ class HttpSockets:
                 left -= 1
             else:
                 silent.append(each)
-        over = len(silent) - _MAX_SILENT
+        over = len(silent) - _most_silent()
         if over <= 0:
             return
         silent.sort(key=lambda each: each.is_answered)

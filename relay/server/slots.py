@@ -93,11 +93,10 @@ class Slots(Generic[C]):
         if is_limited and 0 < self._per_address <= self._here[address]:
             kept = self._per_address // _KEPT
             settled, on_trial = self._settled.of(address), self._on_trial.of(address)
-            found = self._displaced(settled, on_trial, kept, lambda: next(iter(on_trial), None))
+            found = self._displaced(settled, on_trial, kept, lambda: next(iter(on_trial), None), 0)
             return found or Full.ADDRESS
         if 0 < self._most <= self._number:
             kept, least = self._most // _KEPT, 0
-            closable: dict[C, Any] = self._settled.all
             if len(self._unknown.all) >= kept:
                 found = self._of_largest(address)
             else:
@@ -105,11 +104,10 @@ class Slots(Generic[C]):
                 # networks that have more do not displace others, nor end their trials.
                 found = self._of_all(address)
                 least = self._others.in_network(address)
-                newest = next(reversed(closable), None)
-                if newest is not None and self._of_network_of(newest) < least:
-                    closable = {}
             trial = partial(self._trial_for, address, least)
-            found = found or self._displaced(closable, self._on_trial.all, kept, trial)
+            found = found or self._displaced(
+                self._settled.all, self._on_trial.all, kept, trial, least
+            )
             return found or Full.RELAY
         return None
 
@@ -127,12 +125,14 @@ class Slots(Generic[C]):
         on_trial: dict[C, Any],
         kept: int,
         trial: Callable[[], C | None],
+        least: int,
     ) -> C | None:
         """Displace the newest settled connection; when as many are on trial as places are reserved,
-        the one whose `trial` ends."""
+        or its network has less than `least` connections, the one whose `trial` ends."""
         while kept:
-            is_kept = settled and len(on_trial) < kept
-            found = next(reversed(settled)) if is_kept else trial()
+            found = next(reversed(settled), None) if len(on_trial) < kept else None
+            if found is None or self._of_network_of(found) < least:
+                found = trial()
             if found is None or not self.logged_in(found):
                 return None if found is None else self._leave(found)
         return None

@@ -294,6 +294,23 @@ def test_who_has_few_stays_beside_known_keys_of_many_networks() -> None:
     assert not any(guest.is_closed for guest in few)
 
 
+def test_who_has_few_stays_also_when_a_newer_one_has_become_known() -> None:
+    """A key became known on an open connection: the next one was closed, whoever's it was."""
+    door = Door(per_address=0)
+    for number in range(1, MOST - 4):
+        logged_in(door, door.comes(f"10.0.{number % 4}.1"))
+    few = [came(door.comes(f"10.1.{number}.1")) for number in range(4)]
+    newest = came(door.comes("10.0.0.1"))
+    door.time_passes()
+    for number in range(1, 4):
+        if len(door.inside) < MOST:
+            logged_in(door, door.comes(f"10.0.{number}.1"))
+    newest.keys.add("known")
+    for number in range(1, 4):
+        door.comes(f"10.0.{number}.1")
+    assert not any(guest.is_closed for guest in few)
+
+
 def test_who_stays_where_places_are_free_takes_none_of_a_network_with_many() -> None:
     """Four fifths of all had known keys: an office without a login was closed one by one."""
     door = Door(per_address=0)
