@@ -43,7 +43,7 @@ _IPV4_LOOPBACK: Final = IPv4Address("127.0.0.1")
 _IPV6_LOOPBACK: Final = IPv6Address("::1")
 FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
 _FORWARDED_FOR: Final = re.compile(rb"\r\nX-Forwarded-For:([^\r\n]*)", re.IGNORECASE)
-_LOOKED_AT: Final = 4096
+_LOOKED_AT: Final = 20_480
 """Bytes of a request in which `unparsed_address` looks for it."""
 _MOST_HOPS: Final = 8
 """And addresses at which it looks; each takes 2 us."""

@@ -191,6 +191,7 @@ class SocketInput(web.RequestHandler):
         "_leave",
         "_left",
         "_resting",
+        "_said",
         "_trusted_proxies",
         "_unfinished",
         "_waiting",
@@ -225,6 +226,8 @@ class SocketInput(web.RequestHandler):
         self._is_at_head = True
         """Whether the next input begins a request: proxies send nothing behind one before it is
         answered."""
+        self._said = ""
+        """What `_sender` said of the newest head, when its first bytes came."""
         self._is_refused = False
         """The newest request is not well-formed: nothing behind it is parsed."""
         self.checks = 0
@@ -370,6 +373,8 @@ class SocketInput(web.RequestHandler):
         """Parse until enough messages wait, or the time slice is over; the rest waits for the next
         turn."""
         work, websocket = self._work, self._websocket
+        if data and websocket is None and self._is_at_head:
+            self._said = self._sender(data)
         take, size = self._take_piece, _PIECE
         if websocket is not None:
             take = self._take_of_websocket
@@ -490,7 +495,8 @@ class SocketInput(web.RequestHandler):
         name = self.transport and self.transport.get_extra_info("peername")
         if not name:
             return ""
-        head = head if self._is_at_head else b""
+        if not self._is_at_head:
+            return self._said
         return subnet_of(unparsed_address(head, name[0], self._trusted_proxies))
 
     def origin(self) -> str:
