@@ -264,12 +264,17 @@ class Lane(Generic[T]):
             self._costs[turn] = self._cost_of(self._queues[turn].first)
 
     def _weigh_all(self) -> None:
-        """Weigh anew: an item weighed beside few queues would wait for thousands of newer ones."""
+        """Weigh anew what is left to wait for: an item weighed beside few queues would wait for
+        thousands of newer ones. What it has waited gives no credit: when thousands came, all costly
+        ones would go before them, and before cheap ones of others."""
         self._weighed = len(self._queues)
         for place, (used, number, turn) in enumerate(self._turns):
             if used >= 0:
-                used -= self._weighted[turn]
-                self._turns[place] = used + self._weigh(turn, self._costs[turn]), number, turn
+                before, left = self._weighted[turn], used - self._reached
+                now = self._weigh(turn, self._costs[turn])
+                if left > 0:
+                    used = self._reached + left * now / before
+                self._turns[place] = used, number, turn
         heapify(self._turns)
 
     def _push(self, turn: object, used: float) -> None:

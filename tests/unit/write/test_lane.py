@@ -320,6 +320,42 @@ async def test_what_comes_just_before_a_flood_of_one_network_does_not_wait_for_i
     assert clerk.committed.index("y") <= 24
 
 
+async def test_no_costly_item_comes_before_others_because_thousands_have_come(
+    clerk: Clerk,
+) -> None:
+    """Weighed anew beside 1,000 queues, all costly ones that waited went before what others wrote:
+    members waited for 6 s."""
+    costly = [f"C{number}" for number in range(40)]
+
+    async def put_again(batch: Sequence[str]) -> None:
+        await commit(batch)
+        sent.extend(batch)
+        if len(sent) < 100:
+            put_all(lane, [item for item in batch if item in costly])
+        elif not may_end:
+            may_end.append(len(sent))
+            put_all(lane, [f"t{number}" for number in range(400)])
+            put_all(lane, [f"m{number}" for number in range(10)])
+
+    commit, sent, may_end = clerk.commit, list[str](), list[int]()
+    lane = Lane(
+        put_again,
+        max_batch=12,
+        max_waiting=PLENTY,
+        turn_of=str,
+        cost_of=lambda item: 10 if item in costly else 1,
+        share_of=lambda item: ("known" if item[0] == "m" else "unknown", item[0]),
+    )
+    put_all(lane, costly)
+    async with running(lane):
+        while not may_end:  # noqa: ASYNC110 -- each is an iteration of the loop
+            await asyncio.sleep(0)
+        await lane.drained()
+    later = sent[may_end[0] :]
+    last = max(later.index(f"m{number}") for number in range(10))
+    assert sum(item in costly for item in later[:last]) <= 4
+
+
 async def test_one_network_has_its_part_beside_others(clerk: Clerk) -> None:
     """As each of its clients has of that."""
     counted: Counter[str] = Counter()
