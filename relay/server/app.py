@@ -18,7 +18,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from relay.access.quotas import subnet_of
-from relay.access.shares import Shares
+from relay.access.shares import Shares, network_of
 from relay.errors import UserError
 from relay.nostr.nip42 import RelayAddress, relay_address
 from relay.nostr.nip98 import HttpRequest
@@ -59,6 +59,9 @@ _log = logging.getLogger(__name__)
 _ACCEPTED: Final = 32
 """Connections that each listening socket accepts in an iteration of the loop: uvloop accepts one
 for each of its handles, and who connects waits behind all that did before."""
+_MOST_ENDING: Final = 128
+"""Websockets of one network whose clients have left, and that wait for turns to end; with more it
+opens no further ones. They have no place, and would fill the memory."""
 _STOP_TIMEOUT_S: Final = 5.0
 _SHUTDOWN_S: Final = 2.0
 _KEEPALIVE_S: Final = 30.0
@@ -118,6 +121,8 @@ class Server:
         self._host = host
         self._listening = listening
         self._connections: dict[Connection, web.Request] = {}
+        self._of_network: dict[str, set[Connection]] = {}
+        """The same by network, without those on this machine."""
         self._addresses_checked = self._of_addresses()
         """`_of_addresses` when all connections were checked last."""
         self._checking = asyncio.Lock()
@@ -561,6 +566,11 @@ class Server:
         counted = self.address_of(request)
         name = subnet_of(counted)
         is_local = self._is_local(request)
+        network = None if is_local else network_of(name)
+        if network is not None and self._number_ending(network) >= _MOST_ENDING:
+            services.metrics.connection_refused()
+            text = "many connections of your network are still being closed"
+            return web.Response(status=503, text=text, headers={"Retry-After": "1"})
         match self._slots.make_room(name, is_limited=not is_local):
             case None:
                 pass
@@ -593,6 +603,8 @@ class Server:
             open_filters=self._open_filters,
         )
         self._connections[connection] = request
+        if network is not None:
+            self._of_network.setdefault(network, set()).add(connection)
         self._http_sockets.answered.pop(transport, None)  # what is unread counts as its rows
         if self._slots.add(connection, name, is_limited=not is_local):
             loop = asyncio.get_running_loop()
@@ -609,10 +621,19 @@ class Server:
             if trial is not None:
                 trial.cancel()
             del self._connections[connection]
+            if network is not None:
+                self._of_network[network].discard(connection)
+                if not self._of_network[network]:
+                    del self._of_network[network]
             self._slots.remove(connection)
             connection.release()
             services.metrics.connections(len(self._connections))
         return socket
+
+    def _number_ending(self, network: str) -> int:
+        """How many connections of the network have lost their client."""
+        own = self._of_network.get(network, ())
+        return 0 if len(own) < _MOST_ENDING else sum([each.is_over for each in own])
 
     def _end_trial(self, connection: Connection) -> None:
         displaced = self._slots.end_trial(connection)

@@ -44,6 +44,7 @@ from relay.read.linked_rows import LinkedRows
 from relay.read.negentropy import Negentropy
 from relay.read.outbox import FlushQueue
 from relay.read.query import QueryRunner
+from relay.read.query_queue import QueryQueue
 from relay.read.stored import StoredRows
 from relay.read.versions import VersionReader
 from relay.server import app, eviction
@@ -482,6 +483,37 @@ async def test_one_address_cannot_keep_all_others_out() -> None:
         assert (await relay.get(**again)).status == 503
         for visit in (known, crowd[2], first, second):
             assert await visit.asks({}) == [["EOSE", "s"]]
+
+
+async def test_a_network_opens_no_further_connections_while_many_are_still_being_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Clients that left at once and came again had 8,000 connections that waited for turns to end:
+    they had no place, and took 2 MB more each second."""
+    monkeypatch.setattr(app, "_MOST_ENDING", 2)
+    may_end, leave = asyncio.Event(), QueryQueue.aclose
+
+    async def waits(self: QueryQueue) -> None:
+        await may_end.wait()
+        await leave(self)
+
+    monkeypatch.setattr(QueryQueue, "aclose", waits)
+    async with serving(PROXIED) as relay:
+        visits = [await relay.visit(X_Forwarded_For=f"10.0.0.{number}") for number in range(3)]
+        again = {**_ASKS_FOR_WEBSOCKET, "X_Forwarded_For": "10.0.0.9"}
+        for visit in visits[:2]:
+            await visit.socket.close()
+        over = relay.server.connections
+        await eventually("two are over", lambda: sum(each.is_over for each in over) == 2)
+        assert (await relay.get(**again)).status == 503
+        assert await visits[2].asks({}) == [["EOSE", "s"]]
+        others = await relay.visit(X_Forwarded_For="10.0.1.1")
+        assert await others.asks({}) == [["EOSE", "s"]]
+        may_end.set()
+        await eventually("they are gone", lambda: len(over) == 2)
+        later = await relay.visit(X_Forwarded_For="10.0.0.9")
+        assert await later.asks({}) == [["EOSE", "s"]]
+    assert not relay.server._of_network
 
 
 @pytest.mark.parametrize(
