@@ -642,12 +642,17 @@ def test_errors_are_logged_on_one_line_and_the_log_is_rotated(home: Path, size: 
     assert len(old) == (1 if size == 10 else 0)
 
 
+def _remove(folder: Path) -> None:
+    """At once: SQLite may make a file in it meanwhile."""
+    shutil.rmtree(folder.rename(folder.with_name("removed")))
+
+
 def _remove_home(home: Path) -> None:
-    shutil.rmtree(home)
+    _remove(home)
 
 
 def _remove_data(home: Path) -> None:
-    shutil.rmtree((home / SOCKET).parent)
+    _remove((home / SOCKET).parent)
 
 
 def _remove_settings(home: Path) -> None:
@@ -655,11 +660,11 @@ def _remove_settings(home: Path) -> None:
 
 
 def _remove_cache(home: Path) -> None:
-    shutil.rmtree(home / "cache")
+    _remove(home / "cache")
 
 
 def _remove_key(home: Path) -> None:
-    shutil.rmtree(home / "relay")
+    _remove(home / "relay")
 
 
 @pytest.mark.parametrize(
