@@ -1941,15 +1941,21 @@ async def test_a_request_that_is_refused_waits_for_a_turn_of_its_client(
     assert answer.count(b"HTTP/1") == 1
 
 
-async def test_the_rest_of_a_long_head_names_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the first 4,096 bytes ended within its last line, its body was taken for another."""
-    waited, wait = list[str](), Turns.wait_for_input
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses in whose turns input has waited before its request was parsed."""
+    addresses, wait = list[str](), Turns.wait_for_input
 
     async def noted(self: Turns, address: str) -> None:
-        waited.append(address)
+        addresses.append(address)
         await wait(self, address)
 
     monkeypatch.setattr(Turns, "wait_for_input", noted)
+    return addresses
+
+
+async def test_the_rest_of_a_long_head_names_no_client(waited: list[str]) -> None:
+    """Where the first 4,096 bytes ended within its last line, its body was taken for another."""
     async with serving(PROXIED) as relay, asyncio.timeout(ANSWER_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
         head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nX: "
@@ -1962,16 +1968,9 @@ async def test_the_rest_of_a_long_head_names_no_client(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("ends", ["\r\n", "\r\nTransfer-Encoding: bad\r\n"])
 async def test_a_long_head_is_of_who_the_proxy_names_behind_it(
-    monkeypatch: pytest.MonkeyPatch, ends: str
+    monkeypatch: pytest.MonkeyPatch, waited: list[str], ends: str
 ) -> None:
     """HAProxy adds its line at the end: heads of over 4,096 bytes were those of the proxy."""
-    waited, wait = list[str](), Turns.wait_for_input
-
-    async def noted(self: Turns, address: str) -> None:
-        waited.append(address)
-        await wait(self, address)
-
-    monkeypatch.setattr(Turns, "wait_for_input", noted)
     monkeypatch.setattr(Slice, "has_time", property(lambda _: False))
     async with serving(PROXIED) as relay, asyncio.timeout(ANSWER_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
@@ -1983,16 +1982,11 @@ async def test_a_long_head_is_of_who_the_proxy_names_behind_it(
     assert set(waited) == {"203.0.113.7"}
 
 
-async def test_a_body_waits_for_turns_of_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_waits_for_turns_of_its_client(
+    monkeypatch: pytest.MonkeyPatch, waited: list[str]
+) -> None:
     """1,024 bodies that came byte by byte stood in the line of the proxy, before the first bytes of
     others: who connected waited 4 s."""
-    waited, wait = list[str](), Turns.wait_for_input
-
-    async def noted(self: Turns, address: str) -> None:
-        waited.append(address)
-        await wait(self, address)
-
-    monkeypatch.setattr(Turns, "wait_for_input", noted)
     monkeypatch.setattr(Slice, "has_time", property(lambda _: False))
     async with serving(PROXIED) as relay, asyncio.timeout(ANSWER_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
