@@ -233,7 +233,9 @@ async def _opened(path: Path) -> AsyncIterator[tuple[aiosqlite.Connection, list[
     if not await asyncio.to_thread(path.is_file):
         raise TablesUnusable(f"there is no file {path}")
     try:
-        async with aiosqlite.Connection(connection, iter_chunk_size=_BATCH) as file:
+        # Opened before: aiosqlite does not wait for a thread on which opening has failed.
+        db = await asyncio.to_thread(connection)
+        async with aiosqlite.Connection(lambda: db, iter_chunk_size=_BATCH) as file:
             schema = await file.execute_fetchall("SELECT name FROM sqlite_master")
             names = {name for (name,) in schema}
             yield file, [table for table in TABLES if table in names]

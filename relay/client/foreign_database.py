@@ -35,8 +35,8 @@ _NO_TABLE: Final = (
 
 
 def opened(path: Path) -> sqlite3.Connection:
-    """Read only. Raises sqlite3.Error, as reads do of longer values or after a billion
-    instructions."""
+    """Read only, for one thread at a time. Raises sqlite3.Error, as reads do of longer values or
+    after a billion instructions."""
     steps = 0
 
     def step() -> int:
@@ -44,7 +44,12 @@ def opened(path: Path) -> sqlite3.Connection:
         steps += 1
         return steps > _MAX_STEPS
 
-    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    db = sqlite3.connect(
+        f"{path.resolve().as_uri()}?mode=ro",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+    )
     bound(db)
     db.execute("PRAGMA query_only = ON")
     db.set_progress_handler(step, 1_000_000)

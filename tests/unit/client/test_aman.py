@@ -6,9 +6,11 @@ import asyncio
 import gc
 import json
 import sqlite3
+import threading
 from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any
 
+import aiosqlite
 import pytest
 
 from relay.client import Client, LeftInCache, PublishRefused
@@ -903,6 +905,29 @@ async def test_a_database_of_somebody_else_is_imported_within_limits(
     async with aman(fake) as memory:
         with pytest.raises(TablesUnusable, match=why):
             await memory.import_tables(path)
+
+
+async def test_a_refused_database_leaves_no_thread(
+    fake: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "theirs.db"
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("CREATE VIEW preferences AS SELECT 1 AS history_key")
+    refused = threading.Event()
+    aiosqlite_ends = aiosqlite.Connection.stop
+
+    def stop(db: aiosqlite.Connection) -> asyncio.Future[None] | None:
+        db._tx.put_nowait((None, lambda: refused.wait(20)))
+        return aiosqlite_ends(db)
+
+    monkeypatch.setattr(aiosqlite.Connection, "stop", stop)
+    before = set(threading.enumerate())
+    async with aman(fake) as memory:
+        with pytest.raises(TablesUnusable, match="is no table"):
+            await memory.import_tables(path)
+    left = set(threading.enumerate()) - before
+    refused.set()
+    assert not [each for each in left if "connection_worker" in each.name]
 
 
 @pytest.mark.parametrize(
