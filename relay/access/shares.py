@@ -6,7 +6,8 @@ it. The clients with known keys of one address have at most half together, and n
 quarter once they have three eighths: two addresses of one member leave memory for others. Where
 `ordinary` is given, addresses that have little may have that much beyond these shares; where owners
 are told apart, they may have a quarter more than all others. `HeldSets` tells what to close for
-clients who have clearly less, `ByNetwork` of which address or network.
+clients who have clearly less, `ByNetwork` of which address or network. In a `RoundRobin` networks
+take turns, and their addresses.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    Choice = Callable[[Iterable[str]], str]
 
 Held = TypeVar("Held")
+Queued = TypeVar("Queued")
 
 _FEW_ADDRESSES: Final = 8
 """One network has at most what is `ordinary` for so many addresses …"""
@@ -294,6 +298,53 @@ class ByNetwork(Generic[Held]):
 
     def _oldest_in(self, network: object) -> Held:
         return next(iter(self._held[self._addresses[network].largest()]))
+
+
+class RoundRobin(Generic[Queued]):
+    """A queue in which networks take turns, and in each its addresses."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, dict[str, dict[Queued, None]]] = {}
+        """By network and address, in the order in which these go on."""
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, address: str, waiting: Queued) -> None:
+        addresses = self._waiting.setdefault(network_of(address), {})
+        addresses.setdefault(address, {})[waiting] = None
+
+    def discard(self, address: str, waiting: Queued) -> None:
+        network = network_of(address)
+        addresses = self._waiting.get(network, {})
+        queued = addresses.get(address, {})
+        if waiting in queued:
+            del queued[waiting]
+            if not queued:
+                del addresses[address]
+                if not addresses:
+                    del self._waiting[network]
+
+    def pop(self, network_from: Choice | None = None, address_from: Choice | None = None) -> Queued:
+        """Take out what goes on; something must be waiting. Choices: between networks, and between
+        the addresses of one; None: the one that waits for longest."""
+        network = (network_from or _first)(self._waiting)
+        addresses = self._waiting.pop(network)
+        address = (address_from or _first)(addresses)
+        queued = addresses.pop(address)
+        waiting = _first(queued)
+        del queued[waiting]
+        if queued:
+            addresses[address] = queued  # behind the others
+        if addresses:
+            self._waiting[network] = addresses
+        return waiting
+
+
+def _first(waiting: Iterable[Queued]) -> Queued:
+    return next(iter(waiting))
 
 
 class HeldSets(Generic[Held]):

@@ -54,9 +54,10 @@ _log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 4
 """Pages that are made at the same time for owners, for other known keys, and for unknown keys."""
-_MAX_WAITING: Final = 64
-"""Pages that wait or are made, see `Shares.room_for`."""
 _FEW_PAGES: Final = 2
+_MAX_WAITING: Final = 16 * 8 * _FEW_PAGES
+"""Pages that wait or are made, see `Shares.room_for`: so many that sixteen networks leave some to
+others."""
 _PACE: Final = Rate("console", Per.ADDRESS, burst=20, refill=60)
 """Pages, forms and signatures of unknown keys from one address; a page takes up to 0.1 s of the
 loop."""
@@ -282,7 +283,8 @@ class Console:
         rights = self._services.state.visibility(who.viewer)
         standing, part = standing_of(rights), self._part(request, who.pubkey)
         with self._making.place(rights, part):
-            turn = self._making.turn(standing, part, who.pubkey)
+            # An admitted key is a network of its own: all members may be in one office.
+            turn = self._making.turn(standing, rights.admitted_as or part, who.pubkey)
             async with asyncio.timeout(_WAIT_S) as limit, turn:
                 for _ in range(_RETRIES):
                     await self._making.rest(standing)

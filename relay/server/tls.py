@@ -19,10 +19,10 @@ from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.access.quotas import subnet_of
-from relay.access.shares import ByNetwork, network_of
+from relay.access.shares import ByNetwork, RoundRobin, network_of
 from relay.errors import UserError
 from relay.files import regular_file
-from relay.server.turns import RoundRobin, Slice
+from relay.server.turns import Slice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

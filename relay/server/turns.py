@@ -37,13 +37,12 @@ from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from relay.access.shares import Standing, network_of
+from relay.access.shares import RoundRobin, Standing, network_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     _Turn = asyncio.Future[None]
-    Choice = Callable[[Iterable[str]], str]
 
 SLICE_S: Final = 0.005
 """Work without a pause, in seconds."""
@@ -121,7 +120,6 @@ class _HasUsed(Protocol):
 
 
 Waiting = TypeVar("Waiting", bound=_HasUsed)
-Queued = TypeVar("Queued")
 
 
 class Account:
@@ -312,53 +310,6 @@ class Network(FairQueue[Account]):
         """Forget work that kept nobody else waiting."""
         account.used = min(account.used, self.reached)
         self.used = min(self.used, self.queue.reached)
-
-
-class RoundRobin(Generic[Queued]):
-    """A queue in which networks take turns, and in each its addresses."""
-
-    __slots__ = ("_waiting",)
-
-    def __init__(self) -> None:
-        self._waiting: dict[str, dict[str, dict[Queued, None]]] = {}
-        """By network and address, in the order in which these go on."""
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
-    def add(self, address: str, waiting: Queued) -> None:
-        addresses = self._waiting.setdefault(network_of(address), {})
-        addresses.setdefault(address, {})[waiting] = None
-
-    def discard(self, address: str, waiting: Queued) -> None:
-        network = network_of(address)
-        addresses = self._waiting.get(network, {})
-        queued = addresses.get(address, {})
-        if waiting in queued:
-            del queued[waiting]
-            if not queued:
-                del addresses[address]
-                if not addresses:
-                    del self._waiting[network]
-
-    def pop(self, network_from: Choice | None = None, address_from: Choice | None = None) -> Queued:
-        """Take out what goes on; something must be waiting. Choices: between networks, and between
-        the addresses of one; None: the one that waits for longest."""
-        network = (network_from or _first)(self._waiting)
-        addresses = self._waiting.pop(network)
-        address = (address_from or _first)(addresses)
-        queued = addresses.pop(address)
-        waiting = _first(queued)
-        del queued[waiting]
-        if queued:
-            addresses[address] = queued  # behind the others
-        if addresses:
-            self._waiting[network] = addresses
-        return waiting
-
-
-def _first(waiting: Iterable[Queued]) -> Queued:
-    return next(iter(waiting))
 
 
 class Turns:

@@ -886,6 +886,7 @@ async def test_pages_of_one_address_leave_turns_and_places_to_others(
 
     pages = [replace(page, find=find) if page.name == "groups" else page for page in PAGES]
     monkeypatch.setattr(app, "PAGES", pages)
+    monkeypatch.setattr(app, "_MAX_WAITING", 64)
     async with site('[server]\ntrusted_proxies = ["127.0.0.1/32"]\n') as here:
         await here.make_group("tea", members=[alice, bob])
         members, others = await here.browser_of(alice), await here.browser_of(bob)
