@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 TRIAL_S: Final = 10.0
 _KEPT: Final = 5
 """One place in this many is reserved for known keys."""
+_PARTS: Final = 20
+"""A network with so large a part of the reserved places on trial ends its own trials, while over a
+fifth of all have no known key: sixteen networks leave those of others that have settled …"""
+_FEW: Final = 8
+"""… but not with fewer than so many."""
 _MAX_LEAVING: Final = 64
 """Connections that may still read why they are closed to make room; with more, those that have been
 leaving for longest are cut off. They do not count for the limits."""
@@ -92,22 +97,33 @@ class Slots(Generic[C]):
         """The connection to close so that one more of this address fits; None: there is room."""
         if is_limited and 0 < self._per_address <= self._here[address]:
             kept = self._per_address // _KEPT
+            if not kept:
+                return Full.ADDRESS
             settled, on_trial = self._settled.of(address), self._on_trial.of(address)
-            found = self._displaced(settled, on_trial, kept, lambda: next(iter(on_trial), None), 0)
+            found = self._displaced(
+                partial(_newest, settled),
+                partial(_oldest, on_trial),
+                lambda: len(on_trial) < kept,
+            )
             return found or Full.ADDRESS
         if 0 < self._most <= self._number:
             kept, least = self._most // _KEPT, 0
+            of_network = kept
             if len(self._unknown.all) >= kept:
                 found = self._of_largest(address)
+                of_network = max(kept // _PARTS, _FEW)
             else:
                 # Those with known keys have places that are for who may log in yet: clients of
                 # networks that have more do not displace others, nor end their trials.
                 found = self._of_all(address)
                 least = self._others.in_network(address)
-            trial = partial(self._trial_for, address, least)
-            found = found or self._displaced(
-                self._settled.all, self._on_trial.all, kept, trial, least
-            )
+            trials = self._on_trial
+            if found is None and kept:
+                found = self._displaced(
+                    partial(self._settled_for, least),
+                    partial(self._trial_for, address, least),
+                    lambda: len(trials.all) < kept and trials.in_network(address) < of_network,
+                )
             return found or Full.RELAY
         return None
 
@@ -121,21 +137,25 @@ class Slots(Generic[C]):
 
     def _displaced(
         self,
-        settled: dict[C, Any],
-        on_trial: dict[C, Any],
-        kept: int,
+        settled: Callable[[], C | None],
         trial: Callable[[], C | None],
-        least: int,
+        are_few: Callable[[], bool],
     ) -> C | None:
-        """Displace the newest settled connection; when as many are on trial as places are reserved,
-        or its network has less than `least` connections, the one whose `trial` ends."""
-        while kept:
-            found = next(reversed(settled), None) if len(on_trial) < kept else None
-            if found is None or self._of_network_of(found) < least:
-                found = trial()
+        """Displace a `settled` connection; if there is none, or not only `are_few` on trial, the
+        one whose `trial` ends."""
+        while True:
+            found = (settled() if are_few() else None) or trial()
             if found is None or not self.logged_in(found):
                 return None if found is None else self._leave(found)
-        return None
+
+    def _settled_for(self, least: int) -> C | None:
+        """The newest settled one, but one of the network with most if that has more. None: its
+        network has less than `least` connections."""
+        newest = _newest(self._settled.all)
+        if newest is None:
+            return None
+        found = self._settled.of_largest(self._origins[newest]) or newest
+        return None if self._of_network_of(found) < least else found
 
     def _trial_for(self, address: str, least: int) -> C | None:
         """Whose trial ends for a client of this address: one of the network with most on trial,
@@ -143,7 +163,7 @@ class Slots(Generic[C]):
         connections."""
         trials = self._on_trial
         found = trials.of_largest(address) or trials.oldest_in_network(address)
-        found = found or next(iter(trials.all), None)
+        found = found or _oldest(trials.all)
         if found is None or self._of_network_of(found) < least:
             return None
         return found
@@ -269,3 +289,11 @@ class Slots(Generic[C]):
             self._count(address, -1)
         self._unlimited.discard(connection)
         self._leaving.pop(connection, None)
+
+
+def _newest(connections: dict[C, Any]) -> C | None:
+    return next(reversed(connections), None)
+
+
+def _oldest(connections: dict[C, Any]) -> C | None:
+    return next(iter(connections), None)

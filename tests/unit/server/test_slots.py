@@ -294,6 +294,21 @@ def test_who_has_few_stays_beside_known_keys_of_many_networks() -> None:
     assert not any(guest.is_closed for guest in few)
 
 
+@pytest.mark.parametrize("known", [MOST // 2, MOST * 3 // 4])
+def test_who_has_few_stays_while_many_of_sixteen_networks_come_at_once(known: int) -> None:
+    """Where over a fifth had no known key, they closed each client without one that came later."""
+    door = Door(most=40 * MOST, per_address=0)
+    for number in range(door.most):
+        guest = came(door.comes(f"10.0.{number % 16}.1"))
+        if number >= door.most - 40 * known:
+            logged_in(door, guest)
+    few = [came(door.comes(f"10.1.{number}.1")) for number in range(8)]
+    door.time_passes()
+    for number in range(door.most):
+        door.comes(f"10.0.{number % 16}.1")
+    assert not any(guest.is_closed for guest in few)
+
+
 def test_who_has_few_stays_also_when_a_newer_one_has_become_known() -> None:
     """A key became known on an open connection: the next one was closed, whoever's it was."""
     door = Door(per_address=0)
