@@ -384,8 +384,10 @@ class Sync:
         """The ids in `_need` that are group records."""
         self._other_groups: dict[str, bool] = {}
         """Group → whether it is another one where events are stored."""
+        self._at_source: dict[str, Collection[str] | None] = {}
+        """Group → ids of its 9007 where events come from; None: it does not show the group."""
         self._differing: set[str] = set()
-        """Of these groups, those of which both sides show a 9007, and not the same."""
+        """Of the other groups, those of which both sides show a 9007, and not the same."""
         self._have: Sequence[bytes] = ()
         self._need: Sequence[bytes] = ()
 
@@ -544,14 +546,18 @@ class Sync:
 
     async def _ask_for_groups(self, events: Sequence[Event], source: Side, target: Side) -> None:
         """Tell apart the groups of events. Those that `target` does not show are asked for again
-        with the next events: anybody may make them."""
+        with the next events: anybody may make them. `source` is asked for all, and once: it could
+        learn from that which ones exist at `target`."""
         named = {h for event in events if (h := self._group_of(event)) is not None}
         asked = named - self._other_groups.keys()
         there = await target.groups(asked) if asked else {}
-        here = await source.groups(there.keys()) if there else {}
+        new = asked - self._at_source.keys()
+        found = await source.groups(new) if new else {}
+        self._at_source |= {h: found.get(h) for h in new}
         for h in asked & there.keys():
-            is_other = self._other_groups[h] = is_another(h, here.get(h), there[h])
-            if is_other and here.get(h) and there[h]:
+            here = self._at_source[h]
+            is_other = self._other_groups[h] = is_another(h, here, there[h])
+            if is_other and here and there[h]:
                 self._differing.add(h)
 
     def _group_of(self, event: Event) -> str | None:
@@ -587,6 +593,7 @@ class Sync:
         target = RelaySide(self._theirs, self._theirs)
         tally = self.tally
         self._other_groups.clear()
+        self._at_source.clear()
         self._differing.clear()
 
         async def store(events: Sequence[Event]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -473,6 +474,21 @@ async def test_of_groups_that_are_made_together_is_asked_once(
     there, here = ([f for f in side.verbs("REQ") if "#h" in f[-1]] for side in (fake, ours))
     assert len(there) == 2, "before the 9007, and after them"
     assert len(here) == 1
+
+
+async def test_a_relay_does_not_learn_which_groups_exist_here(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It listed a message for each id of a dictionary, and was asked about the hidden group."""
+    monkeypatch.setattr(syncing, "_FETCH_BATCH", 5)
+    ours.events += den_of(carol)
+    guessed = ["den", "hut", "inn"]
+    fake.events += [bob.sign(9, [["h", h]], f"{n}", NOW + n) for n in range(10) for h in guessed]
+    await synced(ours, fake, timeouts, direction=Direction.DOWN)
+    about = Counter(
+        h for frame in fake.verbs("REQ") for each in frame[2:] for h in each.get("#d", ())
+    )
+    assert about == dict.fromkeys(guessed, 1)
 
 
 async def test_protected_events_are_not_sent_and_not_fetched_twice(
