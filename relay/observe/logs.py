@@ -339,7 +339,8 @@ def _extra(record: logging.LogRecord) -> Mapping[str, object]:
 
 
 def _trace(record: logging.LogRecord) -> str:
-    if record.exc_info is None or record.exc_info[1] is None:
+    # asyncio's handler gives False where there is no exception.
+    if not record.exc_info or record.exc_info[1] is None:
         return ""
     text = "".join(traceback.format_exception(record.exc_info[1])).rstrip("\n")
     return _utf8(text[-_MAX_TRACE_CHARS:])

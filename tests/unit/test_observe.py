@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import io
 import json
@@ -158,6 +159,16 @@ def test_a_traceback_follows_its_line(form: LogConfig) -> None:
         log.exception("a task failed")
     assert "a task failed" in out.getvalue()
     assert "ValueError: what went wrong" in out.getvalue()
+
+
+@pytest.mark.parametrize("form", [TEXT, JSON])
+async def test_what_asyncio_reports_without_an_exception_is_a_line(form: LogConfig) -> None:
+    """Its handler gives `exc_info=False`: the line was lost."""
+    out = io.StringIO()
+    set_up_logging(form, out)
+    loop = asyncio.get_running_loop()
+    loop.default_exception_handler({"message": "Unclosed transport"})
+    assert "Unclosed transport" in out.getvalue()
 
 
 def test_values_that_json_cannot_encode_are_logged_as_text() -> None:
