@@ -301,6 +301,23 @@ async def test_others_are_heard_of_after_connections_were_lost_in_a_batch(
         await stored_again(store, unsigned(cast.alice))
 
 
+async def test_what_was_loaded_long_ago_is_not_taken_for_all_that_others_have_committed(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows and rights of a relay that started were as old as its loading had taken."""
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS, is_shared=True)
+    try:
+        loaded_at = time.monotonic() + 10
+        monkeypatch.setattr(listening, "monotonic", lambda: loaded_at)
+        store.take_over = takes_over
+        assert store.lag_s() >= 10
+    finally:
+        monkeypatch.undo()
+        await store.close()
+    await postgres.empty(url)
+
+
 async def test_a_process_that_stood_still_has_not_lost_the_database(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

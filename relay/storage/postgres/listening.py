@@ -57,8 +57,9 @@ class Touch:
         self._caught_up_at = -inf
         """When `catching_up` ended; in the future while it has not."""
 
-    def begin(self) -> None:
-        self._at = monotonic()
+    def begin(self, read_at: float) -> None:
+        """`read_at`: `monotonic` time up to which everything that was committed has been read."""
+        self._at = read_at
 
     def confirm(self, asked_at: float) -> None:
         """Everything that was committed by then has been taken over."""

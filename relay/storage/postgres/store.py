@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from relay.access.management import ListChange, ListName, management_of
@@ -77,11 +78,12 @@ class PostgresStore(Reader):
         terms: FilterTerms,
         head: int,
         batch: str | None,
+        read_at: float,
         *,
         is_shared: bool,
         replica: Replica | None = None,
     ) -> None:
-        """Use `open`."""
+        """Use `open`. `read_at`: `monotonic` time before `head` was read."""
         super().__init__(connections, hashes, Turns(), Tokenizer())
         self.features = replace(self.features, shared=is_shared)
         self._terms = terms
@@ -92,6 +94,7 @@ class PostgresStore(Reader):
         self._erasing = Erasing(connections)
         self._sweeps = SweepQueries(ReadConditions(hashes))
         self._touch = Touch()
+        self._read_at = read_at
         self._writer = Writer(
             connections,
             hashes,
@@ -154,13 +157,21 @@ class PostgresStore(Reader):
             opened_so_far.push_async_callback(connections.close)
             await connections.refuse_pooler()
             hashes = await opened(connections, terms)
+            read_at = monotonic()
             async with connections.reading() as db:
                 head, batch = await db.fetchrow(QUERIES["position"])
             follower = None if replica is None else Replica(replica, password, connections)
             if follower is not None:
                 await follower.open()
             store = cls(
-                connections, hashes, terms, head, batch, is_shared=is_shared, replica=follower
+                connections,
+                hashes,
+                terms,
+                head,
+                batch,
+                read_at,
+                is_shared=is_shared,
+                replica=follower,
             )
             opened_so_far.pop_all()
             opened_so_far.push_async_callback(store.close)
@@ -226,7 +237,8 @@ class PostgresStore(Reader):
     def take_over(self, take_over: TakeOver | None) -> None:
         self._take_over = take_over
         self._writer.take_over = None if take_over is None else self._taken_over
-        self._touch.begin()
+        # Not now: the caller has loaded its state since.
+        self._touch.begin(self._read_at)
 
     async def _taken_over(self, others: Others) -> Callable[[], Lookups] | None:
         assert self._take_over is not None

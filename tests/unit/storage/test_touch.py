@@ -30,7 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def touch(clock: Clock) -> Touch:
     """What was known with certainty is three seconds old."""
     touch = Touch()
-    touch.begin()
+    touch.begin(clock.now)
     clock.now += 3
     return touch
 
