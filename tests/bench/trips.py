@@ -64,13 +64,13 @@ async def _measure(store: SqliteStore) -> None:
     for name, asked in (("newest", by_time), ("of an author", by_author)):
         filter_ = filter_from(asked, FilterTerms())
         query = store._compiler.page(PageQuery(filter_, EVERYTHING, 10, MAX, 0, 10), "e.raw")
-        with closing(store._factory.page_reader()) as here:
+        with closing(store._factory.quick_reader()) as here:
 
             async def on_loop(db: sqlite3.Connection = here, query: Query = query) -> None:
                 db.execute(*query).fetchall()
 
             _show(f"10 rows, {name}: on the loop", await _median(on_loop))
-        reader = await open_threaded(store._factory.page_reader)
+        reader = await open_threaded(store._factory.quick_reader)
         try:
 
             async def by_thread(db: aiosqlite.Connection = reader, query: Query = query) -> None:

@@ -362,7 +362,7 @@ async def test_a_read_that_takes_too_long_is_interrupted(
         hurried.setattr(loop_reader, "_PROGRESS_STEPS", 1)
         hurried.setattr(sqlite_store, "_READ_S", 0.0)
         hurried.setattr(sqlite_store, "_COUNT_S", {True: ANSWER_S, False: 0.0})
-        store._loop_conn = loop_reader.LoopReader(store._factory.page_reader)
+        store._loop_conn = loop_reader.LoopReader(store._factory.quick_reader)
         with pytest.raises(TooSlow):
             await store.count([wide], UNKNOWN, now=0)
         assert await store.count([wide], EVERYTHING, now=0) == 3000

@@ -95,7 +95,7 @@ async def test_statements_do_not_keep_all_that_clients_have_sent(
 
 
 async def test_what_a_statement_keeps_is_not_underestimated(store: SqliteStore) -> None:
-    reader = store._factory.page_reader()
+    reader = store._factory.quick_reader()
     for number, filter_ in enumerate(of_other_shapes()):
         query = store._compiler.page(PageQuery(filter_, UNKNOWN, 5, 9, 1, 5), "e.raw")
         if number == 0:

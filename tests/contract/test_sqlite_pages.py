@@ -966,8 +966,11 @@ async def test_known_keys_read_on_several_connections(
     assert len((await held).raws) == 1
 
 
-async def test_threads_of_long_reads_have_a_lower_priority(store: SqliteStore) -> None:
-    """Six that ran at once made short reads of all others take 20 s, and writes 0.2 s."""
+async def test_only_threads_of_quick_reads_of_known_keys_have_the_priority_of_the_loop(
+    store: SqliteStore,
+) -> None:
+    """Long ones made short reads of all others take 20 s; with short ones, the loop had half of a
+    core and each write waited 2 s."""
 
     async def priority(reader: AsyncReader) -> int:
         work = partial(os.getpriority, os.PRIO_PROCESS, 0)  # of the thread that asks
@@ -975,7 +978,16 @@ async def test_threads_of_long_reads_have_a_lower_priority(store: SqliteStore) -
         return found
 
     short = await priority(store._reader_conn)
-    for reader in (store._long_conn, store._unknown_long_conn, store._bulk_conn):
+    for reader in (
+        store._short_conn,
+        store._unknown_conn,
+        store._unknown_short_conn,
+        store._search_conn,
+        store._unknown_search_conn,
+        store._long_conn,
+        store._unknown_long_conn,
+        store._bulk_conn,
+    ):
         assert await priority(reader) > short
 
 

@@ -268,21 +268,22 @@ class ReaderFactory:
         self._tag_buffer = tag_buffer
         self.mapping = FileMap()
 
-    def page_reader(self) -> TagReader:
+    def quick_reader(self) -> TagReader:
+        """A reader whose cursors give pages."""
         db = self._opened(PageReader)
         db.map(self.mapping)
         return db
+
+    def page_reader(self) -> TagReader:
+        """The same, for a thread of lower priority: several that read took half of the loop."""
+        give_way()
+        return self.quick_reader()
 
     def search_reader(self) -> TagReader:
         """A page reader with the index of texts attached as `search`."""
         db = self.page_reader()
         db.execute("ATTACH ? AS search", (str(index_path(self._path)),))
         return db
-
-    def long_reader(self) -> TagReader:
-        """As `search_reader`, for a thread of lower priority."""
-        give_way()
-        return self.search_reader()
 
     def bulk_reader(self) -> TagReader:
         """A reader with a small cache and without mmap, for a thread of lower priority."""

@@ -144,7 +144,7 @@ _OF_DISK: Final = 32
 """Of a small disk only this part (1/32) is left for these."""
 _SPACE_S: Final = 1.0
 """Shortest time between two looks at the disk."""
-_QUICK_READERS: Final = 4
+_QUICK_READERS: Final = 8
 """Connections for short reads of known keys."""
 _MAX_EXPLAINED: Final = 4
 _MAX_INT: Final = 2**63 - 1
@@ -201,22 +201,23 @@ class SqliteStore:
         """Tasks in `committed_after`."""
         self._writing = WorkThread("store-writer")
         self._factory = ReaderFactory(path, hashes, tag_buffer)
-        self._loop_conn = LoopReader(self._factory.page_reader, self._factory.mapping)
+        self._loop_conn = LoopReader(self._factory.quick_reader, self._factory.mapping)
         self._partitions = ReadablePartitions(
             self._compiler.partitions,
             self._partitions_read,
             lambda: self._writer.group_changes,
         )
-        pages, searches = self._factory.page_reader, self._factory.search_reader
-        self._long_conn = TurnReader(self._factory.long_reader)
-        self._unknown_long_conn = TurnReader(self._factory.long_reader)
+        quick, pages = self._factory.quick_reader, self._factory.page_reader
+        searches = self._factory.search_reader
+        self._long_conn = TurnReader(searches)
+        self._unknown_long_conn = TurnReader(searches)
         self._short_conn = TurnReader(pages, SHORT_S, self._long_conn)
         self._unknown_short_conn = TurnReader(pages, SHORT_S, self._unknown_long_conn)
-        self._reader_conn = TurnReader(pages, QUICK_S, self._short_conn, number=_QUICK_READERS)
+        self._reader_conn = TurnReader(quick, QUICK_S, self._short_conn, number=_QUICK_READERS)
         self._search_conn = TurnReader(searches, SHORT_S, self._long_conn)
         self._unknown_conn = TurnReader(pages, QUICK_S, self._unknown_short_conn)
         self._unknown_search_conn = TurnReader(searches, SHORT_S, self._unknown_long_conn)
-        self._relay_conn = AsyncReader(self._factory.page_reader)
+        self._relay_conn = AsyncReader(self._factory.quick_reader)
         """For what the relay reads for itself: writes wait for some of it, so no read of a client
         may hold it."""
         pauses = Pauses()
