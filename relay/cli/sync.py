@@ -148,7 +148,8 @@ def sync_command(
     --data, --relay, or the relay in ROOKERY_RELAY if neither is given.
 
     Group records (kinds 9000 to 9022) are accepted only with --moderation: another relay may have
-    other groups with the same ids. Kinds 39000 to 39005 are never transferred, since each relay
+    other groups with the same ids. Use it only with relays that you trust with the groups here: a
+    record does not say on which relay it was meant. Kinds 39000 to 39005 are never transferred, since each relay
     signs its own. Protected events (NIP-70) are never sent: only their author may publish them.
     """
     theirs = relay_url(url, "URL")

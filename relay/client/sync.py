@@ -386,8 +386,6 @@ class Sync:
         """Group → whether it is another one where events are stored."""
         self._at_source: dict[str, Collection[str] | None] = {}
         """Group → ids of its 9007 where events come from; None: it does not show the group."""
-        self._differing: set[str] = set()
-        """Of the other groups, those of which both sides show a 9007, and not the same."""
         self._have: Sequence[bytes] = ()
         self._need: Sequence[bytes] = ()
 
@@ -555,10 +553,7 @@ class Sync:
         found = await source.groups(new) if new else {}
         self._at_source |= {h: found.get(h) for h in new}
         for h in asked & there.keys():
-            here = self._at_source[h]
-            is_other = self._other_groups[h] = is_another(h, here, there[h])
-            if is_other and here and there[h]:
-                self._differing.add(h)
+            self._other_groups[h] = is_another(h, self._at_source[h], there[h])
 
     def _group_of(self, event: Event) -> str | None:
         """The group of a message, or of a record that changes a group."""
@@ -570,18 +565,15 @@ class Sync:
         self, events: Sequence[Event]
     ) -> tuple[list[Event], list[tuple[Event, str]]]:
         """What may be stored, and what is refused: messages of a group that is not shown there.
-        Messages are left out, too, if the group of this id there is another one: with other flags
-        and members, it would show them to others. So are records if both 9007 are known: who leads
+        Both are left out, too, if the group of this id there is another one, or if one side does not
+        show its 9007: with other flags and members, it would show messages to others, and who leads
         both would change the other one. Of all other records the rules decide."""
         taken: list[Event] = []
         refused: list[tuple[Event, str]] = []
         for event in events:
             group = self._group_of(event)
-            is_other: bool | None = False
-            if group is not None:
-                is_record = event.kind in GROUP_RECORDS
-                is_other = group in self._differing if is_record else self._other_groups.get(group)
-            if is_other is None:
+            is_other = False if group is None else self._other_groups.get(group)
+            if is_other is None and event.kind not in GROUP_RECORDS:
                 refused.append((event, _NO_GROUP))
             elif is_other:
                 _count(self.tally.other_groups, str(group))
@@ -594,7 +586,6 @@ class Sync:
         tally = self.tally
         self._other_groups.clear()
         self._at_source.clear()
-        self._differing.clear()
 
         async def store(events: Sequence[Event]) -> None:
             publishable = [event for event in events if not event.has_tag("-")]

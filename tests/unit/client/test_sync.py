@@ -360,11 +360,13 @@ async def test_messages_do_not_get_into_another_group_of_the_same_id(
     assert tally.other_groups == {"den": 3}
 
 
+@pytest.mark.parametrize("shows_9007", [True, False])
 @pytest.mark.parametrize("direction", [Direction.DOWN, Direction.UP])
 async def test_records_of_another_group_of_the_same_id_are_not_transferred(
-    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, direction: Direction
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, direction: Direction, *, shows_9007: bool
 ) -> None:
-    """Alice leads both: hers there would have become public, or got members of the other one."""
+    """Alice leads both: hers there would have become public, or got members of the other one. Also
+    where the relay with the records does not show who made its group."""
     source, target = (fake, ours) if direction is Direction.DOWN else (ours, fake)
     h = ["h", "den"]
     records = [
@@ -373,7 +375,7 @@ async def test_records_of_another_group_of_the_same_id_are_not_transferred(
         bob.sign(9021, [h], "", NOW + 3),
     ]
     elsewhere = alice.sign(9000, [["h", "tea"], ["p", bob.pubkey]], "", NOW)
-    source.events += [*den_of(alice), *records, elsewhere]
+    source.events += [*den_of(alice)[not shows_9007 :], *records, elsewhere]
     target.events += den_of(alice, at=-50)
     tally = await synced(ours, fake, timeouts, direction=direction, moderation=Moderation.TAKEN)
     assert elsewhere.id in ids(target)
