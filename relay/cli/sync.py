@@ -149,8 +149,9 @@ def sync_command(
 
     Group records (kinds 9000 to 9022) are accepted only with --moderation: another relay may have
     other groups with the same ids. Use it only with relays that you trust with the groups here: a
-    record does not say on which relay it was meant. Kinds 39000 to 39005 are never transferred, since each relay
-    signs its own. Protected events (NIP-70) are never sent: only their author may publish them.
+    record does not say on which relay it was meant. Kinds 39000 to 39005 are never transferred,
+    since each relay signs its own. Protected events (NIP-70) are never sent: only their author may
+    publish them.
     """
     theirs = relay_url(url, "URL")
     if folder is not None and relay is not None:

@@ -35,6 +35,7 @@ from relay.nostr.event import weight_of
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import (
     CREATE_GROUP,
+    DELETE_GROUP,
     GIFT_WRAP,
     GROUP_METADATA,
     GROUP_RECORDS,
@@ -565,14 +566,17 @@ class Sync:
         self, events: Sequence[Event]
     ) -> tuple[list[Event], list[tuple[Event, str]]]:
         """What may be stored, and what is refused: messages of a group that is not shown there.
-        Both are left out, too, if the group of this id there is another one, or if one side does not
-        show its 9007: with other flags and members, it would show messages to others, and who leads
-        both would change the other one. Of all other records the rules decide."""
+        Messages and records are left out if the group of this id there is another one, or if a side
+        does not show its 9007: with other flags and members, it would show messages to others, and
+        who leads both would change the other one. Of all other records, and of the 9008 of a group
+        that is gone where it comes from, the rules decide."""
         taken: list[Event] = []
         refused: list[tuple[Event, str]] = []
         for event in events:
             group = self._group_of(event)
             is_other = False if group is None else self._other_groups.get(group)
+            if event.kind == DELETE_GROUP and self._at_source.get(str(group)) is None:
+                is_other = False
             if is_other is None and event.kind not in GROUP_RECORDS:
                 refused.append((event, _NO_GROUP))
             elif is_other:
