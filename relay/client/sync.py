@@ -501,8 +501,12 @@ class Sync:
             for event, reason in (*refused, *result.refused):
                 counted = _count(tally.refused_here, kind_of_reason(reason))
                 # A group record that has no effect at its place must not have one at the end.
-                is_record = event.kind in GROUP_RECORDS
-                if reason.startswith(f"{Prefix.RESTRICTED}:") and not is_record:
+                # Without records no group is made meanwhile, and the relay could tell which
+                # groups are here by what is not fetched again.
+                is_final = event.kind in GROUP_RECORDS or (
+                    reason == _NO_GROUP and not takes_records
+                )
+                if reason.startswith(f"{Prefix.RESTRICTED}:") and not is_final:
                     retry.append((event.created_at, bytes.fromhex(event.id)))
                     retry_reasons[counted] += 1
 
