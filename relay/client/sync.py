@@ -89,6 +89,8 @@ _MAX_REFUSED: Final = 16_384
 """Events of such batches in a row: by the packaged rules 10,000 may be over one quota."""
 _MADE_WITHOUT_H: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NOTHING: Final = Items(array("Q"), b"")
+_MAX_GROUP_ID: Final = 256
+"""Characters; a message with a longer `h` is of no group."""
 _NO_GROUP: Final = f"{Prefix.RESTRICTED}: there is no such group, or none that the key reads"
 
 
@@ -552,6 +554,9 @@ class Sync:
         with the next events: anybody may make them. `source` is asked for all, and once: it could
         learn from that which ones exist at `target`."""
         named = {h for event in events if (h := self._group_of(event)) is not None}
+        named = {
+            h for h in named if len(h) <= _MAX_GROUP_ID
+        }  # kept for each event of another relay
         asked = named - self._other_groups.keys()
         there = await target.groups(asked) if asked else {}
         new = asked - self._at_source.keys()
