@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from relay.errors import StoreFault
 from relay.launcher import main
 from relay.nostr.kinds import GROUP_MEMBERS, REMOVE_USER
+from relay.read import query
+from relay.read.fanout import Subscription
 from relay.storage.postgres import connections
 from relay.storage.postgres.listening import Touch
 from relay.storage.postgres.sql.named import QUERIES
@@ -50,16 +52,17 @@ def answers_ok_to_all() -> None:
     Ingest._answer = believing  # type: ignore[method-assign]
 
 
-def follows_itself() -> None:
-    """After a commit whose answer was lost."""
-    has_committed = Writer._has_committed
+def sends_what_a_req_has_found() -> None:
+    """Live again: a REQ also finds rows of others that were committed since it began."""
 
-    async def forgetting(self: Writer, *given: Any) -> bool:
-        before, is_one = self.position, await has_committed(self, *given)
-        asyncio.get_running_loop().call_soon(setattr, self, "position", before)
-        return is_one
+    class Endless(Subscription):
+        __slots__ = ()
 
-    Writer._has_committed = forgetting  # type: ignore[method-assign, assignment]
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            self.cursor = sys.maxsize  # and not `last_seq`
+
+    query.Subscription = Endless  # type: ignore[attr-defined]
 
 
 def skips_a_batch() -> None:
@@ -133,7 +136,7 @@ MUTANTS: Final = (
     (answers_first, "stall", "lost"),
     (answers_first, "unplug", "lost"),
     (answers_ok_to_all, "lose_commit", "lost"),
-    (follows_itself, "lose_answer", "twice"),
+    (sends_what_a_req_has_found, "stop_relay", "twice"),
     (skips_a_batch, "cut", "missed"),
     (judges_by_what_it_knew, "lose_answer", "verdicts"),
     (does_not_wait_for_the_disk, "crash_database", "lost"),
