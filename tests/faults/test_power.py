@@ -46,7 +46,7 @@ pytestmark = [
 ]
 
 STEPS: Final = tries(200, 80)
-SEEDS: Final = tries(16, 1)
+SEEDS: Final = tries(8, 1)
 IMAGES: Final = tries(400, 150, 60)
 _LATE_TEXTS: Final = 200
 

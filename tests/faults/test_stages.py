@@ -48,7 +48,7 @@ pytestmark = [
     pytest.mark.skipif(not is_available(), reason="SQLite is part of Python's module"),
 ]
 
-SEEDS: Final = tries(10, 1)
+SEEDS: Final = tries(6, 1)
 IMAGES: Final = tries(150, 150, 50)
 
 

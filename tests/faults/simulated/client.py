@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,7 @@ from tests.faults.simulated.promises import END, Asked, tag
 from tests.harness.client_in_memory import payloads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
@@ -41,6 +42,7 @@ class Socket:
         self._reads = asyncio.Event()
         self._reads.set()
         self.is_cut = False
+        self._leave: asyncio.Timeout | None = None
         self.transport = self.protocol = self.writer = self
         self.silent_s = 0.0
         self.compress = self.taken = self.taken_bytes = 0
@@ -53,6 +55,9 @@ class Socket:
         self.is_cut = True
         self._frames.put_nowait(None)
         self._reads.set()
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave.reschedule(0)
 
     def stop_reading(self) -> None:
         self._reads.clear()
@@ -68,6 +73,28 @@ class Socket:
 
     def carries(self, messages: object) -> None:
         pass
+
+    @asynccontextmanager
+    async def while_open(self) -> AsyncIterator[None]:
+        """As `SocketInput.while_open`."""
+        if self.is_cut:
+            raise ConnectionResetError
+        try:
+            async with asyncio.timeout(None) as self._leave:
+                yield
+        except TimeoutError:
+            raise ConnectionResetError from None
+        finally:
+            self._leave = None
+
+    @asynccontextmanager
+    async def waiting(self, _size: int, *, is_kept: bool = False) -> AsyncIterator[None]:
+        """As `SocketInput.waiting`."""
+        if is_kept:
+            yield
+        else:
+            async with self.while_open():
+                yield
 
     async def next(self) -> _Frame:
         frame = await self._frames.get()

@@ -48,10 +48,25 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self._order = order
         self._time = _Selector()
         self.iteration = 0
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         super().__init__(self._time)
+        self.set_task_factory(self._new_task)
 
     def time(self) -> float:
         return self._time.passed
+
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        """Those that have not ended, in the order of creation, which `all_tasks` does not keep."""
+        return [*self._tasks]
+
+    def _new_task(self, _: asyncio.AbstractEventLoop, coro: Any, **given: Any) -> Any:
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, **given)
+        self._tasks[task] = None
+        task.add_done_callback(self._forget)
+        return task
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
 
     def _process_events(self, event_list: Any) -> None:
         """Called once per iteration, before what is ready runs: tasks change places."""

@@ -7,7 +7,8 @@ It hears of each batch at its commit and of each frame when it is sent, and rais
   event is being deleted;
 - an event is sent once per subscription, matches it, and was committed; its reader may read it now;
 - all that was stored when a REQ was sent comes before EOSE, newest first, what is stored later
-  comes after it in the order of the log; nothing is missing, nothing comes after CLOSE;
+  comes after it in the order of the log; nothing is missing, nothing comes after CLOSE; with
+  `limit` older rows need not take the places of those that are deleted meanwhile;
 - what was deleted is neither given to whoever asks later nor stored again;
 - of several versions the newest is kept, of two of one second the one with the lower id;
 - the groups are what a replay of the log says, and what is counted here.
@@ -162,7 +163,7 @@ class Promises:
             return
         accepted = [
             item.event
-            for item in batch._items
+            for item in batch._items[: batch.number]
             if isinstance(item, WriteEvent)
             and item.result in (WriteOutcome.STORED, WriteOutcome.PASSED_ON)
         ]
@@ -409,8 +410,21 @@ class Promises:
             newest = max(_rank(row.event) for row in missing)
             if len(stored) > limit or (len(stored) == limit and limit and newest > oldest):
                 raise self.broken(f"not the newest {limit} were sent")
-            if len(stored) < limit:
+            if len(stored) + self._lost(asked) < limit:
                 raise self.broken(f"{_name(missing[0].event)} is missing within the limit")
+
+    def _lost(self, asked: Asked) -> int:
+        """How many rows may have been listed for it, and were removed before they were sent: no
+        others take their places."""
+        return sum(
+            row.gone is not None
+            and row.gone > asked.sent
+            and row.event.kind in WATCHED
+            and row.event.id not in asked.got
+            and any(matches(each, row.event) for each in asked.filters)
+            and self._could_read(asked.keys, row)
+            for row in self.rows.values()
+        )
 
     def check_live(self, asked: Asked) -> None:
         """When nothing is on its way: what was committed since the REQ was sent has come."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -11,13 +13,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from typing import cast as typed
 
-import relay.read.fanout
-import relay.read.pace
-import relay.read.query
-import relay.read.query_queue
-import relay.server.connection
-import relay.write.delivery
-import relay.write.ingest
 from relay.config import config_from
 from relay.nostr.nip42 import relay_address
 from relay.observe import Metrics
@@ -87,6 +82,8 @@ CLIENTS: Final = 8
 CHECK_EVERY: Final = 120
 """Steps between two moments at which everything is compared."""
 QUIET_S: Final = 60.0
+_CLOCKS: Final = (time.perf_counter, time.thread_time, time.monotonic)
+_OF_PRODUCT: Final = ("relay", "policies")
 
 
 class World:
@@ -138,25 +135,20 @@ class World:
             return worked
 
         self._work_clock = clock
-        clocks: tuple[tuple[Any, str], ...] = (
-            (relay.server.connection, "perf_counter"),
-            (relay.server.connection, "thread_time"),
-            (relay.write.delivery, "perf_counter"),
-            (relay.write.ingest, "perf_counter"),
-            (relay.read.query, "perf_counter"),
-            (relay.read.query, "thread_time"),
-            (relay.read.query_queue, "perf_counter"),
-            (relay.read.fanout, "perf_counter"),
-            (relay.read.pace, "thread_time"),
-        )
-        before = [getattr(module, name) for module, name in clocks]
-        for module, name in clocks:
+        before = [
+            (module, name, value)
+            for module_name, module in sorted(sys.modules.items())
+            if module_name.partition(".")[0] in _OF_PRODUCT
+            for name, value in vars(module).items()
+            if value in _CLOCKS
+        ]
+        for module, name, _ in before:
             setattr(module, name, clock)
         try:
             yield
         finally:
-            for (module, name), one in zip(clocks, before, strict=True):
-                setattr(module, name, one)
+            for module, name, value in before:
+                setattr(module, name, value)
 
     def _note(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if context.get("exception") is not None:
@@ -272,7 +264,7 @@ class World:
             client.socket.is_cut = True
         self._clients = []
         mine = asyncio.current_task()
-        others = [task for task in asyncio.all_tasks() if task is not mine]
+        others = [task for task in self._loop.tasks() if task is not mine]
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
