@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never, cast
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from relay.access.actors import attestation_at_login
-from relay.access.shares import Shares, network_of
+from relay.access.shares import Shares, Standing, network_of
 from relay.access.visibility import BANNED
 from relay.errors import Invalid, Prefix, Refused, WriteOutcome, ok_reply
 from relay.facts import Origin
@@ -104,6 +104,14 @@ _FEW_VALUES_FRAME: Final = 384
 _EVENT: Final = re.compile(rb'\s*+\[\s*+"EVENT"')
 _KEPT: Final = re.compile(rb'\s*+\[\s*+"(?:EVENT|AUTH)"')
 """Frames that are taken although the client has left: events, and the logins they may need."""
+_LOGIN: Final = re.compile(rb'\s*+\[\s*+"AUTH"')
+_FIRST_MESSAGES: Final = 4
+"""Of a connection from a network of members, which wait as what arrives does: in front of them are
+others without a known key, and all members of an office that was cut …"""
+_FIRST_BYTES: Final = 4096
+"""… as long as they have no more than so many bytes together …"""
+_FIRST_LOGIN: Final = 1024
+"""… and a login of at most so many bytes among them waits only until it is read."""
 _HANDLED: Final = MESSAGES | {WSMsgType.PING, WSMsgType.PONG}
 _FRAME_S: Final = 3e-6
 """Estimated time of aiohttp for a frame, spent before the measurement here begins."""
@@ -344,6 +352,19 @@ class Connection:
         return of_client + outbox.waiting_bytes + outbox.queued_bytes + of_queries
 
     @property
+    def is_beginning(self) -> bool:
+        """Whether what it sends waits as what arrives: it has sent little, from a network of
+        members, and is not logged in."""
+        address = self.counted_as
+        return (
+            address is not None
+            and self.message <= _FIRST_MESSAGES
+            and not self._session.viewer.keys
+            and self.taken_bytes <= _FIRST_BYTES
+            and self._turns.is_of_members(address)
+        )
+
+    @property
     def queries_waiting(self) -> int:
         return len(self._queries)
 
@@ -533,7 +554,7 @@ class Connection:
                 if self._hangup is not None:
                     break
                 if is_over:  # more frames may be buffered, and reading those never waits
-                    await work.rest()
+                    await self._rest_while_open()
         except ConnectionError:
             pass  # closed before a pong was sent, or while answers or a turn were waited for
         finally:
@@ -571,8 +592,22 @@ class Connection:
         self._slice.begin()
         frame = await self._socket.next()
         if self._slice.end():
-            await self._slice.rest()
+            await self._rest()
         return frame
+
+    async def _rest_while_open(self) -> None:
+        """Wait for a turn, or until the socket is closed: then what came before is taken, as far as
+        this iteration of the loop has time."""
+        with contextlib.suppress(ConnectionError):
+            async with self._input.while_open():
+                await self._rest()
+
+    async def _rest(self) -> None:
+        work, address = self._slice, self.counted_as
+        if address is not None and self.is_beginning:
+            await work.rest_unparsed(address)
+        else:
+            await work.rest()
 
     def _may_skip(self, data: bytes) -> bool:
         """Whether this message of a client that has left is dropped alone: events may have arrived
@@ -583,11 +618,10 @@ class Connection:
         """Raises ConnectionError when it had to wait and is dropped, see `SocketInput.waiting`."""
         work = self._slice
         is_long = len(data) > _LARGE_FRAME or self._session.is_heavy
-        if is_long:  # others may have sent as much just now
+        # Others may have sent as much as a long one just now.
+        if is_long or not (work.has_time or self._is_first_login(data)):
             async with self._input.waiting(len(data), is_kept=bool(_KEPT.match(data))):
-                await work.rest()
-        elif not work.has_time:
-            await work.rest()
+                await self._rest()
         work.begin()
         costly_s = self._costly_s(data)
         if costly_s:
@@ -595,6 +629,9 @@ class Connection:
             await self._take_costly(data, costly_s)
         else:
             self._take_text(data)
+
+    def _is_first_login(self, data: bytes) -> bool:
+        return self.is_beginning and len(data) <= _FIRST_LOGIN and bool(_LOGIN.match(data))
 
     def _costly_s(self, data: bytes) -> float:
         """Estimated seconds on the loop, if it has many filter values, tag names or searches.
@@ -719,6 +756,8 @@ class Connection:
         """Have the turns of the standing of its keys, which may have changed."""
         rights = self._services.state.visibility(self._session.viewer)
         account, name, standing = self._slice.account, *rights.counted_as(self.counted_as)
+        if standing is Standing.ADMITTED and self.counted_as is not None:
+            self._turns.admitted_from(self.counted_as)
         if (name, standing) != (account.name, account.standing):
             self._count(0)
             self._slice.account = self._turns.account(name, standing)

@@ -86,6 +86,10 @@ class Messages(Protocol):
         """Whether a key that is known here has logged in."""
 
     @property
+    def is_beginning(self) -> bool:
+        """Whether its first messages, which are few, wait as requests do before they are parsed."""
+
+    @property
     def account(self) -> Account:
         """The turns that its input counts for."""
 
@@ -503,14 +507,24 @@ class SocketInput(web.RequestHandler):
         """The address of its client, as far as it is known; see `_sender`."""
         return self.client_address or self._sender(self._left)
 
+    def _arrives_from(self) -> str | None:
+        """The address under which what is left waits as what arrives does; None: it waits for a
+        turn of its websocket's account."""
+        websocket = self._websocket
+        if websocket is None:
+            # A body may say that it is anybody's.
+            return self.client_address if self._is_in_body else self._sender(self._left)
+        is_little = len(self._left) <= _SMALL_HEAD
+        return websocket.counted_as if is_little and websocket.is_beginning else None
+
     async def _rest(self) -> None:
         try:
-            if self._websocket is not None:
+            address = self._arrives_from()
+            if address is None:
+                assert self._websocket is not None
                 self._work.account = self._websocket.account
                 await self._work.rest()
             else:
-                # A body may say that it is anybody's.
-                address = self.client_address if self._is_in_body else self._sender(self._left)
                 await self._work.rest_unparsed(address)
         finally:
             self._resting = None

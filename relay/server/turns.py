@@ -24,7 +24,9 @@ What arrives (handshakes of websockets and of TLS, other HTTP requests, input th
 yet) has every second turn of those without a known key, and parts of the loop besides. These four
 take turns, in each of them networks, and in a network addresses. So an arrival waits for as many
 turns as there are networks, and addresses of its own network, that arrive, however many accounts
-wait.
+wait. Networks where admitted keys have logged in have half of the turns of each but TLS, which has
+no addresses here: all members may be in one network, and come back at once when it was cut. There
+the first messages of a websocket, with which they log in, are what arrives, too.
 """
 
 from __future__ import annotations
@@ -105,6 +107,8 @@ _REQUEST_S: Final = 0.003
 _MOST_ARRIVING_S: Final = 0.008
 """Seconds of each that they may have later, if they do not use their part at once. Not of all in
 one iteration: when these took 0.1 s, 24 to 44 handshakes a second were left."""
+_MOST_REMEMBERED: Final = 1024
+"""Networks of members; one where a member is connected is noted every few seconds."""
 _LEAST_MEAN_S: Final = 0.0001
 """A turn counts as taking so long at least: some take nearly nothing."""
 _FIRST_MEAN_S: Final = 0.001
@@ -329,15 +333,17 @@ class Turns:
         }
         self._turns: dict[Account, list[_Turn]] = {}
         """Account → the turns of its tasks that wait."""
-        self._handshakes: RoundRobin[_Turn] = RoundRobin()
+        self._handshakes = _Arriving()
         """By client address."""
-        self._requests: RoundRobin[_Turn] = RoundRobin()
+        self._requests = _Arriving()
         """The same of other HTTP requests."""
-        self._inputs: RoundRobin[_Turn] = RoundRobin()
+        self._inputs = _Arriving()
         """The same of sockets with input before their request is parsed: thousands that connect at
         once keep no open connection waiting."""
-        self._tls: RoundRobin[_Turn] = RoundRobin()
+        self._tls = _Arriving()
         """The same of TLS handshakes, under no address: `Handshakes` has an order of its own."""
+        self._networks_of_members: dict[str, None] = {}
+        """Networks where admitted keys have logged in, the latest last."""
         self._arriving = deque((self._handshakes, self._requests, self._inputs, self._tls))
         """In the order in which they have every second turn."""
         self._shares = (
@@ -441,20 +447,34 @@ class Turns:
         self.expect(seconds)
 
     async def wait_for_input(self, address: str) -> None:
-        """As `wait_for_handshake`, before the request is parsed."""
+        """As `wait_for_handshake`, before the request, or the first message, is parsed."""
         await self._wait_among(self._inputs, address)
 
     async def wait_for_tls(self) -> None:
         """As `wait_for_handshake`, before a part of a TLS handshake."""
         await self._wait_among(self._tls, "")
 
-    async def _wait_among(self, arriving: RoundRobin[_Turn], address: str) -> None:
+    def admitted_from(self, address: str) -> None:
+        """An admitted key is logged in there: its network is one of members until the relay is
+        restarted, or members were in `_MOST_REMEMBERED` others since."""
+        network, networks = network_of(address), self._networks_of_members
+        networks.pop(network, None)
+        networks[network] = None
+        if len(networks) > _MOST_REMEMBERED:
+            del networks[next(iter(networks))]
+
+    def is_of_members(self, address: str) -> bool:
+        """Whether what arrives from this address has turns apart from others."""
+        return network_of(address) in self._networks_of_members
+
+    async def _wait_among(self, arriving: _Arriving, address: str) -> None:
         turn = self._new_turn()
-        arriving.add(address, turn)
+        queue = arriving.of_members if self.is_of_members(address) else arriving.of_others
+        queue.add(address, turn)
         try:
             await turn
         finally:
-            arriving.discard(address, turn)  # if the task was cancelled
+            queue.discard(address, turn)  # if the task was cancelled
 
     def _new_turn(self) -> _Turn:
         if not self._is_anybody_waiting():
@@ -553,12 +573,32 @@ class Turns:
         return None
 
 
+class _Arriving:
+    """One kind of what arrives. Networks of members have every second turn, if any waits."""
+
+    __slots__ = ("_is_of_members_next", "of_members", "of_others")
+
+    def __init__(self) -> None:
+        self.of_members: RoundRobin[_Turn] = RoundRobin()
+        self.of_others: RoundRobin[_Turn] = RoundRobin()
+        self._is_of_members_next = True
+
+    def __bool__(self) -> bool:
+        return bool(self.of_members or self.of_others)
+
+    def pop(self) -> _Turn:
+        """Take out what goes on; something must be waiting."""
+        is_of_members = bool(self.of_members) and (self._is_of_members_next or not self.of_others)
+        self._is_of_members_next = not is_of_members
+        return (self.of_members if is_of_members else self.of_others).pop()
+
+
 class _Share:
     """A part of the loop's time for what arrives, beside its turns."""
 
     __slots__ = ("_arriving", "_cost_s", "_owed_s", "_part")
 
-    def __init__(self, arriving: deque[RoundRobin[_Turn]], part: float, cost_s: float) -> None:
+    def __init__(self, arriving: deque[_Arriving], part: float, cost_s: float) -> None:
         """`cost_s`: of one."""
         self._arriving = arriving
         self._part = part
@@ -577,7 +617,7 @@ class _Share:
             self._owed_s -= self._cost_s
 
 
-def _next_of(arriving: deque[RoundRobin[_Turn]]) -> _Turn | None:
+def _next_of(arriving: deque[_Arriving]) -> _Turn | None:
     """The next of what arrives; None: nothing does."""
     for _ in range(len(arriving)):
         first = arriving[0]
@@ -767,7 +807,7 @@ class Slice:
         await self._turns.wait(self.account)
 
     async def rest_unparsed(self, address: str) -> None:
-        """As `rest`, of a socket without a websocket."""
+        """As `rest`, of a socket without a websocket, or with one that has just begun."""
         self.charge()
         await self._turns.wait_for_input(address)
 

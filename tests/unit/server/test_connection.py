@@ -29,6 +29,7 @@ from relay.read.outbox import FlushQueue
 from relay.server import eviction
 from relay.server.connection import Connection, Stop
 from relay.server.eviction import UnreadRows, close_heaviest
+from relay.server.socket_input import SocketInput
 from relay.server.turns import Account, CostlyWork, Slice, Turns
 from tests.cast import admin, alice, bob, owner, person, stranger
 from tests.contract.writing import unsigned, write
@@ -1606,28 +1607,92 @@ async def test_a_lost_connection_does_not_wait_for_answers(
     assert len(relay.fanout) == 0
 
 
-async def test_a_lost_connection_is_over_whatever_it_waits_for(
-    relay: Relay, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", ["before a message", "after it"])
+async def test_a_lost_connection_ends_though_it_waits_for_its_turn(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """What it has sent and what waits for its turn is refused when nobody is there any more."""
-    may_go_on, waits = asyncio.Event(), asyncio.Event()
+    """Or those of who comes and goes wait in front of others, and for themselves."""
+    waits = asyncio.Event()
 
     async def wait(_turns: Turns, _account: Account) -> None:
         waits.set()
-        await may_go_on.wait()
+        await asyncio.get_running_loop().create_future()
 
+    monkeypatch.setattr(SocketInput, "_go_on", SocketInput._take)  # parsed at once
     monkeypatch.setattr("relay.server.socket_input.thread_time", lambda: 0)
     visit = await relay.visit()
     (connection,) = relay.server.connections
     monkeypatch.setattr(Turns, "wait", wait)
-    monkeypatch.setattr("relay.server.connection._FRAME_S", 1.0)
+    if where == "after it":
+        monkeypatch.setattr("relay.server.connection._FRAME_S", 1.0)
+    else:
+        monkeypatch.setattr(Slice, "has_time", property(lambda _: False))
     await visit.says("CLOSE", "x")
     await waits.wait()
     assert not connection.is_over
     visit.socket._writer.transport.abort()
-    await eventually("it is over", lambda: connection.is_over)
-    assert connection in relay.server.connections
-    may_go_on.set()
+    await eventually("it has ended", lambda: not relay.server.connections)
+
+
+async def test_first_messages_from_a_network_of_members_wait_as_what_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A login waits only until it is read. Behind all accounts without a known key those of an
+    office waited for seconds: it is one network of many."""
+    waits = list[str]()
+    wait, wait_for_input = Turns.wait, Turns.wait_for_input
+
+    async def of_account(self: Turns, account: Account) -> None:
+        waits.append(account.standing.name)
+        await wait(self, account)
+
+    async def of_arrival(self: Turns, address: str) -> None:
+        waits.append(address)
+        await wait_for_input(self, address)
+
+    monkeypatch.setattr(Turns, "wait", of_account)
+    monkeypatch.setattr(Turns, "wait_for_input", of_arrival)
+    monkeypatch.setattr(Slice, "has_time", property(lambda _: False))
+    address = "203.0.113.1"
+    async with serving(PROXIED) as relay, ClientSession() as http:
+
+        async def waits_of(who: SecretKey | None, *frames: list[Any]) -> list[str]:
+            """Behind those of the request."""
+            waits.clear()
+            socket = await connected_from(address, relay, http, who)
+            for frame in frames:
+                await socket.send_json(frame)
+                assert (await socket.receive_json())[0] == "NOTICE"
+            first, *others = waits
+            assert first == address
+            await socket.close()
+            return others
+
+        small, large = ["CLOSE"], ["CLOSE", ["x" * 5000]]
+        assert await waits_of(None, small) == ["UNKNOWN", "UNKNOWN"]  # to be read, and taken
+        assert await waits_of(owner, small) == 2 * ["UNKNOWN"] + 2 * ["ADMITTED"]
+        assert await waits_of(owner, small) == [address] + 2 * ["ADMITTED"]
+        assert await waits_of(None, large) == ["UNKNOWN", "UNKNOWN"]
+        assert await waits_of(None, *5 * [small]) == 9 * [address] + ["UNKNOWN"]
+
+
+async def test_networks_are_those_of_members_once_an_admitted_key_has_logged_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    addresses = list[str]()
+    monkeypatch.setattr(Turns, "admitted_from", lambda _, address: addresses.append(address))
+    async with serving(PROXIED) as relay, ClientSession() as http:
+        relay.state.adopt(relay.state.groups.with_group(DEN))
+        sockets = [
+            await connected_from(f"203.0.113.{number}", relay, http, who)
+            for number, who in enumerate((None, stranger, alice, owner))
+        ]
+        assert addresses == ["203.0.113.3"]
+        for connection in list(relay.server.connections):
+            connection.check()  # it is still there
+        assert addresses == ["203.0.113.3"] * 2
+        for socket in sockets:
+            await socket.close()
 
 
 async def test_an_event_in_flight_gets_its_ok_before_the_close(relay: Relay) -> None:

@@ -407,6 +407,42 @@ async def test_arrivals_of_one_network_take_turns_by_address(what: str) -> None:
     assert "".join(seen) == "abdabaa"
 
 
+async def order_of_arrival(turns: Turns, what: str) -> str:
+    """Of 20 networks of others (o), and 10 addresses of one (m) that come after them."""
+    seen = list[str]()
+
+    async def comes(name: str, address: str) -> None:
+        await arrival(turns, what, address)
+        seen.append(name)
+
+    others = [asyncio.create_task(comes("o", f"198.51.{number}.1")) for number in range(20)]
+    await asyncio.sleep(0)
+    await asyncio.gather(*others, *[comes("m", f"203.0.113.{number}") for number in range(10)])
+    return "".join(seen)
+
+
+@pytest.mark.parametrize("what", ["handshake", "request", "input"])
+async def test_networks_of_members_arrive_apart_from_others(what: str) -> None:
+    """200 members of one office that was cut came back after 54 s, one in each of the rounds in
+    which sixteen networks had a turn."""
+    turns = Turns(Clock())
+    assert await order_of_arrival(turns, what) == "o" * 20 + "m" * 10
+    turns.admitted_from("203.0.113.77")
+    assert await order_of_arrival(turns, what) == "omo" + "mo" * 9 + "o" * 9
+
+
+async def test_the_networks_of_members_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those are kept where a member has been last."""
+    monkeypatch.setattr("relay.server.turns._MOST_REMEMBERED", 2)
+    turns = Turns(Clock())
+    for address in ("203.0.113.1", "192.0.2.1", "203.0.113.2", "192.88.99.1"):
+        turns.admitted_from(address)
+    assert "momomomo" in await order_of_arrival(turns, "handshake")
+    turns.admitted_from("192.88.99.1")
+    turns.admitted_from("192.0.2.1")
+    assert "mom" not in await order_of_arrival(turns, "handshake")
+
+
 async def test_a_network_has_its_turn_though_one_of_it_waits_no_more() -> None:
     turns, seen = Turns(Clock()), list[str]()
 
