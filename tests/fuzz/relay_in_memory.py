@@ -69,6 +69,11 @@ class Memory:
         return 0
 
     @asynccontextmanager
+    async def while_open(self) -> AsyncIterator[None]:
+        """Its client leaves only when everything is answered."""
+        yield
+
+    @asynccontextmanager
     async def waiting(self, _size: int, **_: object) -> AsyncIterator[None]:
         yield
 
