@@ -174,10 +174,14 @@ class Visibility:
             return Standing.ADMITTED
         return Standing.KNOWN if self.is_known else Standing.UNKNOWN
 
-    def counted_as(self, address: str | None) -> tuple[str | None, Standing]:
+    def client_at(self, address: str | None) -> str | None:
         """The name that its work counts for, among those of its standing: the address, see
         `Sharer.counted_as`, or its admitted key: all members may be in one network."""
-        return self.admitted_as or address, self.standing
+        return self.admitted_as or address
+
+    def counted_as(self, address: str | None) -> tuple[str | None, Standing]:
+        """`client_at`, and its standing."""
+        return self.client_at(address), self.standing
 
     def share_of(self, address: str | None) -> tuple[str | None, str | None]:
         """The address and the key whose share of turns its work has, as of `ReadTurns.of`: that of

@@ -43,10 +43,11 @@ _IPV4_LOOPBACK: Final = IPv4Address("127.0.0.1")
 _IPV6_LOOPBACK: Final = IPv6Address("::1")
 FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
 _FORWARDED_FOR: Final = re.compile(rb"\r\nX-Forwarded-For:([^\r\n]*)", re.IGNORECASE)
-_LOOKED_AT: Final = 20_480
-"""Bytes of a request in which `unparsed_address` looks for it."""
+MAX_HEAD: Final = 20_480
+"""Bytes of a request line with its headers; up to 16,384 are always accepted. In memory each takes
+up to five bytes, until a websocket is open."""
 _MOST_HOPS: Final = 8
-"""And addresses at which it looks; each takes 2 us."""
+"""Addresses in a request at which `unparsed_address` looks; each takes 2 us."""
 
 
 def information(config: Config, state: RelayState, relay_pubkey: str, features: Features) -> bytes:
@@ -190,7 +191,7 @@ def unparsed_address(
     `peer`: the other end's address."""
     address = _address(peer.partition("%")[0])
     if is_within(address, trusted_proxies):
-        headers = head[:_LOOKED_AT].partition(b"\r\n\r\n")[0]  # a body may say anything
+        headers = head[:MAX_HEAD].partition(b"\r\n\r\n")[0]  # a body may say anything
         lines = b",".join(_FORWARDED_FOR.findall(headers))
         for hop in reversed(lines.rsplit(b",", _MOST_HOPS)[-_MOST_HOPS:]):
             client = _address(hop.decode("latin-1").strip())

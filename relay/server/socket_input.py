@@ -25,7 +25,7 @@ from yarl import URL
 
 from relay.access.quotas import subnet_of
 from relay.access.shares import ByNetwork
-from relay.server.http import FORWARDED, unparsed_address
+from relay.server.http import FORWARDED, MAX_HEAD, unparsed_address
 from relay.server.turns import Slice
 
 if TYPE_CHECKING:
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 
     from relay.server.turns import Account, Turns
 
-MAX_HEAD: Final = 20_480
-"""Bytes of a request line with its headers; up to 16,384 are always accepted. In memory each takes
-up to five bytes, until a websocket is open."""
 _SMALL_HEAD: Final = 4096
 """Bytes; browsers send some 600 without cookies."""
 _PIECE: Final = 4096

@@ -516,7 +516,7 @@ class SqliteStore:
 
         def read(those: frozenset[int] | None) -> list[Any] | None:
             sql = self._compiler.page(query, columns, those)
-            return self._loop_conn.read(sql, fetch, query.visibility.counted_as(query.address)[0])
+            return self._loop_conn.read(sql, fetch, query.visibility.client_at(query.address))
 
         rows = self._now_in_partitions([query.filter], query.visibility, read)
         if rows is None:
@@ -545,7 +545,7 @@ class SqliteStore:
         if not all(kept):
             missing = [seq for seq, raw in zip(seqs, kept, strict=True) if raw is None]
             asked = Query(QUERIES["raw_by_seq"], (listed(missing),))
-            client = query.visibility.counted_as(query.address)[0]
+            client = query.visibility.client_at(query.address)
             rows = self._loop_conn.read(asked, page_of, client)
             if rows is None:
                 return None
@@ -584,7 +584,7 @@ class SqliteStore:
     def _placed_now(self, query: PageQuery) -> tuple[list[Any], Listed] | None:
         """As `_long_page`; None: it takes long."""
         columns = None if query.listed is not None else PLACED
-        client = query.visibility.counted_as(query.address)[0]
+        client = query.visibility.client_at(query.address)
 
         def now(those: frozenset[int] | None) -> list[Any] | None:
             sql = self._compiler.page(query, columns, those)
@@ -654,7 +654,7 @@ class SqliteStore:
                 nonlocal is_long
                 query = compiled(those, is_long=False)
                 is_long = query.is_long
-                return self._loop_conn.read(query, _all_of, visibility.counted_as(address)[0])
+                return self._loop_conn.read(query, _all_of, visibility.client_at(address))
 
             rows = self._now_in_partitions(filters, visibility, now)
             if rows is not None:
@@ -927,7 +927,7 @@ class SqliteStore:
         self, query: Query, visibility: Visibility, address: str | None
     ) -> list[Any]:
         """A page for clients. Raises TooSlow."""
-        rows = self._loop_conn.read(query, page_of, visibility.counted_as(address)[0])
+        rows = self._loop_conn.read(query, page_of, visibility.client_at(address))
         if rows is not None:
             return rows
         return await self._page_on_thread(query, visibility, address)
