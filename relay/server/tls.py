@@ -14,6 +14,7 @@ import ssl
 from asyncio.sslproto import SSLProtocol, SSLProtocolState, _SSLProtocolTransport
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +23,7 @@ from relay.access.quotas import subnet_of
 from relay.access.shares import ByNetwork, RoundRobin, network_of
 from relay.errors import UserError
 from relay.files import regular_file
-from relay.server.turns import Slice
+from relay.server.turns import Arrivals, Slice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -120,6 +121,27 @@ class _Failed(Counter[str]):
         return min(names, key=self.__getitem__) if first is None else first
 
 
+class _Waiting(RoundRobin[asyncio.BaseTransport]):
+    """Unfinished handshakes that have input, by address. Every second turn is for who has failed
+    less: else who connects would wait for each network, and each address, that begins handshakes
+    and goes."""
+
+    __slots__ = ("_failed", "_failed_networks", "_turn")
+
+    def __init__(self, failed: _Failed, failed_networks: _Failed) -> None:
+        super().__init__()
+        self._failed, self._failed_networks = failed, failed_networks
+        self._turn = 0
+        """Number of the last turn."""
+
+    def pop(self, *_: object) -> asyncio.BaseTransport:
+        self._turn += 1
+        return super().pop(
+            self._failed_networks.least if self._turn % 2 else None,
+            self._failed.least if self._turn % 4 < 2 else None,
+        )
+
+
 class Handshakes:
     """Protocol factory: the protocol that `make` returns, behind TLS.
 
@@ -127,8 +149,9 @@ class Handshakes:
     ms of the loop to continue. Here one is closed when there are more than `most`: the oldest of
     the network that has most, and in it of the address that has most; or when there are more than
     `per_address` of one address: its oldest. 0: no limit. What arrives for one waits for its turn:
-    networks take turns, and in each its addresses, of both every second time those with fewer
-    failed handshakes. All handshakes together have at most half of the loop's time.
+    networks take turns, those of members apart from others, and in each its addresses, of both
+    every second time those with fewer failed handshakes. All handshakes together have at most half
+    of the loop's time.
     """
 
     def __init__(
@@ -149,14 +172,13 @@ class Handshakes:
         """Unfinished handshakes → address."""
         self._by_network: ByNetwork[asyncio.BaseTransport] = ByNetwork()
         """Unfinished handshakes, oldest first."""
-        self._waiting: RoundRobin[asyncio.BaseTransport] = RoundRobin()
-        """Unfinished handshakes that have input, by address."""
+        self._failed, self._failed_networks = _Failed(), _Failed()
+        self._waiting: Arrivals[asyncio.BaseTransport] = Arrivals(
+            turns.is_of_members, partial(_Waiting, self._failed, self._failed_networks)
+        )
         self._inputs: dict[asyncio.BaseTransport, Callable[[], None]] = {}
         """What to call when it is their turn."""
-        self._turn = 0
-        """Number of the last turn."""
         self._giving: asyncio.Task[None] | None = None
-        self._failed, self._failed_networks = _Failed(), _Failed()
 
     def __len__(self) -> int:
         """Number of unfinished handshakes."""
@@ -205,7 +227,7 @@ class Handshakes:
             await self._turns.wait_for_tls()
             if not self._waiting:  # those that waited have ended
                 break
-            go_on = self._next()
+            go_on = self._inputs.pop(self._waiting.pop())
             work.begin()
             try:
                 go_on()
@@ -217,17 +239,6 @@ class Handshakes:
             # those of other addresses would not be accepted before all that came earlier.
             await asyncio.sleep(took)
         self._giving = None
-
-    def _next(self) -> Callable[[], None]:
-        """Take out what is called next; something must be waiting."""
-        # Every second time who has failed less: else who connects would wait for each network, and
-        # each address, that begins handshakes and goes.
-        self._turn += 1
-        transport = self._waiting.pop(
-            self._failed_networks.least if self._turn % 2 else None,
-            self._failed.least if self._turn % 4 < 2 else None,
-        )
-        return self._inputs.pop(transport)
 
     def ended(self, transport: asyncio.BaseTransport, *, is_finished: bool = False) -> None:
         """The handshake has finished, or failed."""

@@ -24,9 +24,9 @@ What arrives (handshakes of websockets and of TLS, other HTTP requests, input th
 yet) has every second turn of those without a known key, and parts of the loop besides. These four
 take turns, in each of them networks, and in a network addresses. So an arrival waits for as many
 turns as there are networks, and addresses of its own network, that arrive, however many accounts
-wait. Networks where admitted keys have logged in have half of the turns of each but TLS, which has
-no addresses here: all members may be in one network, and come back at once when it was cut. There
-the first messages of a websocket, with which they log in, are what arrives, too.
+wait. Networks where admitted keys have logged in have half of the turns of each of the four: all
+members may be in one network, and come back at once when it was cut. There the first messages of a
+websocket, with which they log in, are what arrives, too.
 """
 
 from __future__ import annotations
@@ -125,6 +125,7 @@ class _HasUsed(Protocol):
 
 
 Waiting = TypeVar("Waiting", bound=_HasUsed)
+Queued = TypeVar("Queued")
 
 
 class Account:
@@ -317,6 +318,42 @@ class Network(FairQueue[Account]):
         self.used = min(self.used, self.queue.reached)
 
 
+class Arrivals(Generic[Queued]):
+    """What arrives of one kind: networks take turns, and in each its addresses. Networks of members
+    have every second turn, if any waits."""
+
+    __slots__ = ("_is_for_members", "_is_of_members", "_of_members", "_of_others")
+
+    def __init__(
+        self,
+        is_of_members: Callable[[str], bool],
+        make: Callable[[], RoundRobin[Queued]] = RoundRobin,
+    ) -> None:
+        """`is_of_members`: whether an address is in a network of members. `make`: the queue of
+        these, and that of others."""
+        self._is_of_members = is_of_members
+        self._of_members, self._of_others = make(), make()
+        self._is_for_members = True
+        """The next turn."""
+
+    def __bool__(self) -> bool:
+        return bool(self._of_members or self._of_others)
+
+    def add(self, address: str, waiting: Queued) -> None:
+        queue = self._of_members if self._is_of_members(address) else self._of_others
+        queue.add(address, waiting)
+
+    def discard(self, address: str, waiting: Queued) -> None:
+        self._of_members.discard(address, waiting)
+        self._of_others.discard(address, waiting)
+
+    def pop(self) -> Queued:
+        """Take out what goes on; something must be waiting."""
+        is_for_members = bool(self._of_members) and (self._is_for_members or not self._of_others)
+        self._is_for_members = not is_for_members
+        return (self._of_members if is_for_members else self._of_others).pop()
+
+
 class Turns:
     """The turns of the tasks of one event loop."""
 
@@ -333,14 +370,14 @@ class Turns:
         }
         self._turns: dict[Account, list[_Turn]] = {}
         """Account → the turns of its tasks that wait."""
-        self._handshakes = _Arriving()
+        self._handshakes: Arrivals[_Turn] = Arrivals(self.is_of_members)
         """By client address."""
-        self._requests = _Arriving()
+        self._requests: Arrivals[_Turn] = Arrivals(self.is_of_members)
         """The same of other HTTP requests."""
-        self._inputs = _Arriving()
+        self._inputs: Arrivals[_Turn] = Arrivals(self.is_of_members)
         """The same of sockets with input before their request is parsed: thousands that connect at
         once keep no open connection waiting."""
-        self._tls = _Arriving()
+        self._tls: Arrivals[_Turn] = Arrivals(self.is_of_members)
         """The same of TLS handshakes, under no address: `Handshakes` has an order of its own."""
         self._networks_of_members: dict[str, None] = {}
         """Networks where admitted keys have logged in, the latest last."""
@@ -467,14 +504,13 @@ class Turns:
         """Whether what arrives from this address has turns apart from others."""
         return network_of(address) in self._networks_of_members
 
-    async def _wait_among(self, arriving: _Arriving, address: str) -> None:
+    async def _wait_among(self, arriving: Arrivals[_Turn], address: str) -> None:
         turn = self._new_turn()
-        queue = arriving.of_members if self.is_of_members(address) else arriving.of_others
-        queue.add(address, turn)
+        arriving.add(address, turn)
         try:
             await turn
         finally:
-            queue.discard(address, turn)  # if the task was cancelled
+            arriving.discard(address, turn)  # if the task was cancelled
 
     def _new_turn(self) -> _Turn:
         if not self._is_anybody_waiting():
@@ -573,32 +609,12 @@ class Turns:
         return None
 
 
-class _Arriving:
-    """One kind of what arrives. Networks of members have every second turn, if any waits."""
-
-    __slots__ = ("_is_of_members_next", "of_members", "of_others")
-
-    def __init__(self) -> None:
-        self.of_members: RoundRobin[_Turn] = RoundRobin()
-        self.of_others: RoundRobin[_Turn] = RoundRobin()
-        self._is_of_members_next = True
-
-    def __bool__(self) -> bool:
-        return bool(self.of_members or self.of_others)
-
-    def pop(self) -> _Turn:
-        """Take out what goes on; something must be waiting."""
-        is_of_members = bool(self.of_members) and (self._is_of_members_next or not self.of_others)
-        self._is_of_members_next = not is_of_members
-        return (self.of_members if is_of_members else self.of_others).pop()
-
-
 class _Share:
     """A part of the loop's time for what arrives, beside its turns."""
 
     __slots__ = ("_arriving", "_cost_s", "_owed_s", "_part")
 
-    def __init__(self, arriving: deque[_Arriving], part: float, cost_s: float) -> None:
+    def __init__(self, arriving: deque[Arrivals[_Turn]], part: float, cost_s: float) -> None:
         """`cost_s`: of one."""
         self._arriving = arriving
         self._part = part
@@ -617,7 +633,7 @@ class _Share:
             self._owed_s -= self._cost_s
 
 
-def _next_of(arriving: deque[_Arriving]) -> _Turn | None:
+def _next_of(arriving: deque[Arrivals[_Turn]]) -> _Turn | None:
     """The next of what arrives; None: nothing does."""
     for _ in range(len(arriving)):
         first = arriving[0]
