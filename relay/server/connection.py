@@ -106,12 +106,12 @@ _KEPT: Final = re.compile(rb'\s*+\[\s*+"(?:EVENT|AUTH)"')
 """Frames that are taken although the client has left: events, and the logins they may need."""
 _LOGIN: Final = re.compile(rb'\s*+\[\s*+"AUTH"')
 _FIRST_MESSAGES: Final = 4
-"""Of a connection from a network of members, which wait as what arrives does: in front of them are
-others without a known key, and all members of an office that was cut …"""
+"""Frames of a connection from a network of members that wait among what arrives, while it is not
+logged in: in turns of their account they would wait behind all others without a known key."""
 _FIRST_BYTES: Final = 4096
-"""… as long as they have no more than so many bytes together …"""
+"""Bytes that these have together at most."""
 _FIRST_LOGIN: Final = 1024
-"""… and a login of at most so many bytes among them waits only until it is read."""
+"""Bytes of a login among these that is handled without a further turn once it is read."""
 _HANDLED: Final = MESSAGES | {WSMsgType.PING, WSMsgType.PONG}
 _FRAME_S: Final = 3e-6
 """Estimated time of aiohttp for a frame, spent before the measurement here begins."""
@@ -540,7 +540,7 @@ class Connection:
                         await socket.pong(frame.data)
                     work.begin()  # after the pong: it may wait until the client reads
                     if work.end(_FRAME_S):
-                        await work.rest()
+                        await self._rest_while_open()
                     continue
                 traffic.bytes_in += len(frame.data)
                 # Not kept in memory while the next one is awaited: parsed it can take 11 MB.
@@ -605,7 +605,7 @@ class Connection:
     async def _rest(self) -> None:
         work, address = self._slice, self.counted_as
         if address is not None and self.is_beginning:
-            await work.rest_unparsed(address)
+            await work.rest_as_arriving(address)
         else:
             await work.rest()
 
@@ -658,7 +658,8 @@ class Connection:
         took = 0.0
         try:
             if not work.has_time:
-                await work.rest()
+                async with self._input.waiting(len(data)):
+                    await work.rest()
             work.begin()
             if not self._is_stopping and self._hangup is None:
                 # Not by the clock: waiting for the processor is no work that others must be spared.
@@ -757,7 +758,7 @@ class Connection:
         rights = self._services.state.visibility(self._session.viewer)
         account, name, standing = self._slice.account, *rights.counted_as(self.counted_as)
         if standing is Standing.ADMITTED and self.counted_as is not None:
-            self._turns.admitted_from(self.counted_as)
+            self._turns.note_admitted(self.counted_as)
         if (name, standing) != (account.name, account.standing):
             self._count(0)
             self._slice.account = self._turns.account(name, standing)

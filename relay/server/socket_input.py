@@ -469,7 +469,7 @@ class SocketInput(web.RequestHandler):
 
         async def answer_in_turn(request: web.BaseRequest) -> web.StreamResponse:
             async with self.while_open():
-                await self._work.rest_unparsed(self.origin())
+                await self._work.rest_as_arriving(self.origin())
             return await answer(request)
 
         return answer_in_turn
@@ -511,7 +511,7 @@ class SocketInput(web.RequestHandler):
         if websocket is None:
             # A body may say that it is anybody's.
             return self.client_address if self._is_in_body else self._sender(self._left)
-        is_little = len(self._left) <= _SMALL_HEAD
+        is_little = self.unfinished() <= _SMALL_HEAD  # also of a message that comes in pieces
         return websocket.counted_as if is_little and websocket.is_beginning else None
 
     async def _rest(self) -> None:
@@ -522,7 +522,7 @@ class SocketInput(web.RequestHandler):
                 self._work.account = self._websocket.account
                 await self._work.rest()
             else:
-                await self._work.rest_unparsed(address)
+                await self._work.rest_as_arriving(address)
         finally:
             self._resting = None
         self._resume(self._take)

@@ -99,7 +99,7 @@ _INPUTS_SHARE: Final = 1 / 16
 """Of the loop, for input that is not parsed yet: behind a proxy its sockets are all of one address,
 and 2,000 of others would be in front of each."""
 _INPUT_S: Final = 0.0003
-"""What it takes to parse a request."""
+"""What it takes to parse a request. A first message may take 2 ms."""
 _REQUESTS_SHARE: Final = 1 / 16
 """Of the loop, for other HTTP requests: health checks of a proxy waited 4 s."""
 _REQUEST_S: Final = 0.003
@@ -107,8 +107,8 @@ _REQUEST_S: Final = 0.003
 _MOST_ARRIVING_S: Final = 0.008
 """Seconds of each that they may have later, if they do not use their part at once. Not of all in
 one iteration: when these took 0.1 s, 24 to 44 handshakes a second were left."""
-_MOST_REMEMBERED: Final = 1024
-"""Networks of members; one where a member is connected is noted every few seconds."""
+_MOST_NETWORKS_OF_MEMBERS: Final = 1024
+"""One where a member is connected is noted again at each `Connection.check`, and so stays."""
 _LEAST_MEAN_S: Final = 0.0001
 """A turn counts as taking so long at least: some take nearly nothing."""
 _FIRST_MEAN_S: Final = 0.001
@@ -322,19 +322,18 @@ class Arrivals(Generic[Queued]):
     """What arrives of one kind: networks take turns, and in each its addresses. Networks of members
     have every second turn, if any waits."""
 
-    __slots__ = ("_is_for_members", "_is_of_members", "_of_members", "_of_others")
+    __slots__ = ("_is_next_for_members", "_is_of_members", "_of_members", "_of_others")
 
     def __init__(
         self,
         is_of_members: Callable[[str], bool],
         make: Callable[[], RoundRobin[Queued]] = RoundRobin,
     ) -> None:
-        """`is_of_members`: whether an address is in a network of members. `make`: the queue of
-        these, and that of others."""
+        """`is_of_members`: whether an address is in a network of members. `make`: makes an
+        empty queue, one for these and one for others."""
         self._is_of_members = is_of_members
         self._of_members, self._of_others = make(), make()
-        self._is_for_members = True
-        """The next turn."""
+        self._is_next_for_members = True
 
     def __bool__(self) -> bool:
         return bool(self._of_members or self._of_others)
@@ -349,8 +348,10 @@ class Arrivals(Generic[Queued]):
 
     def pop(self) -> Queued:
         """Take out what goes on; something must be waiting."""
-        is_for_members = bool(self._of_members) and (self._is_for_members or not self._of_others)
-        self._is_for_members = not is_for_members
+        is_for_members = bool(self._of_members) and (
+            self._is_next_for_members or not self._of_others
+        )
+        self._is_next_for_members = not is_for_members
         return (self._of_members if is_for_members else self._of_others).pop()
 
 
@@ -375,8 +376,8 @@ class Turns:
         self._requests: Arrivals[_Turn] = Arrivals(self.is_of_members)
         """The same of other HTTP requests."""
         self._inputs: Arrivals[_Turn] = Arrivals(self.is_of_members)
-        """The same of sockets with input before their request is parsed: thousands that connect at
-        once keep no open connection waiting."""
+        """The same of sockets with input before their request is parsed, and of first messages of
+        websockets: thousands that connect at once keep no open connection waiting."""
         self._tls: Arrivals[_Turn] = Arrivals(self.is_of_members)
         """The same of TLS handshakes, under no address: `Handshakes` has an order of its own."""
         self._networks_of_members: dict[str, None] = {}
@@ -484,20 +485,21 @@ class Turns:
         self.expect(seconds)
 
     async def wait_for_input(self, address: str) -> None:
-        """As `wait_for_handshake`, before the request, or the first message, is parsed."""
+        """As `wait_for_handshake`: before a request is parsed, and before one of the first messages
+        of a websocket is parsed or handled."""
         await self._wait_among(self._inputs, address)
 
     async def wait_for_tls(self) -> None:
         """As `wait_for_handshake`, before a part of a TLS handshake."""
         await self._wait_among(self._tls, "")
 
-    def admitted_from(self, address: str) -> None:
+    def note_admitted(self, address: str) -> None:
         """An admitted key is logged in there: its network is one of members until the relay is
-        restarted, or members were in `_MOST_REMEMBERED` others since."""
+        restarted, or members were in `_MOST_NETWORKS_OF_MEMBERS` others since."""
         network, networks = network_of(address), self._networks_of_members
         networks.pop(network, None)
         networks[network] = None
-        if len(networks) > _MOST_REMEMBERED:
+        if len(networks) > _MOST_NETWORKS_OF_MEMBERS:
             del networks[next(iter(networks))]
 
     def is_of_members(self, address: str) -> bool:
@@ -822,8 +824,9 @@ class Slice:
         self.charge()
         await self._turns.wait(self.account)
 
-    async def rest_unparsed(self, address: str) -> None:
-        """As `rest`, of a socket without a websocket, or with one that has just begun."""
+    async def rest_as_arriving(self, address: str) -> None:
+        """As `rest`, among what arrives: before a request is parsed, and for the first messages of
+        a websocket from a network of members."""
         self.charge()
         await self._turns.wait_for_input(address)
 

@@ -47,7 +47,7 @@ pytestmark = [
 
 STEPS: Final = tries(200, 80)
 SEEDS: Final = tries(8, 1)
-IMAGES: Final = tries(400, 150, 60)
+IMAGES: Final = tries(300, 150, 60)
 _LATE_TEXTS: Final = 200
 
 

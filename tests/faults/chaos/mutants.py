@@ -52,17 +52,17 @@ def answers_ok_to_all() -> None:
     Ingest._answer = believing  # type: ignore[method-assign]
 
 
-def sends_what_a_req_has_found() -> None:
+def sends_again_what_a_req_found() -> None:
     """Live again: a REQ also finds rows of others that were committed since it began."""
 
-    class Endless(Subscription):
+    class WithCursorAtEnd(Subscription):
         __slots__ = ()
 
         def __init__(self, *given: Any, **named: Any) -> None:
             super().__init__(*given, **named)
             self.cursor = sys.maxsize  # and not `last_seq`
 
-    query.Subscription = Endless  # type: ignore[attr-defined]
+    query.Subscription = WithCursorAtEnd  # type: ignore[attr-defined]
 
 
 def skips_a_batch() -> None:
@@ -136,7 +136,7 @@ MUTANTS: Final = (
     (answers_first, "stall", "lost"),
     (answers_first, "unplug", "lost"),
     (answers_ok_to_all, "lose_commit", "lost"),
-    (sends_what_a_req_has_found, "stop_relay", "twice"),
+    (sends_again_what_a_req_found, "stop_relay", "twice"),
     (skips_a_batch, "cut", "missed"),
     (judges_by_what_it_knew, "lose_answer", "verdicts"),
     (does_not_wait_for_the_disk, "crash_database", "lost"),

@@ -140,7 +140,7 @@ class World:
             for module_name, module in sorted(sys.modules.items())
             if module_name.partition(".")[0] in _OF_PRODUCT
             for name, value in vars(module).items()
-            if value in _CLOCKS
+            if any(value is each for each in _CLOCKS)
         ]
         for module, name, _ in before:
             setattr(module, name, clock)

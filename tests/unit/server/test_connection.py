@@ -1607,7 +1607,7 @@ async def test_a_lost_connection_does_not_wait_for_answers(
     assert len(relay.fanout) == 0
 
 
-@pytest.mark.parametrize("where", ["before a message", "after it"])
+@pytest.mark.parametrize("where", ["before a message", "after it", "after a ping", "when costly"])
 async def test_a_lost_connection_ends_though_it_waits_for_its_turn(
     relay: Relay, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -1623,11 +1623,21 @@ async def test_a_lost_connection_ends_though_it_waits_for_its_turn(
     visit = await relay.visit()
     (connection,) = relay.server.connections
     monkeypatch.setattr(Turns, "wait", wait)
-    if where == "after it":
-        monkeypatch.setattr("relay.server.connection._FRAME_S", 1.0)
-    else:
+
+    async def begin(_costly: CostlyWork, _account: Account, _seconds: float) -> None:
         monkeypatch.setattr(Slice, "has_time", property(lambda _: False))
-    await visit.says("CLOSE", "x")
+
+    monkeypatch.setattr(CostlyWork, "begin", begin)
+    if where.startswith("after"):
+        monkeypatch.setattr("relay.server.connection._FRAME_S", 1.0)
+    elif where == "before a message":
+        monkeypatch.setattr(Slice, "has_time", property(lambda _: False))
+    if where == "after a ping":
+        await visit.socket.ping()
+    elif where == "when costly":
+        await visit.says("REQ", "x", {"#t": [f"{number}" for number in range(1000)]})
+    else:
+        await visit.says("CLOSE", "x")
     await waits.wait()
     assert not connection.is_over
     visit.socket._writer.transport.abort()
@@ -1676,11 +1686,42 @@ async def test_first_messages_from_a_network_of_members_wait_as_what_arrives(
         assert await waits_of(None, *5 * [small]) == 9 * [address] + ["UNKNOWN"]
 
 
+async def test_a_long_message_from_a_network_of_members_does_not_wait_as_what_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor does it when it comes in small pieces."""
+    waits, address = list[str](), "203.0.113.1"
+    wait, wait_for_input = Turns.wait, Turns.wait_for_input
+
+    async def of_account(self: Turns, account: Account) -> None:
+        waits.append("account")
+        await wait(self, account)
+
+    async def of_arrival(self: Turns, address: str) -> None:
+        waits.append("arrival")
+        await wait_for_input(self, address)
+
+    async with serving(PROXIED) as relay, ClientSession() as http:
+        relay.server._turns.note_admitted(address)
+        socket = await connected_from(address, relay, http, None)
+        assert socket._writer is not None
+        monkeypatch.setattr(Turns, "wait", of_account)
+        monkeypatch.setattr(Turns, "wait_for_input", of_arrival)
+        monkeypatch.setattr(Slice, "has_time", property(lambda _: False))
+        socket._writer.transport.write(b"\x81\xff%b\0\0\0\0" % (100_000).to_bytes(8))
+        for number in range(1, 7):
+            await eventually("it is read", lambda: len(waits) == number)  # noqa: B023
+            socket._writer.transport.write(b"x" * 1000)
+        await eventually("all is read", lambda: len(waits) == 7)
+        assert waits == 5 * ["arrival"] + 2 * ["account"]
+        await socket.close()
+
+
 async def test_networks_are_those_of_members_once_an_admitted_key_has_logged_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     addresses = list[str]()
-    monkeypatch.setattr(Turns, "admitted_from", lambda _, address: addresses.append(address))
+    monkeypatch.setattr(Turns, "note_admitted", lambda _, address: addresses.append(address))
     async with serving(PROXIED) as relay, ClientSession() as http:
         relay.state.adopt(relay.state.groups.with_group(DEN))
         sockets = [

@@ -155,7 +155,7 @@ async def test_who_connects_waits_for_few_networks_whose_handshakes_failed() -> 
 async def test_handshakes_of_a_network_of_members_wait_for_one_other_each() -> None:
     """An office that was cut waited for those of sixteen networks in front of each of its own."""
     peers = Peers()
-    peers.turns.admitted_from("10.0.0.77")
+    peers.turns.note_admitted("10.0.0.77")
     peers.come(*[household(number, network) for network in range(20) for number in range(3)])
     peers.come(*[f"10.0.0.{number}" for number in range(1, 10)])
     order = await peers.have_had_turns(69)
@@ -166,7 +166,7 @@ async def test_handshakes_of_a_network_of_members_wait_for_one_other_each() -> N
 async def test_who_connects_waits_for_few_failed_handshakes_beside_members_that_return() -> None:
     """Of what members leave, too, every second turn is for who has failed less."""
     peers = Peers()
-    peers.turns.admitted_from("10.0.0.77")
+    peers.turns.note_admitted("10.0.0.77")
     peers.go(*[household(1, network) for network in range(20)])
     peers.come(*[household(2, network) for network in range(20)])
     peers.come(*[f"10.0.0.{number}" for number in range(1, 30)], "10.0.1.1")
