@@ -1686,6 +1686,32 @@ async def test_first_messages_from_a_network_of_members_wait_as_what_arrives(
         assert await waits_of(None, *5 * [small]) == 9 * [address] + ["UNKNOWN"]
 
 
+async def test_only_a_short_login_is_handled_without_a_further_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To parse a long one takes longer, and four of each websocket would be in nobody's turns."""
+    waits = list[str]()
+    wait_for_input = Turns.wait_for_input
+
+    async def of_arrival(self: Turns, address: str) -> None:
+        waits.append(address)
+        await wait_for_input(self, address)
+
+    monkeypatch.setattr(Turns, "wait_for_input", of_arrival)
+    monkeypatch.setattr(Slice, "has_time", property(lambda _: False))
+    address = "203.0.113.1"
+    async with serving(PROXIED) as relay, ClientSession() as http:
+        relay.server._turns.note_admitted(address)
+        for size, turns in ((1024, 1), (1025, 2)):
+            socket = await connected_from(address, relay, http, None)
+            waits.clear()
+            login = '["AUTH",""]'
+            await socket.send_str(login + " " * (size - len(login)))
+            await socket.receive_json()
+            assert waits == turns * [address]
+            await socket.close()
+
+
 async def test_a_long_message_from_a_network_of_members_does_not_wait_as_what_arrives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
